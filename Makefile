@@ -1,0 +1,41 @@
+# What a developer runs; `.ci/run` runs the same. `make help` lists the targets.
+
+SHELL := bash
+PATH := $(CURDIR)/target/tools/bin:$(PATH)
+SCHEMATHESIS := target/tools/python/bin/schemathesis
+
+.PHONY: help ci tools fmt fmt-check lint deny test contract openapi run
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
+
+ci: fmt-check lint deny test contract ## every check
+
+tools: ## install what the checks need and this machine lacks
+	scripts/install-tools
+
+fmt: ## format the code
+	cargo fmt --all
+
+fmt-check:
+	cargo fmt --all -- --check
+
+lint: ## look for mistakes; warnings are errors
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
+
+deny: ## look at the licences and sources of dependencies
+	cargo deny --locked check bans licenses sources
+
+test: ## run the tests, on a PostgreSQL of their own or the one at TEST_DATABASE_URL
+	cargo nextest run --workspace --locked --no-fail-fast
+
+contract: ## hold the running service against its own document
+	cargo build --locked
+	scripts/postgres with scripts/contract $(SCHEMATHESIS)
+
+openapi: ## write the interface document anew
+	cargo run --quiet --locked -- openapi > openapi.json
+
+run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
+	cargo build --locked
+	scripts/postgres with scripts/run

@@ -1,0 +1,99 @@
+//! The composition root: from settings to a running service.
+
+use std::io;
+use std::net::SocketAddr;
+
+use thiserror::Error;
+use tokio::join;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::config::ServeSettings;
+use crate::http::{AppState, Clock, admin_router, public_router, serve};
+use crate::storage::{DatabaseUrlError, Storage, StorageError};
+use crate::telemetry;
+
+/// Why the service did not start.
+#[derive(Debug, Error)]
+pub enum AppError {
+    /// The database's address cannot be used.
+    #[error(transparent)]
+    DatabaseUrl(#[from] DatabaseUrlError),
+    /// The database is there, but not fit.
+    #[error(transparent)]
+    Database(StorageError),
+    /// An address to listen on is taken, or not ours.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A service that listens, and serves once it runs.
+pub struct App {
+    settings: ServeSettings,
+    state: AppState,
+    public: TcpListener,
+    admin: TcpListener,
+}
+
+impl App {
+    /// Listens, and looks at the database. A database that is away is no reason not to start: requests get
+    /// 503 until it is back. One with too old a schema is.
+    pub async fn start(settings: ServeSettings, clock: Clock) -> Result<Self, AppError> {
+        telemetry::metrics();
+        let storage = Storage::new(&settings.database.database_url, &settings.pool)?;
+        match storage.check().await {
+            Ok(()) => {}
+            Err(StorageError::Unavailable(cause)) => {
+                tracing::warn!(cause, "the database is not available: answering 503 until it is");
+            }
+            Err(unfit) => return Err(AppError::Database(unfit)),
+        }
+        let public = listen(settings.listen).await?;
+        let admin = listen(settings.admin_listen).await?;
+        let state = AppState::new(storage, clock, &settings.interface, &settings.timeouts);
+        Ok(Self { settings, state, public, admin })
+    }
+
+    /// Where the service listens: the port is the system's choice if 0 was asked for.
+    pub fn public_address(&self) -> io::Result<SocketAddr> {
+        self.public.local_addr()
+    }
+
+    /// Where health and metrics are.
+    pub fn admin_address(&self) -> io::Result<SocketAddr> {
+        self.admin.local_addr()
+    }
+
+    /// Serves until `shutdown` resolves and the requests under way are answered.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        if let (Ok(public), Ok(admin)) = (self.public_address(), self.admin_address()) {
+            tracing::info!(%public, %admin, "listening");
+        }
+        let timeouts = &self.settings.timeouts;
+        let router = public_router(self.state.clone(), &self.settings.interface);
+        let (stop, stopped) = watch::channel(false);
+        let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
+            // An error means that the sender is gone, which is as good a reason to stop.
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+        };
+        join!(
+            async {
+                shutdown.await;
+                tracing::info!("stopping: requests under way are finished first");
+                stop.send_replace(true);
+            },
+            serve(self.public, router, timeouts, until_stopped(stopped.clone())),
+            serve(self.admin, admin_router(self.state), timeouts, until_stopped(stopped)),
+        );
+        tracing::info!("stopped");
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, AppError> {
+    TcpListener::bind(address).await.map_err(|source| AppError::Listen { address, source })
+}

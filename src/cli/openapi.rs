@@ -1,0 +1,23 @@
+//! `petstore openapi`
+
+use clap::Args;
+
+use super::{Failure, print};
+use crate::config::InterfaceSettings;
+use crate::http::document;
+
+/// Prints the interface document (OpenAPI 3.1, JSON), as `/openapi.json` serves it with the same settings.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  petstore openapi > openapi.json")]
+pub(super) struct Openapi {
+    #[command(flatten)]
+    interface: InterfaceSettings,
+}
+
+impl Openapi {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        Ok(print(&document(&self.interface))?)
+    }
+}

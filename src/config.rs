@@ -1,0 +1,259 @@
+//! Typed settings, each from a flag or an environment variable. `--help` is their reference.
+//!
+//! **Invariant:** the only reader of the environment.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::SignedDuration;
+use jiff::civil::{Date, date};
+
+/// The day on which getPet is to be removed, as announced with version 1.0.0.
+pub const GET_PET_REMOVAL: Date = date(2030, 12, 5);
+
+/// How to reach the database.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Database")]
+pub struct DatabaseSettings {
+    /// The PostgreSQL database, such as `postgresql://user:password@host/petstore?sslmode=verify-full`.
+    ///
+    /// `sslmode` is `disable`, `prefer` (the default), `require` or `verify-full`; the last checks the
+    /// server's certificate and name against the system's authorities, or those in the file
+    /// `sslrootcert=…`.
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: DatabaseUrl,
+}
+
+/// How much to ask of the database.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Database")]
+pub struct PoolSettings {
+    /// The most connections that this node holds to the database.
+    #[arg(long, env = "PETSTORE_DATABASE_CONNECTIONS", default_value_t = 16, value_name = "COUNT",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub database_connections: u16,
+
+    /// How long one statement may take before its request is answered with 503.
+    #[arg(long, env = "PETSTORE_DATABASE_TIMEOUT", default_value = "5s", value_name = "TIME",
+        value_parser = positive_duration)]
+    pub database_timeout: Duration,
+}
+
+/// What `petstore serve` needs to know.
+#[derive(Debug, Clone, Args)]
+pub struct ServeSettings {
+    /// Where the service itself listens.
+    #[arg(long, env = "PETSTORE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+
+    /// Where health and metrics are. Keep this address private: it asks for no key.
+    #[arg(long, env = "PETSTORE_ADMIN_LISTEN", default_value = "127.0.0.1:9090", value_name = "ADDRESS")]
+    pub admin_listen: SocketAddr,
+
+    /// The database.
+    #[command(flatten)]
+    pub database: DatabaseSettings,
+
+    /// The pool of connections to it.
+    #[command(flatten)]
+    pub pool: PoolSettings,
+
+    /// The interface as clients see it.
+    #[command(flatten)]
+    pub interface: InterfaceSettings,
+
+    /// How long clients may take.
+    #[command(flatten)]
+    pub timeouts: TimeoutSettings,
+}
+
+/// What an operator may change of the interface as clients see it.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Interface")]
+pub struct InterfaceSettings {
+    /// The production address that clients use, ending in /v1. Links are relative to the host without it.
+    #[arg(long, env = "PETSTORE_PUBLIC_BASE_URL", value_name = "URL")]
+    pub public_base_url: Option<BaseUrl>,
+
+    /// The staging address, ending in /v1, for the interface document.
+    #[arg(long, env = "PETSTORE_STAGING_BASE_URL", value_name = "URL", requires = "public_base_url")]
+    pub staging_base_url: Option<BaseUrl>,
+
+    /// An origin whose browser pages may call the service, such as `https://shop.example`; repeatable, or
+    /// separated by commas. None may without it.
+    #[arg(long = "cors-origin", env = "PETSTORE_CORS_ORIGINS", value_delimiter = ',', value_name = "ORIGIN",
+        value_parser = origin)]
+    pub cors_origins: Vec<String>,
+
+    /// Postpones the removal of getPet, announced for 2030-12-05, to this day.
+    #[arg(long, env = "PETSTORE_GET_PET_REMOVAL", value_name = "DATE", value_parser = postponed_removal)]
+    pub get_pet_removal: Option<Date>,
+}
+
+/// How long clients may take.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Timeouts")]
+pub struct TimeoutSettings {
+    /// How long a client may take to send a request's head, and so how long an idle connection is kept.
+    /// Behind a balancer, make it longer than the balancer's own (75s, say).
+    #[arg(long, env = "PETSTORE_HEADER_TIMEOUT", default_value = "10s", value_name = "TIME",
+        value_parser = positive_duration)]
+    pub header_timeout: Duration,
+
+    /// How long a client may take to send a request's body before it is answered with 408.
+    #[arg(long, env = "PETSTORE_BODY_TIMEOUT", default_value = "10s", value_name = "TIME",
+        value_parser = positive_duration)]
+    pub body_timeout: Duration,
+
+    /// How long requests under way may take to finish after SIGTERM or SIGINT.
+    #[arg(long, env = "PETSTORE_DRAIN_TIMEOUT", default_value = "10s", value_name = "TIME",
+        value_parser = positive_duration)]
+    pub drain_timeout: Duration,
+}
+
+/// Settings of every command.
+#[derive(Debug, Clone, Args)]
+pub struct LogSettings {
+    /// What is logged to standard error: a level (`error`, `warn`, `info`, `debug`, `trace`), or a list of
+    /// `module=level`. Coloured text on a terminal, JSON lines otherwise.
+    #[arg(
+        long,
+        env = "PETSTORE_LOG",
+        default_value = "warn,petstore=info",
+        global = true,
+        value_name = "FILTER"
+    )]
+    pub log: String,
+}
+
+/// A database's address. It may hold a password, so `Debug` does not show it.
+#[derive(Clone)]
+pub struct DatabaseUrl(String);
+
+impl DatabaseUrl {
+    /// The address with its password. Only for connecting.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for DatabaseUrl {
+    fn from(url: String) -> Self {
+        Self(url)
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("DatabaseUrl(REDACTED)")
+    }
+}
+
+/// An address that the interface's paths are appended to: `http://` or `https://`, ending in `/v1`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseUrl(String);
+
+impl BaseUrl {
+    /// The address, without a slash at the end.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for BaseUrl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let host = without_scheme(text)?.strip_suffix("/v1").ok_or("must end in /v1")?;
+        if host.is_empty() || !host.chars().all(|character| is_url_character(character, "/")) {
+            return Err("must be an address such as https://api.example.com/v1");
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+fn without_scheme(text: &str) -> Result<&str, &'static str> {
+    text.strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"))
+        .ok_or("must begin with https:// or http://")
+}
+
+fn is_url_character(character: char, besides: &str) -> bool {
+    character.is_ascii_alphanumeric() || "-._~:[]".contains(character) || besides.contains(character)
+}
+
+fn origin(text: &str) -> Result<String, &'static str> {
+    let host = without_scheme(text)?;
+    if host.is_empty() || !host.chars().all(|character| is_url_character(character, "")) {
+        return Err("must be a scheme and a host, such as https://shop.example, without a path");
+    }
+    Ok(text.to_owned())
+}
+
+fn postponed_removal(text: &str) -> Result<Date, String> {
+    let day: Date = text.parse().map_err(|_| "must be a day such as 2031-06-30".to_owned())?;
+    if day < GET_PET_REMOVAL {
+        return Err(format!("must not be before the announced day, {GET_PET_REMOVAL}"));
+    }
+    Ok(day)
+}
+
+fn positive_duration(text: &str) -> Result<Duration, &'static str> {
+    text.parse::<SignedDuration>()
+        .ok()
+        .and_then(|duration| Duration::try_from(duration).ok())
+        .filter(|duration| !duration.is_zero())
+        .ok_or("must be a time such as 500ms, 10s or 2m")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_url_ends_in_v1() {
+        for good in ["https://api.example.com/v1", "http://localhost:8080/v1", "https://example.com/pets/v1"]
+        {
+            assert_eq!(good.parse::<BaseUrl>().unwrap().as_str(), good);
+        }
+        for bad in ["", "/v1", "https:///v1", "https://example.com", "https://example.com/v1/", "ftp://a/v1"]
+        {
+            assert!(bad.parse::<BaseUrl>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_origin_has_no_path() {
+        assert!(origin("https://shop.example:8443").is_ok());
+        for bad in ["*", "null", "shop.example", "https://", "https://shop.example/", "https://a b"] {
+            assert!(origin(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_removal_can_only_be_postponed() {
+        assert_eq!(postponed_removal("2031-06-30"), Ok(date(2031, 6, 30)));
+        for bad in ["2030-12-04", "tomorrow", ""] {
+            assert!(postponed_removal(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_positive() {
+        assert_eq!(positive_duration("500ms"), Ok(Duration::from_millis(500)));
+        for bad in ["0s", "-1s", "10", "soon"] {
+            assert!(positive_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn debug_does_not_show_the_database_password() {
+        let url = DatabaseUrl::from("postgresql://shop:secret@db/petstore".to_owned());
+        assert_eq!(format!("{url:?}"), "DatabaseUrl(REDACTED)");
+    }
+}

@@ -1,0 +1,259 @@
+//! The API key: its form, its digest, and what it allows.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+const MARK: &str = "psk_";
+const SECRET_CHARS: usize = 32;
+const CHECKSUM_CHARS: usize = 6;
+const PREFIX_CHARS: usize = MARK.len() + 6;
+const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// A whole API key: `psk_`, 32 random base62 characters, and 6 more that hold the CRC-32 of all before them.
+///
+/// The fixed start lets scanners find a key that leaked; the checksum refuses a mistyped one without a look
+/// into the database. It is a secret: it has no `Display`, and its `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(String);
+
+impl ApiKey {
+    /// Makes a new key out of uniformly random bytes.
+    pub fn generate(random_byte: impl FnMut() -> u8) -> Self {
+        let secret = std::iter::repeat_with(random_byte)
+            // Bytes that would favour some characters are thrown away.
+            .filter_map(|byte| BASE62.get(usize::from(byte & 0b11_1111)))
+            .take(SECRET_CHARS)
+            .map(|&character| char::from(character));
+        let mut key: String = MARK.chars().chain(secret).collect();
+        let checksum = checksum(&key);
+        key.push_str(&checksum);
+        Self(key)
+    }
+
+    /// The key itself. Only for handing it to its owner.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// What the database keeps in the key's place.
+    #[must_use]
+    pub fn digest(&self) -> KeyDigest {
+        KeyDigest(Sha256::digest(self.0.as_bytes()).into())
+    }
+
+    /// The start of the key, to recognise it by: 6 of its 32 random characters, far too few to guess the rest.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.0[..PREFIX_CHARS]
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ApiKey(REDACTED)")
+    }
+}
+
+/// The text is not an API key: its form or its checksum is wrong.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("not an API key")]
+pub struct ApiKeyError;
+
+impl FromStr for ApiKey {
+    type Err = ApiKeyError;
+
+    fn from_str(text: &str) -> Result<Self, ApiKeyError> {
+        let characters = text.strip_prefix(MARK).ok_or(ApiKeyError)?;
+        if characters.len() != SECRET_CHARS + CHECKSUM_CHARS
+            || !characters.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        {
+            return Err(ApiKeyError);
+        }
+        let (checked, given) = text.split_at(MARK.len() + SECRET_CHARS);
+        if given == checksum(checked) { Ok(Self(text.to_owned())) } else { Err(ApiKeyError) }
+    }
+}
+
+fn checksum(text: &str) -> String {
+    let mut rest = crc32fast::hash(text.as_bytes()) as usize;
+    let mut characters = [b'0'; CHECKSUM_CHARS];
+    for character in characters.iter_mut().rev() {
+        *character = BASE62[rest % BASE62.len()];
+        rest /= BASE62.len();
+    }
+    characters.into_iter().map(char::from).collect()
+}
+
+/// SHA-256 of a key. The key has 190 random bits, so a fast digest is enough: there is nothing to guess.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyDigest([u8; 32]);
+
+impl KeyDigest {
+    /// The bytes, for the database.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Identifier of a key, safe to show and to log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyId(pub i64);
+
+/// What a key was issued for: 1 to 100 characters, not blank, no control characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyName(String);
+
+impl KeyName {
+    /// The name as given.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The text is not a key's name.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("a key's name has 1 to 100 characters, is not blank and has no control characters")]
+pub struct KeyNameError;
+
+impl FromStr for KeyName {
+    type Err = KeyNameError;
+
+    fn from_str(name: &str) -> Result<Self, KeyNameError> {
+        let blank = name.chars().all(char::is_whitespace);
+        if blank || name.chars().count() > 100 || name.chars().any(char::is_control) {
+            Err(KeyNameError)
+        } else {
+            Ok(Self(name.to_owned()))
+        }
+    }
+}
+
+/// One right that a key can carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// List and fetch pets.
+    PetsRead,
+    /// Add pets.
+    PetsWrite,
+    /// List and fetch orders.
+    OrdersRead,
+    /// Place orders.
+    OrdersWrite,
+}
+
+impl Scope {
+    /// Every scope: what a key carries unless told otherwise.
+    pub const ALL: [Self; 4] = [Self::PetsRead, Self::PetsWrite, Self::OrdersRead, Self::OrdersWrite];
+
+    /// The word for this scope.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PetsRead => "pets:read",
+            Self::PetsWrite => "pets:write",
+            Self::OrdersRead => "orders:read",
+            Self::OrdersWrite => "orders:write",
+        }
+    }
+}
+
+/// The text is not the word for a scope.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("a scope is one of `pets:read`, `pets:write`, `orders:read`, `orders:write`")]
+pub struct ScopeError;
+
+impl FromStr for Scope {
+    type Err = ScopeError;
+
+    fn from_str(word: &str) -> Result<Self, ScopeError> {
+        Self::ALL.into_iter().find(|scope| scope.as_str() == word).ok_or(ScopeError)
+    }
+}
+
+/// A key that is known and in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssuedKey {
+    /// Its identifier.
+    pub id: KeyId,
+    /// What it may do.
+    pub scopes: Vec<Scope>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> ApiKey {
+        let mut byte = 0_u8;
+        ApiKey::generate(|| {
+            byte = byte.wrapping_mul(5).wrapping_add(7);
+            byte
+        })
+    }
+
+    #[test]
+    fn a_generated_key_is_read_back() {
+        let key = key();
+        assert_eq!(key.reveal().len(), 42);
+        assert!(key.reveal().starts_with(key.prefix()));
+        assert_eq!(key.reveal().parse(), Ok(key));
+    }
+
+    #[test]
+    fn the_form_of_a_key_is_frozen() {
+        let key = ApiKey::generate(|| 0);
+        assert_eq!(key.reveal(), "psk_000000000000000000000000000000000Dqkal");
+    }
+
+    #[test]
+    fn a_key_with_any_one_character_changed_is_refused() {
+        let key = key();
+        for position in 0..key.reveal().len() {
+            let mut mistyped = key.reveal().to_owned();
+            let other = if mistyped.as_bytes()[position] == b'x' { "y" } else { "x" };
+            mistyped.replace_range(position..=position, other);
+            assert_eq!(mistyped.parse::<ApiKey>(), Err(ApiKeyError), "{mistyped}");
+        }
+    }
+
+    #[test]
+    fn a_text_of_another_form_is_refused() {
+        for text in ["", "psk_", "psk_short", &"é".repeat(21), &format!("{} ", key().reveal())] {
+            assert_eq!(text.parse::<ApiKey>(), Err(ApiKeyError), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn debug_does_not_show_the_key() {
+        assert_eq!(format!("{:?}", key()), "ApiKey(REDACTED)");
+    }
+
+    #[test]
+    fn bytes_that_would_favour_a_character_are_thrown_away() {
+        let mut bytes = [62, 63, 1].into_iter().cycle();
+        let key = ApiKey::generate(|| bytes.next().unwrap());
+        assert!(key.reveal().starts_with("psk_11111111111111111111111111111111"));
+    }
+
+    #[test]
+    fn a_scope_has_exactly_one_word() {
+        for scope in Scope::ALL {
+            assert_eq!(scope.as_str().parse(), Ok(scope));
+        }
+        assert_eq!("pets".parse::<Scope>(), Err(ScopeError));
+    }
+
+    #[test]
+    fn a_key_name_is_neither_blank_nor_too_long() {
+        assert!("shop".parse::<KeyName>().is_ok());
+        for name in ["", " ", "a\nb", &"x".repeat(101)] {
+            assert_eq!(name.parse::<KeyName>(), Err(KeyNameError), "{name:?}");
+        }
+    }
+}

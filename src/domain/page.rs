@@ -1,0 +1,118 @@
+//! A page of the inventory: which pets are asked for, and how many at a time.
+
+use thiserror::Error;
+
+use super::pet::{Pet, PetId, PetStatus};
+
+/// How many pets one page may hold: 1 to 100, 20 unless asked otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageLimit(u8);
+
+impl PageLimit {
+    /// The smallest page.
+    pub const MIN: i64 = 1;
+    /// The largest page.
+    pub const MAX: i64 = 100;
+    /// The page that a client gets who asks for none.
+    pub const DEFAULT: Self = Self(20);
+
+    /// The limit as a number.
+    #[must_use]
+    pub fn get(self) -> u8 {
+        self.0
+    }
+}
+
+/// The number is not a page's limit.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("must be an integer from {min} to {max}", min = PageLimit::MIN, max = PageLimit::MAX)]
+pub struct PageLimitError;
+
+impl TryFrom<i64> for PageLimit {
+    type Error = PageLimitError;
+
+    fn try_from(limit: i64) -> Result<Self, PageLimitError> {
+        match u8::try_from(limit) {
+            Ok(small) if (Self::MIN..=Self::MAX).contains(&limit) => Ok(Self(small)),
+            _ => Err(PageLimitError),
+        }
+    }
+}
+
+/// Which pets a list holds. Both conditions must be met; an absent one is met by every pet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PetFilter {
+    /// Only pets with this status. A pet without one is matched by no status.
+    pub status: Option<PetStatus>,
+    /// Only these pets.
+    pub ids: Option<Vec<PetId>>,
+}
+
+/// A request for one page. Pages are in the order of ids; each begins after the last id of the one before,
+/// so pets that are added meanwhile neither shift nor repeat what a walk meets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PetPageRequest {
+    /// Which pets.
+    pub filter: PetFilter,
+    /// Begin after this id; at the beginning if absent.
+    pub after: Option<PetId>,
+    /// At most this many.
+    pub limit: PageLimit,
+}
+
+/// One page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PetPage {
+    /// The pets, by ascending id.
+    pub pets: Vec<Pet>,
+    /// Where the next page begins; absent on the last page.
+    pub next_after: Option<PetId>,
+}
+
+impl PetPage {
+    /// Makes a page from the pets found when one more than the limit was looked for.
+    #[must_use]
+    pub fn from_one_too_many(mut pets: Vec<Pet>, limit: PageLimit) -> Self {
+        let more = pets.len() > usize::from(limit.get());
+        pets.truncate(limit.get().into());
+        let next_after = if more { pets.last().map(|pet| pet.id) } else { None };
+        Self { pets, next_after }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::pet::{CategoryId, PetName};
+
+    fn pets(count: i64) -> Vec<Pet> {
+        (1..=count)
+            .map(|id| Pet {
+                id: id.try_into().unwrap(),
+                name: PetName::try_from("Rex".to_owned()).unwrap(),
+                category_id: CategoryId(1),
+                status: None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_limit_is_from_1_to_100() {
+        for good in [1, 20, 100] {
+            assert_eq!(PageLimit::try_from(good).map(|limit| i64::from(limit.get())), Ok(good));
+        }
+        for bad in [i64::MIN, -1, 0, 101, 257, i64::MAX] {
+            assert_eq!(PageLimit::try_from(bad), Err(PageLimitError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_page_names_the_next_one_only_if_there_is_more() {
+        let limit = PageLimit::try_from(2).unwrap();
+        for (found, held, next) in [(0, 0, None), (1, 1, None), (2, 2, None), (3, 2, Some(2))] {
+            let page = PetPage::from_one_too_many(pets(found), limit);
+            assert_eq!(page.pets.len(), held);
+            assert_eq!(page.next_after.map(PetId::get), next);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The private listener: is it alive, is it ready, what does it count.
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+use super::AppState;
+use super::error::ApiError;
+use super::json;
+use crate::telemetry;
+
+/// Alive: the process answers. Never touches the database, so that its loss does not restart every node.
+pub(super) async fn livez() -> Response {
+    ok()
+}
+
+/// Ready: the database answers and its schema is new enough.
+pub(super) async fn readyz(State(app): State<AppState>) -> Result<Response, ApiError> {
+    app.storage.check().await?;
+    Ok(ok())
+}
+
+/// What is counted, for Prometheus.
+pub(super) async fn metrics() -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], telemetry::metrics().render()).into_response()
+}
+
+fn ok() -> Response {
+    ([(header::CONTENT_TYPE, json::MEDIA_TYPE)], r#"{"status":"ok"}"#).into_response()
+}

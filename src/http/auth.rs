@@ -1,0 +1,103 @@
+//! Who is calling: API keys in the `Authorization` header, and what each may do.
+//!
+//! **Invariant:** a request passes only with a key that the database knew at most [`MAX_AGE`] ago. A
+//! malformed and an unknown key look alike from outside.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use moka::future::Cache;
+
+use super::AppState;
+use super::error::ApiError;
+use crate::domain::api_key::{ApiKey, IssuedKey, KeyDigest, Scope};
+use crate::storage::{Storage, StorageError};
+
+/// How long a key is believed without another look at the database.
+const MAX_AGE: Duration = Duration::from_secs(4);
+/// How many keys are remembered. Beyond it the least used are looked up again.
+const MAX_KEYS: u64 = 10_000;
+
+/// Keys that were lately found in the database. Requests that need the same key at once share one look-up.
+#[derive(Clone)]
+pub(crate) struct KeyRing {
+    storage: Storage,
+    known: Cache<KeyDigest, Arc<IssuedKey>>,
+}
+
+enum Miss {
+    Unknown,
+    Failed(StorageError),
+}
+
+impl KeyRing {
+    pub(crate) fn new(storage: Storage) -> Self {
+        Self { storage, known: Cache::builder().max_capacity(MAX_KEYS).time_to_live(MAX_AGE).build() }
+    }
+
+    async fn find(&self, key: &ApiKey) -> Result<Arc<IssuedKey>, ApiError> {
+        let digest = key.digest();
+        let look_up = async {
+            match self.storage.find_api_key(&digest).await {
+                Ok(Some(key)) => Ok(Arc::new(key)),
+                Ok(None) => Err(Miss::Unknown),
+                Err(error) => Err(Miss::Failed(error)),
+            }
+        };
+        self.known.try_get_with(digest, look_up).await.map_err(|miss| match &*miss {
+            Miss::Unknown => ApiError::InvalidApiKey,
+            Miss::Failed(error) => error.into(),
+        })
+    }
+}
+
+/// Lets a request under `/v1` pass only with a valid key, and hands the key on, inward to the handler and
+/// outward to the log. `OPTIONS` needs none.
+pub(crate) async fn authenticate(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let protected = path == "/v1" || path.starts_with("/v1/");
+    if !protected || request.method() == Method::OPTIONS {
+        return next.run(request).await;
+    }
+    let caller = match bearer(request.headers()) {
+        Ok(key) => app.keys.find(&key).await,
+        Err(error) => Err(error),
+    };
+    match caller {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller.clone());
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(caller);
+            response
+        }
+        Err(error) => error.into_response(),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Result<ApiKey, ApiError> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let value = values.next().ok_or(ApiError::MissingApiKey)?;
+    if values.next().is_some() {
+        return Err(ApiError::InvalidApiKey);
+    }
+    let (scheme, key) =
+        value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(ApiError::InvalidApiKey)?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(ApiError::InvalidApiKey);
+    }
+    key.parse().map_err(|_| ApiError::InvalidApiKey)
+}
+
+/// Lets a request pass only if its key carries the scope that the operation declares.
+pub(crate) async fn require_scope(State(needed): State<Scope>, request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Arc<IssuedKey>>();
+    if caller.is_some_and(|caller| caller.scopes.contains(&needed)) {
+        next.run(request).await
+    } else {
+        ApiError::InsufficientScope { needed }.into_response()
+    }
+}

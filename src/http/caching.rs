@@ -1,0 +1,62 @@
+//! Answers that a client may keep and ask about: `ETag`, `If-None-Match`, and who may store what.
+
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use super::json;
+
+/// The client's `If-None-Match`, or its absence. What is malformed matches nothing.
+pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
+
+impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.headers.get_all(header::IF_NONE_MATCH).iter().cloned().collect()))
+    }
+}
+
+impl IfNoneMatch {
+    /// Answers 200 with the body, or 304 without it if the client has it already. `links` belongs to the
+    /// representation: a page that gains a successor is another one, though its pets are the same.
+    pub(crate) fn answer(&self, body: impl Into<Bytes>, link: Option<HeaderValue>) -> Response {
+        let body = body.into();
+        let etag = etag(&body, link.as_ref());
+        let mut headers = HeaderMap::with_capacity(8);
+        headers.extend(link.map(|link| (header::LINK, link)));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+        headers.insert(header::VARY, HeaderValue::from_static("Authorization"));
+        let known = self.matches(&etag);
+        headers.insert(header::ETAG, etag);
+        if known {
+            return (StatusCode::NOT_MODIFIED, headers).into_response();
+        }
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE));
+        (headers, body).into_response()
+    }
+
+    fn matches(&self, etag: &HeaderValue) -> bool {
+        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| {
+            value.split(',').map(str::trim).any(|candidate| {
+                candidate == "*"
+                    || candidate.strip_prefix("W/").unwrap_or(candidate).as_bytes() == etag.as_bytes()
+            })
+        })
+    }
+}
+
+fn etag(body: &[u8], link: Option<&HeaderValue>) -> HeaderValue {
+    let mut hash = Sha256::new_with_prefix(body);
+    hash.update(link.map_or(&[][..], HeaderValue::as_bytes));
+    let tag = URL_SAFE_NO_PAD.encode(&hash.finalize()[..16]);
+    HeaderValue::from_maybe_shared(Bytes::from(format!("\"{tag}\"")))
+        .unwrap_or_else(|_| HeaderValue::from_static("\"\""))
+}

@@ -1,0 +1,191 @@
+//! The interface document: OpenAPI 3.1, derived from the operations themselves.
+
+use axum::Extension;
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use serde_json::json;
+use utoipa::OpenApi as _;
+use utoipa::openapi::content::ContentBuilder;
+use utoipa::openapi::example::ExampleBuilder;
+use utoipa::openapi::extensions::Extensions;
+use utoipa::openapi::header::HeaderBuilder;
+use utoipa::openapi::path::{Operation, Paths};
+use utoipa::openapi::response::{Response as Answer, ResponseBuilder};
+use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::server::ServerBuilder;
+use utoipa::openapi::{OpenApi, Ref, RefOr};
+
+use super::caching::IfNoneMatch;
+use super::error::{ApiError, ErrorBody};
+use super::extract::NoQuery;
+use super::{json, router};
+use crate::config::{GET_PET_REMOVAL, InterfaceSettings};
+use crate::domain::api_key::Scope;
+
+const BEARER: &str = "bearer";
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Pet Store",
+        version = "1.0.0",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
+        description = "An inventory of animals: list them, add them, fetch one.\n\n\
+            Send your API key with every request: `Authorization: Bearer <API_KEY>`. Every error has the same \
+            body; act on its `code`, read its `message`, and quote the `X-Request-Id` header when you ask for \
+            help. What no part of this document describes is refused, never ignored.",
+    ),
+    tags((name = "animals", description = "The animals of the shop.")),
+    components(schemas(ErrorBody)),
+    security(("bearer" = [])),
+)]
+struct Preamble;
+
+/// The document without its operations.
+pub(super) fn preamble() -> OpenApi {
+    let mut document = Preamble::openapi();
+    let bearer = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("Your API key: `psk_` and 38 more characters."))
+        .build();
+    if let Some(components) = &mut document.components {
+        components.add_security_scheme(BEARER, SecurityScheme::Http(bearer));
+    }
+    document
+}
+
+/// Adds to an operation what the router knows of it: its scope, and the errors that it can answer.
+pub(super) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError]) {
+    let operations = paths.paths.values_mut().flat_map(|path| [&mut path.get, &mut path.post]).flatten();
+    for operation in operations {
+        operation.security = Some(vec![SecurityRequirement::new(BEARER, [scope.as_str()])]);
+        for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
+            add_error(operation, error);
+        }
+        for answer in operation.responses.responses.values_mut() {
+            if let RefOr::T(answer) = answer {
+                add_header(answer, "X-Request-Id", "Names this request in the service's log.");
+            }
+        }
+    }
+}
+
+fn errors_of_every_operation(scope: Scope) -> [ApiError; 8] {
+    [
+        ApiError::InvalidHeader { problem: "The request must have exactly one `Host` header" },
+        ApiError::MissingApiKey,
+        ApiError::InvalidApiKey,
+        ApiError::InsufficientScope { needed: scope },
+        ApiError::UriTooLong,
+        ApiError::HeadersTooLarge,
+        ApiError::Internal { cause: String::new() },
+        ApiError::Unavailable { cause: String::new() },
+    ]
+}
+
+/// Adds an error as one more example of its status.
+fn add_error(operation: &mut Operation, error: &ApiError) {
+    let (status, code) = error.code();
+    let answer = operation
+        .responses
+        .responses
+        .entry(status.as_str().to_owned())
+        .or_insert_with(|| RefOr::T(error_answer(status)));
+    let RefOr::T(answer) = answer else { return };
+    let Some(RefOr::T(content)) = answer.content.get_mut(json::MEDIA_TYPE) else {
+        return;
+    };
+    let example = ExampleBuilder::new().value(serde_json::to_value(error.body()).ok()).build();
+    content.examples.insert(code.to_owned(), RefOr::T(example));
+}
+
+fn error_answer(status: StatusCode) -> Answer {
+    let schema = Ref::from_schema_name("Error");
+    let mut answer = ResponseBuilder::new()
+        .description(meaning(status))
+        .content(json::MEDIA_TYPE, ContentBuilder::new().schema(Some(schema)).build())
+        .build();
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            add_header(&mut answer, "WWW-Authenticate", "What a key must have (RFC 6750).");
+        }
+        StatusCode::SERVICE_UNAVAILABLE => {
+            add_header(&mut answer, "Retry-After", "How many seconds to wait before the next attempt.");
+        }
+        _ => {}
+    }
+    answer
+}
+
+fn meaning(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::BAD_REQUEST => "The request is missing required fields or contains invalid values.",
+        StatusCode::UNAUTHORIZED => "Missing or invalid API key.",
+        StatusCode::FORBIDDEN => "The API key does not carry the scope that the operation needs.",
+        StatusCode::NOT_FOUND => "The requested resource could not be found.",
+        StatusCode::REQUEST_TIMEOUT => "The body did not arrive in time.",
+        StatusCode::GONE => "The operation has been removed.",
+        StatusCode::PAYLOAD_TOO_LARGE => "The body has more than 16 KiB.",
+        StatusCode::URI_TOO_LONG => "Path and query have more than 8 KiB.",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "The body is not sent as `application/json`.",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The headers have more than 16 KiB in all.",
+        StatusCode::SERVICE_UNAVAILABLE => "The service cannot answer at the moment.",
+        _ => "The service failed.",
+    }
+}
+
+fn add_header(answer: &mut Answer, name: &str, description: &str) {
+    let schema = ObjectBuilder::new().schema_type(Type::String);
+    let header = HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build();
+    answer.headers.insert(name.to_owned(), RefOr::T(header));
+}
+
+/// The whole document, as JSON.
+#[must_use]
+pub fn document(settings: &InterfaceSettings) -> String {
+    let (_, mut document) = router::operations();
+    document.servers = Some(servers(settings));
+    // A body with a member that nobody described is refused, and the document says so.
+    if let Some(RefOr::T(Schema::Object(new_pet))) =
+        document.components.as_mut().and_then(|components| components.schemas.get_mut("NewPet"))
+    {
+        new_pet.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+    }
+    if let Some(get_pet) = document.paths.paths.get_mut("/pets/{petId}").and_then(|path| path.get.as_mut()) {
+        let removal = settings.get_pet_removal.unwrap_or(GET_PET_REMOVAL).to_string();
+        get_pet.extensions =
+            Some(Extensions::from_iter([("x-deprecated-sunset".to_owned(), json!(removal))]));
+    }
+    serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
+}
+
+fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {
+    let server =
+        |url: &str, description| ServerBuilder::new().url(url).description(Some(description)).build();
+    let Some(production) = &settings.public_base_url else {
+        return vec![server("/v1", "This service.")];
+    };
+    let staging = settings.staging_base_url.as_ref().map(|url| server(url.as_str(), "Staging."));
+    [Some(server(production.as_str(), "Production.")), staging].into_iter().flatten().collect()
+}
+
+/// The document as this service serves it.
+#[derive(Clone)]
+pub(super) struct ServedDocument(Bytes);
+
+impl ServedDocument {
+    pub(super) fn new(settings: &InterfaceSettings) -> Self {
+        Self(document(settings).into())
+    }
+}
+
+/// `GET /openapi.json`
+pub(super) async fn openapi_json(
+    known: IfNoneMatch,
+    Extension(document): Extension<ServedDocument>,
+    NoQuery: NoQuery,
+) -> Response {
+    known.answer(document.0, None)
+}

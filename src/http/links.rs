@@ -1,0 +1,107 @@
+//! Addresses that answers point to, and the cursor that carries a walk from page to page.
+
+use axum::http::HeaderValue;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::config::BaseUrl;
+use crate::domain::page::PetPageRequest;
+use crate::domain::pet::PetId;
+
+/// Makes addresses: below the public base address if the operator named one, else relative to the host.
+pub(crate) struct Links {
+    base: String,
+}
+
+impl Links {
+    pub(crate) fn new(public: Option<&BaseUrl>) -> Self {
+        Self { base: public.map_or("/v1", BaseUrl::as_str).to_owned() }
+    }
+
+    /// `Location` of a pet.
+    pub(crate) fn pet(&self, id: PetId) -> HeaderValue {
+        ascii(&format!("{}/pets/{}", self.base, id.get()))
+    }
+
+    /// `Link` to the page after the one that was asked for, with the same filter and limit.
+    pub(crate) fn next_page(&self, request: &PetPageRequest, after: PetId) -> HeaderValue {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("limit", &request.limit.get().to_string());
+        if let Some(status) = request.filter.status {
+            query.append_pair("status", status.as_str());
+        }
+        for id in request.filter.ids.iter().flatten() {
+            query.append_pair("id", &id.get().to_string());
+        }
+        query.append_pair("cursor", &encode_cursor(after));
+        ascii(&format!("<{}/pets?{}>; rel=\"next\"", self.base, query.finish()))
+    }
+
+    /// `Link` to what takes the place of getPet, for the pet that was asked for.
+    pub(crate) fn successor_of_get_pet(&self, id: Option<PetId>) -> HeaderValue {
+        let query = id.map_or(String::new(), |id| format!("?id={}", id.get()));
+        ascii(&format!("<{}/pets{query}>; rel=\"successor-version\"", self.base))
+    }
+}
+
+/// The first byte of a cursor, so that its form can change without an old one being misread.
+const CURSOR_VERSION: u8 = 1;
+
+/// The cursor of the page that begins after this id. It is opaque to clients but no secret: it grants nothing.
+pub(crate) fn encode_cursor(after: PetId) -> String {
+    let mut bytes = [CURSOR_VERSION; 9];
+    bytes[1..].copy_from_slice(&after.get().to_be_bytes());
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// The id in a cursor that [`encode_cursor`] made.
+pub(crate) fn decode_cursor(cursor: &str) -> Option<PetId> {
+    let bytes: [u8; 9] = URL_SAFE_NO_PAD.decode(cursor).ok()?.try_into().ok()?;
+    let [CURSOR_VERSION, id @ ..] = bytes else {
+        return None;
+    };
+    i64::from_be_bytes(id).try_into().ok()
+}
+
+fn ascii(text: &str) -> HeaderValue {
+    // Only digits, words of ours and a base address that was checked at the start: always a header's value.
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: i64) -> PetId {
+        number.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_cursor_is_read_back() {
+        for number in [1, 20, PetId::MAX_ISSUED, i64::MAX] {
+            assert_eq!(decode_cursor(&encode_cursor(id(number))), Some(id(number)));
+        }
+    }
+
+    #[test]
+    fn the_form_of_a_cursor_is_frozen() {
+        assert_eq!(encode_cursor(id(20)), "AQAAAAAAAAAU");
+    }
+
+    #[test]
+    fn what_is_not_a_cursor_is_refused() {
+        for text in [
+            "",
+            "20",
+            "AQAAAAAAAAAU=",
+            "AQAAAAAAAAAUAA",
+            "AgAAAAAAAAAU",
+            "AQAAAAAAAAAA",
+            "AYAAAAAAAAAU",
+            "AQ/AAAAAAAAU",
+            "AQAAAAAAAAA ",
+        ] {
+            assert_eq!(decode_cursor(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What every answer carries and what every request leaves in the log.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+
+use super::error::{ApiError, Cause};
+use crate::domain::api_key::IssuedKey;
+
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Gives each request an id and each answer its common headers, and logs one line.
+///
+/// The line has the route's pattern, not the path or query as sent: a client may have put a secret there.
+pub(crate) async fn observe(request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let request_id = request_id(request.headers());
+    let method = request.method().clone();
+
+    let mut response = next.run(request).await;
+    complete(response.headers_mut(), request_id.clone());
+
+    let status = response.status().as_u16();
+    let route = response.extensions().get::<MatchedPath>().map_or("-", MatchedPath::as_str);
+    let request_id = request_id.to_str().unwrap_or("-");
+    let microseconds = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let key = response.extensions().get::<Arc<IssuedKey>>().map(|caller| caller.id.0);
+    match response.extensions().get::<Cause>() {
+        None => tracing::info!(request_id, %method, route, status, key, microseconds, "request"),
+        Some(Cause(cause)) => {
+            tracing::error!(request_id, %method, route, status, key, microseconds, cause, "request");
+        }
+    }
+    response
+}
+
+/// Hands the pattern of the route that a request took outward to the log.
+pub(crate) async fn note_route(route: MatchedPath, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    response.extensions_mut().insert(route);
+    response
+}
+
+fn complete(headers: &mut HeaderMap, request_id: HeaderValue) {
+    headers.insert(REQUEST_ID, request_id);
+    // What may be kept says so itself.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    // The router lists the methods that have a handler; OPTIONS is answered on every path.
+    if let Some(Ok(handled)) = headers.get(header::ALLOW).map(HeaderValue::to_str) {
+        let allowed = format!("{handled},OPTIONS").replace(',', ", ");
+        if let Ok(allowed) = allowed.parse() {
+            headers.insert(header::ALLOW, allowed);
+        }
+    }
+}
+
+/// The client's own id if it is safe to repeat, else a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let safe = |id: &&HeaderValue| {
+        (1..=64).contains(&id.len())
+            && id.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
+    };
+    headers.get(REQUEST_ID).filter(safe).cloned().unwrap_or_else(new_request_id)
+}
+
+pub(crate) fn new_request_id() -> HeaderValue {
+    let id = format!("{:032x}", rand::random::<u128>());
+    HeaderValue::from_maybe_shared(Bytes::from(id)).unwrap_or_else(|_| HeaderValue::from_static("-"))
+}
+
+/// The answer to a request whose handler panicked. The panic itself is logged where it happens.
+pub(crate) fn after_panic(_: Box<dyn Any + Send>) -> Response {
+    ApiError::Internal { cause: "a panic, logged separately".into() }.into_response()
+}

@@ -1,0 +1,119 @@
+//! `GET /pets/{petId}`, and its announced end.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use jiff::civil::{Date, date};
+use jiff::tz::TimeZone;
+
+use super::wire::PetBody;
+use crate::config::GET_PET_REMOVAL;
+use crate::domain::api_key::IssuedKey;
+use crate::domain::pet::PetId;
+use crate::http::AppState;
+use crate::http::caching::IfNoneMatch;
+use crate::http::error::ApiError;
+use crate::http::extract::{NoQuery, PetIdInPath};
+use crate::http::json;
+
+/// The day on which getPet was declared deprecated: the release of 1.0.0.
+const DEPRECATED_ON: Date = date(2026, 11, 15);
+
+/// Get an animal
+///
+/// Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also takes the
+/// `status` filter and many identifiers at once.
+#[utoipa::path(
+    get,
+    path = "/pets/{petId}",
+    operation_id = "getPet",
+    tag = "animals",
+    params(("petId" = i64, Path, description = "The identifier of the animal to retrieve.", example = 7)),
+    responses(
+        (status = 200, description = "The requested animal.", body = PetBody, headers(
+            ("ETag" = String, description = "Changes with the animal; for `If-None-Match`."),
+            ("Deprecation" = String, description = "Since when the operation is deprecated (RFC 9745)."),
+            ("Sunset" = String, description = "When the operation is removed (RFC 8594)."),
+            ("Link" = String, description = "The documentation, with `rel=\"deprecation\"`, and what to call \
+                instead, with `rel=\"successor-version\"`."),
+        )),
+        (status = 304, description = "The animal is still as `If-None-Match` names it."),
+    ),
+)]
+#[deprecated]
+pub(crate) async fn get_pet(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Arc<IssuedKey>>,
+    known: IfNoneMatch,
+    id: Result<PetIdInPath, ApiError>,
+    query: Result<NoQuery, ApiError>,
+) -> Response {
+    count_call(&caller);
+    let wanted = id.as_ref().ok().map(|id| id.0);
+    let mut response = match app.interface.get_pet_removal.check((app.clock)()).and(query).and(id) {
+        Ok(PetIdInPath(id)) => fetch(&app, &known, id).await,
+        Err(error) => Err(error),
+    }
+    .into_response();
+    let successor = app.interface.links.successor_of_get_pet(wanted);
+    app.interface.get_pet_removal.announce(response.headers_mut(), successor);
+    response
+}
+
+async fn fetch(app: &AppState, known: &IfNoneMatch, id: PetId) -> Result<Response, ApiError> {
+    let pet = app.storage.find_pet(id).await?.ok_or(ApiError::PetNotFound)?;
+    Ok(known.answer(json::render(&PetBody::from(&pet)), None))
+}
+
+/// What can go wrong here, besides what can go wrong everywhere.
+pub(crate) fn get_pet_errors() -> Vec<ApiError> {
+    vec![
+        ApiError::UnknownParameter { name: "fields".into(), nearest: None },
+        ApiError::PetNotFound,
+        ApiError::OperationRemoved,
+    ]
+}
+
+/// Who still calls the operation, so that an operator sees who must move before it goes.
+fn count_call(caller: &IssuedKey) {
+    let key_id = caller.id.0.to_string();
+    metrics::counter!("petstore_deprecated_calls_total", "operation" => "getPet", "key_id" => key_id)
+        .increment(1);
+}
+
+/// When getPet goes, and the headers that say so.
+pub(crate) struct Removal {
+    at: Timestamp,
+    deprecation: HeaderValue,
+    sunset: HeaderValue,
+}
+
+impl Removal {
+    /// `postponed` is the operator's own day, if there is one.
+    pub(crate) fn new(postponed: Option<Date>) -> Self {
+        let at = midnight(postponed.unwrap_or(GET_PET_REMOVAL));
+        let since = midnight(DEPRECATED_ON).as_second();
+        let sunset = at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        let ascii = |text: String| text.parse().unwrap_or_else(|_| HeaderValue::from_static(""));
+        Self { at, deprecation: ascii(format!("@{since}")), sunset: ascii(sunset) }
+    }
+
+    fn check(&self, now: Timestamp) -> Result<(), ApiError> {
+        if now < self.at { Ok(()) } else { Err(ApiError::OperationRemoved) }
+    }
+
+    fn announce(&self, headers: &mut HeaderMap, successor: HeaderValue) {
+        headers.insert(HeaderName::from_static("deprecation"), self.deprecation.clone());
+        headers.insert(HeaderName::from_static("sunset"), self.sunset.clone());
+        headers.append(header::LINK, HeaderValue::from_static("</openapi.json>; rel=\"deprecation\""));
+        headers.append(header::LINK, successor);
+    }
+}
+
+fn midnight(day: Date) -> Timestamp {
+    day.to_zoned(TimeZone::UTC).map_or(Timestamp::MAX, |midnight| midnight.timestamp())
+}

@@ -1,0 +1,49 @@
+//! `GET /pets`
+
+use axum::extract::State;
+use axum::response::Response;
+
+use super::wire::{ListPetsParameters, ListPetsQuery, PetBody};
+use crate::http::AppState;
+use crate::http::caching::IfNoneMatch;
+use crate::http::error::ApiError;
+use crate::http::json;
+
+/// List all animals
+///
+/// A page of animals in the order of their identifiers. Follow the `Link` header with `rel="next"` for the
+/// next page; it is absent on the last. An animal that was there when a walk through the pages began, and
+/// still matches, appears exactly once, however many are added meanwhile.
+#[utoipa::path(
+    get,
+    path = "/pets",
+    operation_id = "listPets",
+    tag = "animals",
+    params(ListPetsParameters),
+    responses(
+        (status = 200, description = "A paginated list of animals.", body = [PetBody], headers(
+            ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
+            ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
+        )),
+        (status = 304, description = "The page is still the one that `If-None-Match` names."),
+    ),
+)]
+pub(crate) async fn list_pets(
+    State(app): State<AppState>,
+    known: IfNoneMatch,
+    ListPetsQuery(request): ListPetsQuery,
+) -> Result<Response, ApiError> {
+    let page = app.storage.list_pets(&request).await?;
+    let pets: Vec<PetBody<'_>> = page.pets.iter().map(Into::into).collect();
+    let next = page.next_after.map(|after| app.interface.links.next_page(&request, after));
+    Ok(known.answer(json::render(&pets), next))
+}
+
+/// What can go wrong here, besides what can go wrong everywhere.
+pub(crate) fn list_pets_errors() -> Vec<ApiError> {
+    vec![
+        ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },
+        ApiError::UnknownParameter { name: "stauts".into(), nearest: Some("status") },
+        ApiError::InvalidCursor,
+    ]
+}

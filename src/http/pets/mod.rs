@@ -1,0 +1,10 @@
+//! The operations on pets: one file each.
+
+mod create;
+mod get;
+mod list;
+mod wire;
+
+pub(crate) use create::*;
+pub(crate) use get::*;
+pub(crate) use list::*;

@@ -1,0 +1,176 @@
+//! Pets as clients see them: JSON members and query parameters.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use serde::Serialize;
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::domain::page::{PageLimit, PageLimitError, PetFilter, PetPageRequest};
+use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetStatus};
+use crate::http::error::ApiError;
+use crate::http::extract::{FromMembers, Query, decimal, pet_id};
+use crate::http::json::Members;
+use crate::http::links::decode_cursor;
+
+/// The most `id` parameters of one request.
+const MAX_IDS: usize = 100;
+
+/// Availability status of an animal.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = PetStatus)]
+pub(crate) enum StatusWord {
+    Available,
+    Pending,
+    Sold,
+}
+
+impl From<PetStatus> for StatusWord {
+    fn from(status: PetStatus) -> Self {
+        match status {
+            PetStatus::Available => Self::Available,
+            PetStatus::Pending => Self::Pending,
+            PetStatus::Sold => Self::Sold,
+        }
+    }
+}
+
+/// An animal in the inventory.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Pet, example = json!({"id": 7, "name": "Rex", "categoryId": 3, "status": "available"}))]
+pub(crate) struct PetBody<'a> {
+    /// Unique identifier, assigned by the service on creation.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    /// The animal's name.
+    #[schema(min_length = 1, max_length = 255)]
+    name: &'a str,
+    /// Identifier of the category the animal belongs to.
+    category_id: i64,
+    /// Availability status. Absent if none was stated on creation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    status: Option<StatusWord>,
+}
+
+impl<'a> From<&'a Pet> for PetBody<'a> {
+    fn from(pet: &'a Pet) -> Self {
+        Self {
+            id: pet.id.get(),
+            name: pet.name.as_str(),
+            category_id: pet.category_id.0,
+            status: pet.status.map(Into::into),
+        }
+    }
+}
+
+/// An animal to be added.
+#[derive(ToSchema)]
+#[schema(as = NewPet, rename_all = "camelCase",
+    example = json!({"name": "Rex", "categoryId": 3, "status": "available"}))]
+#[expect(dead_code, reason = "describes the body for the document; reading it goes straight to domain types")]
+pub(crate) struct NewPetBody {
+    /// The animal's name: at least one character that is not white space, and no control characters.
+    /// It is stored as sent.
+    #[schema(
+        min_length = 1,
+        max_length = 255,
+        pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$"
+    )]
+    name: String,
+    /// Identifier of the category the animal belongs to. Any 64-bit integer: it is not checked.
+    category_id: i64,
+    /// Availability status. Stays absent if it is left out.
+    #[schema(nullable = false)]
+    status: Option<StatusWord>,
+}
+
+impl FromMembers for NewPet {
+    /// Reports what is not known first, since it is most often a misspelt field; then the fields in order.
+    fn from_members(members: &Members<'_>) -> Result<Self, ApiError> {
+        members.refuse_unknown(&["name", "categoryId", "status"])?;
+        let missing = |pointer, expected| ApiError::MissingField { pointer, expected };
+
+        let name = members.get("/name").ok_or(missing("/name", "must be a string of 1 to 255 characters"))?;
+        let name = PetName::try_from(name.string()?).map_err(|problem| name.invalid(&problem))?;
+
+        let category_id = members.get("/categoryId").ok_or(missing("/categoryId", "must be an integer"))?;
+        let category_id = CategoryId(category_id.integer()?);
+
+        let status = match members.get("/status") {
+            None => None,
+            Some(status) => Some(status.string()?.parse().map_err(|problem| status.invalid(&problem))?),
+        };
+        Ok(Self { name, category_id, status })
+    }
+}
+
+/// The query parameters of listPets.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "describes the query for the document; reading it goes straight to domain types"
+)]
+pub(crate) struct ListPetsParameters {
+    /// Maximum number of animals returned.
+    #[param(required = false, schema_with = limit_schema)]
+    limit: Option<PageLimit>,
+    /// Filters by availability status. An animal without a status is matched by none.
+    #[param(inline = false)]
+    status: Option<StatusWord>,
+    /// Only the animals with these identifiers; combined with `status` if both are given. An identifier
+    /// that does not exist is simply not in the list.
+    #[param(min_items = 1, max_items = 100, minimum = 1)]
+    id: Option<Vec<i64>>,
+    /// Where the page begins: taken from the `Link` header of the page before. Opaque.
+    #[param(pattern = "^AQ[A-Za-z0-9_-]{10}$", example = "AQAAAAAAAAAU")]
+    cursor: Option<String>,
+}
+
+fn limit_schema() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(PageLimit::MIN))
+        .maximum(Some(PageLimit::MAX))
+        .default(Some(PageLimit::DEFAULT.get().into()))
+        .build()
+}
+
+/// The page that listPets was asked for.
+pub(crate) struct ListPetsQuery(pub(crate) PetPageRequest);
+
+impl<S: Sync> FromRequestParts<S> for ListPetsQuery {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let query = Query::parse(parts, &["limit", "status", "id", "cursor"])?;
+        let invalid =
+            |name, problem: &dyn ToString| ApiError::InvalidParameter { name, problem: problem.to_string() };
+
+        let limit = match query.one("limit")? {
+            None => PageLimit::DEFAULT,
+            Some(text) => decimal(text)
+                .and_then(|number| number.try_into().ok())
+                .ok_or_else(|| invalid("limit", &PageLimitError))?,
+        };
+        let status = query
+            .one("status")?
+            .map(str::parse)
+            .transpose()
+            .map_err(|problem| invalid("status", &problem))?;
+        let ids: Option<Vec<PetId>> = query.all("id").map(pet_id).collect();
+        let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {
+            invalid("id", &"must be a positive integer of 64 bits, given at most 100 times")
+        })?;
+        let ids = if ids.is_empty() { None } else { Some(ids) };
+        let after = query
+            .one("cursor")?
+            .map(|text| decode_cursor(text).ok_or(ApiError::InvalidCursor))
+            .transpose()?;
+
+        Ok(Self(PetPageRequest { filter: PetFilter { status, ids }, after, limit }))
+    }
+}

@@ -1,0 +1,60 @@
+//! The accept loop: from a listening socket to requests, with a deadline on each step that a client controls.
+
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioTimer;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
+
+use super::unreadable::PoliteIo;
+use crate::config::TimeoutSettings;
+
+/// Larger heads than are allowed are still read, up to here, so that they are answered in full.
+const MAX_BUFFER_BYTES: usize = 128 * 1024;
+/// How long to wait when no connection can be accepted, most likely for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until `shutdown` resolves; then takes no more connections and lets requests under way finish.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    timeouts: &TimeoutSettings,
+    shutdown: impl Future<Output = ()>,
+) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(timeouts.header_timeout).max_buf_size(MAX_BUFFER_BYTES);
+    let service = TowerToHyperService::new(router);
+    let connections = GracefulShutdown::new();
+    tokio::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((socket, _)) => {
+                // An answer is written whole; waiting to fill a packet would only delay it.
+                let _ = socket.set_nodelay(true);
+                let connection = http.serve_connection(PoliteIo::new(socket), service.clone());
+                let connection = connections.watch(connection);
+                tokio::spawn(async move {
+                    if let Err(error) = connection.await {
+                        tracing::debug!(%error, "a client's connection ended");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    if timeout(timeouts.drain_timeout, connections.shutdown()).await.is_err() {
+        tracing::warn!("requests were still under way when the time to finish them was over");
+    }
+}

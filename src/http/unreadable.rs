@@ -1,0 +1,149 @@
+//! Answers to what hyper cannot read as HTTP, and a patient end of each connection.
+//!
+//! hyper answers an unreadable request by itself, with a status and no body, before any handler runs.
+//! [`PoliteIo`] stands between hyper and the socket and gives those answers the Error body too.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+use super::error::ApiError;
+use super::json;
+use super::observe::{REQUEST_ID, new_request_id};
+
+/// How long, and for how many bytes, a client that is still sending is listened to after the last answer.
+/// Closing at once would reset the connection, and the client might never read why it was refused.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 1024 * 1024;
+
+/// A client's socket.
+pub(crate) struct PoliteIo {
+    socket: TokioIo<TcpStream>,
+    /// What is still to be written in the place of hyper's own answer.
+    substitute: Bytes,
+    farewell: Option<Farewell>,
+}
+
+struct Farewell {
+    deadline: Pin<Box<Sleep>>,
+    bytes_left: usize,
+}
+
+impl PoliteIo {
+    pub(crate) fn new(socket: TcpStream) -> Self {
+        Self { socket: TokioIo::new(socket), substitute: Bytes::new(), farewell: None }
+    }
+
+    fn socket(&mut self) -> Pin<&mut TokioIo<TcpStream>> {
+        Pin::new(&mut self.socket)
+    }
+}
+
+impl Read for PoliteIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.socket().poll_read(cx, buf)
+    }
+}
+
+impl Write for PoliteIo {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.substitute.is_empty() {
+            match substitute(buf) {
+                None => return self.socket().poll_write(cx, buf),
+                Some(answer) => self.substitute = answer,
+            }
+        }
+        while !self.substitute.is_empty() {
+            let rest = self.substitute.clone();
+            let written = ready!(self.socket().poll_write(cx, &rest))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.substitute.advance(written);
+        }
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        // hyper's own answers are one buffer.
+        match bufs {
+            [only] => self.poll_write(cx, only),
+            _ => self.socket().poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.farewell.is_none() {
+            ready!(self.socket().poll_shutdown(cx))?;
+            self.farewell = Some(Farewell { deadline: Box::pin(sleep(LINGER)), bytes_left: LINGER_BYTES });
+        }
+        let Self { socket, farewell: Some(farewell), .. } = &mut *self else {
+            return Poll::Ready(Ok(()));
+        };
+        let mut scratch = [std::mem::MaybeUninit::uninit(); 4096];
+        while farewell.bytes_left > 0 {
+            let mut buf = ReadBuf::uninit(&mut scratch);
+            if Pin::new(&mut *socket).poll_read(cx, buf.unfilled()).is_pending() {
+                ready!(farewell.deadline.as_mut().poll(cx));
+                break;
+            }
+            match buf.filled().len() {
+                // The client is done, too, or gone.
+                0 => break,
+                read => farewell.bytes_left = farewell.bytes_left.saturating_sub(read),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// If these bytes are an answer that hyper made by itself, the same answer with an Error body.
+///
+/// Every answer of ours carries a request id, so an error without one is hyper's.
+fn substitute(answer: &[u8]) -> Option<Bytes> {
+    let error = match answer.strip_prefix(b"HTTP/1.1 ")?.get(..3)? {
+        b"400" => ApiError::InvalidHeader {
+            problem: "The request is not valid HTTP/1.1: look at its first line and at its headers",
+        },
+        b"414" => ApiError::UriTooLong,
+        b"431" => ApiError::HeadersTooLarge,
+        _ => return None,
+    };
+    let head = std::str::from_utf8(answer).ok()?;
+    if head.contains(REQUEST_ID.as_str()) {
+        return None;
+    }
+    let (before, after) = head.split_once("content-length: 0\r\n")?;
+    let body = String::from_utf8(json::render(&error.body())).ok()?;
+    let request_id = new_request_id();
+    let request_id = request_id.to_str().ok()?;
+    tracing::info!(request_id, code = error.code().1, "unreadable request");
+    let length = body.len();
+    Some(Bytes::from(format!(
+        "{before}content-type: application/json\r\ncontent-length: {length}\r\ncache-control: no-store\r\n\
+         {REQUEST_ID}: {request_id}\r\n{after}{body}"
+    )))
+}

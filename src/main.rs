@@ -1,0 +1,24 @@
+//! The `petstore` program: parse the command line, start the runtime, print an error with its causes.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use petstore::telemetry::with_causes;
+
+fn main() -> ExitCode {
+    let command = petstore::cli::Cli::parse();
+    let outcome = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Into::into)
+        .and_then(|runtime| runtime.block_on(command.run()));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing can be done where standard error is closed, and the exit code still tells.
+            let _ = writeln!(std::io::stderr(), "petstore: {}", with_causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}

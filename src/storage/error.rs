@@ -1,0 +1,80 @@
+//! What can go wrong with the database, sorted by what the caller can do about it.
+
+use std::error::Error;
+use std::time::Duration;
+
+use deadpool_postgres::{HookError, PoolError};
+use thiserror::Error;
+use tokio_postgres::error::SqlState;
+
+/// The reasons, in the database's own words. For the log, never for a client.
+type Cause = Box<dyn Error + Send + Sync>;
+
+/// Why the database did not do what it was asked.
+#[derive(Debug, Error)]
+pub enum StorageError {
+    /// The database cannot do it now, and did nothing: the same request may succeed later.
+    #[error("the database is not available")]
+    Unavailable(#[source] Cause),
+    /// A write was sent, and whether it took effect is not known. Repeating it might do it twice.
+    #[error("the database did not say whether the write took effect")]
+    OutcomeUnknown(#[source] Cause),
+    /// The database has not been migrated for this program. The text says what to run.
+    #[error("{0}")]
+    SchemaTooOld(String),
+    /// Anything else is a bug, here or in the database.
+    #[error("the database answered unexpectedly")]
+    Unexpected(#[source] Cause),
+}
+
+/// How far a statement had come when it failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    NoConnection(PoolError),
+    NotSent(tokio_postgres::Error),
+    Sent(tokio_postgres::Error),
+    Deadline(Duration),
+}
+
+impl Failure {
+    pub(super) fn of_read(self) -> StorageError {
+        match self {
+            Self::NoConnection(PoolError::PostCreateHook(HookError::Message(schema))) => {
+                StorageError::SchemaTooOld(schema.into_owned())
+            }
+            Self::NoConnection(error) => StorageError::Unavailable(error.into()),
+            Self::NotSent(error) | Self::Sent(error) if is_passing(&error) => {
+                StorageError::Unavailable(error.into())
+            }
+            Self::NotSent(error) | Self::Sent(error) => StorageError::Unexpected(error.into()),
+            Self::Deadline(limit) => StorageError::Unavailable(deadline(limit)),
+        }
+    }
+
+    pub(super) fn of_write(self) -> StorageError {
+        match self {
+            Self::Sent(error) if !is_refusal(&error) => StorageError::OutcomeUnknown(error.into()),
+            Self::Deadline(limit) => StorageError::OutcomeUnknown(deadline(limit)),
+            other => other.of_read(),
+        }
+    }
+}
+
+fn deadline(limit: Duration) -> Cause {
+    format!("no answer within {limit:?}").into()
+}
+
+/// The server said no, so the statement had no effect. A broken connection says nothing, and neither does a
+/// server that is going down: it may have committed before.
+fn is_refusal(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|state| !state.code().starts_with("57P") && !state.code().starts_with("08"))
+}
+
+/// It may work later: the server is away, going down, coming up, full, overloaded, read-only or too slow.
+fn is_passing(error: &tokio_postgres::Error) -> bool {
+    let Some(state) = error.code() else { return true };
+    let class = &state.code()[..2];
+    matches!(class, "08" | "40" | "53" | "57" | "58")
+        || *state == SqlState::READ_ONLY_SQL_TRANSACTION
+        || *state == SqlState::LOCK_NOT_AVAILABLE
+}

@@ -1,0 +1,96 @@
+//! Bringing the schema up to date, forward only, by the files in `migrations/`.
+//!
+//! **Invariant:** one node migrates at a time; the others wait for it and then find nothing to do.
+
+use deadpool_postgres::ClientWrapper;
+use refinery::Target;
+use thiserror::Error;
+use tokio_postgres::error::SqlState;
+
+use super::DatabaseUrlError;
+use super::connect::Connector;
+use crate::config::DatabaseUrl;
+
+mod embedded {
+    refinery::embed_migrations!("migrations");
+}
+
+/// The version of the schema that this program brings.
+pub const SCHEMA_LATEST: i32 = 2;
+
+/// The oldest version that this program runs on.
+const SCHEMA_NEEDED: i32 = 2;
+
+/// A number of our own among PostgreSQL's advisory locks: "petstore" in ASCII.
+const LOCK: i64 = i64::from_be_bytes(*b"petstore");
+
+/// Why the schema could not be brought up to date.
+#[derive(Debug, Error)]
+pub enum MigrateError {
+    /// The database's address cannot be used.
+    #[error(transparent)]
+    Url(#[from] DatabaseUrlError),
+    /// The database cannot be reached, or refused.
+    #[error("the database could not be migrated")]
+    Database(#[from] tokio_postgres::Error),
+    /// A migration failed. What came before it is in place.
+    #[error("a migration failed")]
+    Migration(#[from] refinery::Error),
+}
+
+/// Applies what is missing, up to and including version `up_to`, and returns the names of what was applied.
+pub async fn migrate(url: &DatabaseUrl, up_to: i32) -> Result<Vec<String>, MigrateError> {
+    let mut client = Connector::new(url)?.open().await?;
+    // Held until the connection closes.
+    client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await?;
+    let report = embedded::migrations::runner()
+        .set_target(Target::Version(up_to))
+        // A newer program may have been here already.
+        .set_abort_missing(false)
+        .run_async(&mut client)
+        .await?;
+    Ok(report.applied_migrations().iter().map(ToString::to_string).collect())
+}
+
+/// The version of the schema that the database has; 0 if it was never migrated.
+pub(super) async fn schema_version(client: &ClientWrapper) -> Result<i32, tokio_postgres::Error> {
+    let found = client.query_one("SELECT max(version) FROM refinery_schema_history", &[]).await;
+    match found {
+        Ok(row) => row.try_get::<_, Option<i32>>(0).map(Option::unwrap_or_default),
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether this program can run on a schema of that version; if not, says what to do.
+pub(super) fn check_version(found: i32) -> Result<(), String> {
+    if found >= SCHEMA_NEEDED {
+        return Ok(());
+    }
+    Err(format!(
+        "the database's schema is at version {found}, but this program needs {SCHEMA_NEEDED}: \
+         run `petstore migrate` first"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_schema_is_the_last_file() {
+        let versions: Vec<_> = embedded::migrations::runner()
+            .get_migrations()
+            .iter()
+            .map(refinery::Migration::version)
+            .collect();
+        assert_eq!(versions.iter().max(), Some(&SCHEMA_LATEST));
+    }
+
+    #[test]
+    fn an_old_schema_is_refused_with_what_to_run_and_a_newer_one_is_taken() {
+        assert!(check_version(SCHEMA_NEEDED - 1).unwrap_err().contains("run `petstore migrate` first"));
+        assert_eq!(check_version(SCHEMA_NEEDED), Ok(()));
+        assert_eq!(check_version(SCHEMA_LATEST + 1), Ok(()));
+    }
+}

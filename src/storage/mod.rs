@@ -1,0 +1,100 @@
+//! Everything that is kept, in PostgreSQL. All SQL is here: one file a table.
+//!
+//! **Invariants:**
+//! - a connection is used only if its schema is new enough for this program;
+//! - nothing waits longer than its deadline, and no statement is ever cancelled: on a deadline its
+//!   connection is dropped. (A cancel that reaches PostgreSQL while it waits for a standby makes it
+//!   acknowledge a commit that a failover can still lose.)
+//! - a write whose outcome is unknown is reported as such and never repeated.
+
+mod api_keys;
+mod connect;
+mod error;
+mod migrations;
+mod pets;
+
+use std::time::Duration;
+
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use tokio::time::timeout;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::config::{DatabaseUrl, PoolSettings};
+
+use connect::Connector;
+pub use connect::DatabaseUrlError;
+use error::Failure;
+pub use error::StorageError;
+pub use migrations::{MigrateError, SCHEMA_LATEST, migrate};
+
+/// Every statement that serves requests, so that a test can look at the plan of each.
+pub const STATEMENTS: [&[&str]; 2] = [pets::STATEMENTS, api_keys::STATEMENTS];
+
+/// How long a request waits for one of the pool's connections.
+const POOL_WAIT: Duration = Duration::from_secs(1);
+/// How long opening a connection may take, authentication and the look at the schema included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How much longer than the server's own limit an answer is waited for: if the server ends a statement, it says
+/// so, and then nothing is in doubt.
+const GRACE: Duration = Duration::from_millis(500);
+
+type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// The database, through a pool of connections that open when needed.
+#[derive(Clone)]
+pub struct Storage {
+    pool: Pool,
+    deadline: Duration,
+}
+
+impl Storage {
+    /// Prepares the pool. Nothing is connected yet, so this works while the database is away.
+    pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
+        let connector = Connector::new(url)?;
+        let config = connector.pooled_config(settings.database_timeout);
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let pool = Pool::builder(Manager::from_connect(config, connector, recycling))
+            .max_size(settings.database_connections.into())
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(POOL_WAIT))
+            .create_timeout(Some(CONNECT_TIMEOUT))
+            .post_create(Hook::async_fn(|client, _| {
+                Box::pin(async move {
+                    let found = migrations::schema_version(client).await.map_err(HookError::Backend)?;
+                    migrations::check_version(found).map_err(HookError::message)
+                })
+            }))
+            .build()
+            .map_err(|_| DatabaseUrlError::Pool)?;
+        Ok(Self { pool, deadline: settings.database_timeout + GRACE })
+    }
+
+    /// Whether the database answers and its schema is new enough.
+    pub async fn check(&self) -> Result<(), StorageError> {
+        self.read("SELECT 1", &[]).await.map(drop)
+    }
+
+    /// Runs a statement that changes nothing.
+    async fn read(&self, statement: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, StorageError> {
+        self.query(statement, parameters).await.map_err(Failure::of_read)
+    }
+
+    /// Runs a statement that is a transaction of its own. It is never repeated: see [`StorageError::OutcomeUnknown`].
+    async fn write(&self, statement: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, StorageError> {
+        self.query(statement, parameters).await.map_err(Failure::of_write)
+    }
+
+    async fn query(&self, statement: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, Failure> {
+        let client = self.pool.get().await.map_err(Failure::NoConnection)?;
+        let answer = timeout(self.deadline, async {
+            let prepared = client.prepare_cached(statement).await.map_err(Failure::NotSent)?;
+            client.query(&prepared, parameters).await.map_err(Failure::Sent)
+        });
+        answer.await.unwrap_or_else(|_| {
+            drop(Object::take(client));
+            Err(Failure::Deadline(self.deadline))
+        })
+    }
+}

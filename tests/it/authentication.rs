@@ -1,0 +1,173 @@
+//! API keys: who gets in, and what the others are told.
+
+use petstore::domain::api_key::ApiKey;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::support::client::DOCUMENT;
+use crate::support::postgres::key;
+use crate::support::program::run;
+use crate::support::{Client, TestService};
+
+const MISSING: &str = r#"{"code":"missing_api_key","message":"Send your API key in a header: `Authorization: Bearer <API_KEY>`.","status":401}"#;
+const INVALID: &str = r#"{"code":"invalid_api_key","message":"The API key is not valid: check that it was copied whole, has not expired and was not revoked.","status":401}"#;
+
+/// Every operation of the document, and paths under `/v1` that lead nowhere.
+fn routes() -> Vec<(Method, String)> {
+    let mut routes = Vec::new();
+    for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys() {
+            let path = format!("/v1{}", path.replace("{petId}", "1"));
+            routes.push((method.to_uppercase().parse().unwrap(), path));
+        }
+    }
+    assert!(routes.len() >= 3);
+    for nowhere in ["/v1", "/v1/", "/v1/nope", "/v1/pets/", "/v1//pets", "/v1/pets/1/photos", "/v1/Pets"] {
+        routes.push((Method::GET, nowhere.to_owned()));
+    }
+    routes.push((Method::DELETE, "/v1/pets".to_owned()));
+    routes.push((Method::HEAD, "/v1/pets".to_owned()));
+    routes
+}
+
+#[tokio::test]
+async fn every_route_under_v1_answers_401_without_a_key() {
+    let service = TestService::start().await;
+    for (method, path) in routes() {
+        let answer = service.client.without_key().send(method.clone(), &path, |request| request).await;
+        assert_eq!(answer.status, 401, "{method} {path}");
+        assert_eq!(answer.header("www-authenticate"), r#"Bearer realm="petstore""#, "{method} {path}");
+        if method != Method::HEAD {
+            assert_eq!(answer.body, MISSING, "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_route_under_v1_answers_401_to_a_bad_authorization_header() {
+    let service = TestService::start().await;
+    let good = key();
+    let good = good.reveal();
+    let unknown = ApiKey::generate(|| 1);
+    let mut mistyped = good.to_owned();
+    mistyped.replace_range(10..11, "x");
+    let headers = [
+        String::new(),
+        "Bearer".into(),
+        "Bearer ".into(),
+        good.into(),
+        format!("Basic {good}"),
+        format!("Bearer  {good}"),
+        format!("Bearer {good} "),
+        format!("Bearer {good},Bearer {good}"),
+        format!("Bearer \"{good}\""),
+        format!("Bearer {mistyped}"),
+        format!("Bearer {}", unknown.reveal()),
+        format!("Bearer {}", "x".repeat(5_000)),
+        "Bearer psk_".into(),
+    ];
+    for (method, path) in routes() {
+        for header in &headers {
+            // The client library trims what HTTP says is not part of a header's value; so would any client.
+            let (sent, header) = (header.clone(), header.trim_end());
+            if header == format!("Bearer {good}") {
+                continue;
+            }
+            let answer = service
+                .client
+                .without_key()
+                .send(method.clone(), &path, |request| request.header("authorization", sent))
+                .await;
+            let challenge = r#"Bearer realm="petstore", error="invalid_token""#;
+            assert_eq!(answer.status, 401, "{method} {path} {header}");
+            assert_eq!(answer.header("www-authenticate"), challenge, "{method} {path} {header}");
+            if method != Method::HEAD {
+                assert_eq!(answer.body, INVALID, "{method} {path} {header}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_authorization_headers_are_refused_even_if_both_are_good() {
+    let service = TestService::start().await;
+    let good = format!("Bearer {}", key().reveal());
+    let answer =
+        service.client.send(Method::GET, "/v1/pets", |request| request.header("authorization", good));
+    assert_eq!(answer.await.body, INVALID);
+}
+
+#[tokio::test]
+async fn the_scheme_is_not_case_sensitive() {
+    let service = TestService::start().await;
+    for scheme in ["bearer", "BEARER"] {
+        let header = format!("{scheme} {}", key().reveal());
+        let nobody = service.client.without_key();
+        let answer =
+            nobody.send(Method::GET, "/v1/pets", |request| request.header("authorization", header)).await;
+        assert_eq!(answer.status, 200, "{scheme}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_known_on_every_route_once_it_is_created() {
+    let service = TestService::start().await;
+    let output = run(&["keys", "create", "--name", "shop"], &[("DATABASE_URL", &service.database.url())]);
+    let key: ApiKey = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let client = Client::new(service.address, Some(&key));
+    assert_eq!(client.get("/v1/pets").await.status, 200);
+    assert_eq!(client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await.status, 201);
+}
+
+#[tokio::test]
+async fn every_scope_opens_the_operations_that_declare_it_and_no_other() {
+    let service = TestService::start().await;
+    for scope in ["pets:read", "pets:write", "orders:read", "orders:write"] {
+        let url = service.database.url();
+        let output = run(&["keys", "create", "--name", scope, "--scope", scope], &[("DATABASE_URL", &url)]);
+        let key: ApiKey = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        let client = Client::new(service.address, Some(&key));
+        for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let needed =
+                    operation["security"][0]["bearer"][0].as_str().expect("every operation has a scope");
+                let path = format!("/v1{}", path.replace("{petId}", "1"));
+                let method: Method = method.to_uppercase().parse().unwrap();
+                let answer = client.send(method.clone(), &path, |request| request).await;
+                assert_eq!(answer.status == 403, needed != scope, "{method} {path} with {scope}");
+                if needed != scope {
+                    assert_eq!(answer.error().1, "insufficient_scope");
+                    let challenge =
+                        format!(r#"Bearer realm="petstore", error="insufficient_scope", scope="{needed}""#);
+                    assert_eq!(answer.header("www-authenticate"), challenge);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_known_key_is_looked_up_once_for_many_requests() {
+    let service = TestService::start().await;
+    service.client.get("/v1/pets").await;
+    let database = service.database.connect().await;
+    // Whoever looks the key up now finds nothing.
+    database.execute("DELETE FROM api_keys", &[]).await.unwrap();
+    for _ in 0..50 {
+        assert_eq!(service.client.get("/v1/pets").await.status, 200);
+    }
+    // And within the time that a key is believed, everybody knows.
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(5);
+    while service.client.get("/v1/pets").await.status == 200 {
+        assert!(tokio::time::Instant::now() < deadline, "a key that is gone is still believed");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_scope_that_this_version_does_not_know_does_no_harm() {
+    let service = TestService::start().await;
+    let database = service.database.connect().await;
+    database.execute("UPDATE api_keys SET scopes = scopes || 'pets:groom'::text", &[]).await.unwrap();
+    assert_eq!(service.client.get("/v1/pets").await.status, 200);
+}

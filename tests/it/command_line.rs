@@ -1,0 +1,163 @@
+//! The command line, as operators and scripts rely on it.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use petstore::domain::api_key::ApiKey;
+use serde_json::Value;
+
+use crate::support::program::{ServeProcess, petstore, run};
+use crate::support::{Client, TestDatabase};
+
+#[test]
+fn help_teaches_every_command() {
+    for command in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["migrate", "--help"],
+        &["keys", "--help"],
+        &["keys", "create", "--help"],
+        &["openapi", "--help"],
+    ] {
+        let output = run(command, &[]);
+        assert!(output.status.success());
+        let name = command.join("_").replace("_--help", "").replace("--help", "petstore");
+        insta::assert_snapshot!(format!("help_{name}"), String::from_utf8(output.stdout).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn keys_create_prints_the_key_and_nothing_else() {
+    let database = TestDatabase::new().await;
+    let output = run(&["keys", "create", "--name", "shop"], &[("DATABASE_URL", &database.url())]);
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let key: ApiKey = printed.strip_suffix('\n').unwrap().parse().unwrap();
+
+    let row = "SELECT name, prefix, digest, scopes FROM api_keys WHERE name = 'shop'";
+    let row = database.connect().await.query_one(row, &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>("prefix"), key.prefix());
+    assert_eq!(row.get::<_, &[u8]>("digest"), key.digest().as_bytes());
+    let scopes: Vec<&str> = row.get("scopes");
+    assert_eq!(scopes, ["pets:read", "pets:write", "orders:read", "orders:write"]);
+}
+
+#[tokio::test]
+async fn no_two_keys_are_alike() {
+    let database = TestDatabase::new().await;
+    let create = || run(&["keys", "create", "--name", "shop"], &[("DATABASE_URL", &database.url())]).stdout;
+    assert_ne!(create(), create());
+}
+
+#[tokio::test]
+async fn keys_create_refuses_a_bad_name_or_scope() {
+    for arguments in [
+        &["keys", "create"][..],
+        &["keys", "create", "--name", ""],
+        &["keys", "create", "--name", " "],
+        &["keys", "create", "--name", "shop", "--scope", "pets"],
+    ] {
+        let output = run(arguments, &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_is_refused_at_the_start() {
+    for (flag, value) in [
+        ("--listen", "8080"),
+        ("--public-base-url", "https://api.example.com"),
+        ("--staging-base-url", "https://staging.example.com/v1"),
+        ("--cors-origin", "*"),
+        ("--get-pet-removal", "2029-01-01"),
+        ("--header-timeout", "0s"),
+        ("--database-connections", "0"),
+    ] {
+        let output = run(&["serve", flag, value], &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
+        assert_eq!(output.status.code(), Some(2), "{flag} {value}");
+    }
+    for url in [
+        "host=db",
+        "postgresql://127.0.0.1:1/none?sslmode=verify-ca",
+        "postgresql://127.0.0.1:1/x?nonsense=1",
+    ] {
+        let output = run(&["serve"], &[("DATABASE_URL", url)]);
+        assert_eq!(output.status.code(), Some(1), "{url}");
+    }
+}
+
+#[test]
+fn a_failure_names_its_causes_but_no_password() {
+    let output = run(&["migrate"], &[("DATABASE_URL", "postgresql://shop:secret@127.0.0.1:1/petstore")]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("petstore: the database could not be migrated: "), "{error}");
+    assert!(error.contains("Connection refused"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = run(&["serve", "--listen", &address], &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains(&format!("cannot listen on {address}: Address already in use")), "{error}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut child = petstore(&["openapi"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The reader goes away after one byte.
+    let mut byte = [0];
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut byte).unwrap();
+    drop(output);
+    let end = child.wait_with_output().unwrap();
+    assert!(end.status.success());
+    assert_eq!(String::from_utf8(end.stderr).unwrap(), "");
+}
+
+#[tokio::test]
+async fn off_a_terminal_the_log_is_json_with_one_line_a_request_and_no_secrets() {
+    let database = TestDatabase::new().await;
+    let service = ServeProcess::start(&database.url(), &["--log", "trace"]);
+    let key = crate::support::postgres::key();
+    let nobody = Client::new(service.address, None);
+    service.client.get("/v1/pets?limit=5").await;
+    service.client.get(&format!("/v1/pets/{}", key.reveal())).await;
+    service.client.get(&format!("/v1/pets?api_key={}", key.reveal())).await;
+    service.client.post_text("/v1/pets", &format!(r#"{{"name": "Rex", "{}": 1}}"#, key.reveal())).await;
+    nobody.get(&format!("/v1/{}", key.reveal())).await;
+    let (exited_well, log) = service.terminate();
+    assert!(exited_well);
+    assert!(!log.contains(key.reveal()), "a key is in the log");
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let requests: Vec<_> = lines
+        .iter()
+        .filter(|line| line["message"] == "request")
+        .map(|line| {
+            assert_eq!(line["request_id"].as_str().unwrap().len(), 32);
+            assert!(line["microseconds"].is_u64());
+            (
+                line["method"].as_str().unwrap(),
+                line["route"].as_str().unwrap(),
+                line["status"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        requests,
+        [
+            ("GET", "/v1/pets", 200),
+            ("GET", "/v1/pets/{petId}", 404),
+            ("GET", "/v1/pets", 400),
+            ("POST", "/v1/pets", 400),
+            ("GET", "-", 401),
+        ]
+    );
+    let messages: Vec<&str> = lines.iter().filter_map(|line| line["message"].as_str()).collect();
+    assert!(messages.contains(&"listening") && messages.contains(&"stopped"), "{messages:?}");
+}

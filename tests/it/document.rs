@@ -1,0 +1,140 @@
+//! The interface document: complete, and the same wherever it is.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::TestService;
+use crate::support::client::DOCUMENT;
+use crate::support::program::run;
+
+fn operations() -> Vec<(String, String, &'static Value)> {
+    let paths = DOCUMENT["paths"].as_object().unwrap();
+    let operations = paths.iter().flat_map(|(path, item)| {
+        let methods = item.as_object().unwrap().iter();
+        methods.map(move |(method, operation)| (path.clone(), method.clone(), operation))
+    });
+    operations.collect()
+}
+
+#[tokio::test]
+async fn the_committed_document_is_the_one_that_is_printed_and_served() {
+    let committed = include_str!("../../openapi.json");
+    let printed = String::from_utf8(run(&["openapi"], &[]).stdout).unwrap();
+    assert_eq!(printed, committed, "run `make openapi`");
+    let service = TestService::start().await;
+    let served = service.client.without_key().get("/openapi.json").await;
+    assert_eq!(served.body, committed);
+    assert_eq!(served.header("content-type"), "application/json");
+}
+
+#[test]
+fn it_has_the_operations_of_the_specification_with_their_names_and_tag() {
+    let found: Vec<_> = operations()
+        .into_iter()
+        .map(|(path, method, operation)| {
+            (format!("{method} {path}"), operation["operationId"].clone(), operation["tags"].clone())
+        })
+        .collect();
+    let expected = [("get /pets", "listPets"), ("post /pets", "createPet"), ("get /pets/{petId}", "getPet")];
+    let expected = expected.map(|(operation, name)| (operation.to_owned(), json!(name), json!(["animals"])));
+    assert_eq!(found, expected);
+    assert_eq!(DOCUMENT["openapi"], "3.1.0");
+    assert_eq!(DOCUMENT["info"]["version"], "1.0.0");
+}
+
+#[test]
+fn only_get_pet_is_deprecated_with_the_day_of_its_removal() {
+    for (_, _, operation) in operations() {
+        let deprecated = operation["operationId"] == "getPet";
+        assert_eq!(operation.get("deprecated"), deprecated.then_some(&json!(true)));
+        assert_eq!(operation.get("x-deprecated-sunset"), deprecated.then_some(&json!("2030-12-05")));
+        assert_eq!(operation.get("x-stability"), None, "the documented operations carry no marker");
+    }
+}
+
+#[test]
+fn every_operation_needs_a_key_by_default_and_one_scope_of_its_own() {
+    assert_eq!(DOCUMENT["security"], json!([{"bearer": []}]));
+    let scheme = &DOCUMENT["components"]["securitySchemes"]["bearer"];
+    assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")));
+    for (path, method, operation) in operations() {
+        let scopes = operation["security"][0]["bearer"].as_array().unwrap();
+        assert_eq!(scopes.len(), 1, "{method} {path}");
+    }
+}
+
+#[test]
+fn the_schemas_are_those_of_the_specification() {
+    let schemas = &DOCUMENT["components"]["schemas"];
+    assert_eq!(schemas["PetStatus"]["enum"], json!(["available", "pending", "sold"]));
+    for (name, required, members) in [
+        ("NewPet", json!(["name", "categoryId"]), vec!["name", "categoryId", "status"]),
+        ("Pet", json!(["id", "name", "categoryId"]), vec!["id", "name", "categoryId", "status"]),
+        ("Error", json!(["code", "message", "status"]), vec!["code", "message", "status"]),
+    ] {
+        assert_eq!(schemas[name]["required"], required, "{name}");
+        let found: Vec<&String> = schemas[name]["properties"].as_object().unwrap().keys().collect();
+        assert_eq!(found, members, "{name}");
+    }
+    assert_eq!(schemas["NewPet"]["additionalProperties"], json!(false));
+    for (schema, member) in [("Pet", "id"), ("Pet", "categoryId"), ("NewPet", "categoryId")] {
+        assert_eq!(schemas[schema]["properties"][member]["type"], "integer");
+        assert_eq!(schemas[schema]["properties"][member]["format"], "int64");
+    }
+    let limit = &DOCUMENT["paths"]["/pets"]["get"]["parameters"][0];
+    assert_eq!(limit["schema"], json!({"type": "integer", "default": 20, "minimum": 1, "maximum": 100}));
+    assert!(!DOCUMENT.to_string().contains("null"), "nothing is nullable");
+}
+
+#[test]
+fn every_error_answer_has_the_error_body_and_an_example_of_each_of_its_codes() {
+    for (path, method, operation) in operations() {
+        for (status, answer) in operation["responses"].as_object().unwrap() {
+            assert!(answer["headers"].get("X-Request-Id").is_some(), "{method} {path} {status}");
+            if status.parse::<u16>().unwrap() < 400 {
+                continue;
+            }
+            let content = &answer["content"]["application/json"];
+            assert_eq!(content["schema"]["$ref"], "#/components/schemas/Error", "{method} {path} {status}");
+            let examples = content["examples"].as_object().unwrap();
+            assert!(!examples.is_empty());
+            for (code, example) in examples {
+                assert_eq!(example["value"]["code"], **code);
+                assert_eq!(example["value"]["status"].to_string(), *status);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_statuses_of_each_operation_are_these() {
+    let everywhere = ["400", "401", "403", "414", "431", "500", "503"];
+    for (name, own) in [
+        ("listPets", &["200", "304"][..]),
+        ("createPet", &["201", "408", "413", "415"]),
+        ("getPet", &["200", "304", "404", "410"]),
+    ] {
+        let (_, _, operation) =
+            operations().into_iter().find(|(_, _, operation)| operation["operationId"] == name).unwrap();
+        let documented: BTreeSet<&str> =
+            operation["responses"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(documented, everywhere.iter().chain(own).copied().collect(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_servers_are_the_operators_addresses_if_they_are_set() {
+    assert_eq!(DOCUMENT["servers"][0]["url"], "/v1");
+    let service = TestService::start_with(&[
+        "--public-base-url",
+        "https://api.example.com/v1",
+        "--staging-base-url",
+        "https://staging.example.com/v1",
+    ])
+    .await;
+    let document = service.client.without_key().get("/openapi.json").await.json();
+    let urls: Vec<&Value> =
+        document["servers"].as_array().unwrap().iter().map(|server| &server["url"]).collect();
+    assert_eq!(urls, ["https://api.example.com/v1", "https://staging.example.com/v1"]);
+}

@@ -1,0 +1,369 @@
+//! What holds for every route: paths, methods, headers, limits, caching, other origins, panics.
+
+use std::sync::Arc;
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::hostile_clients::exchange;
+use crate::support::TestService;
+use crate::support::postgres::key;
+
+#[tokio::test]
+async fn an_unknown_path_answers_404() {
+    let service = TestService::start().await;
+    for path in [
+        "/",
+        "/pets",
+        "/v2/pets",
+        "/V1/pets",
+        "/v1",
+        "/v1/",
+        "/v1/pet",
+        "/v1/Pets",
+        "/v1/pets/",
+        "/v1//pets",
+        "//v1/pets",
+        "/v1/pets/1/",
+        "/v1/pets//1",
+        "/v1/pets/1/photos",
+        "/v1/%70ets",
+        "/v1/store/orders",
+        "/openapi.json/",
+        "/openapi.yaml",
+        "/livez",
+        "/metrics",
+        "/favicon.ico",
+    ] {
+        let answer = service.client.get(path).await;
+        assert_eq!(answer.error(), (404, "route_not_found".into()), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_method_that_a_path_does_not_take_answers_405_with_those_it_takes() {
+    let service = TestService::start().await;
+    for (path, method, allow) in [
+        ("/v1/pets", Method::DELETE, "GET, HEAD, POST, OPTIONS"),
+        ("/v1/pets", Method::PUT, "GET, HEAD, POST, OPTIONS"),
+        ("/v1/pets", Method::TRACE, "GET, HEAD, POST, OPTIONS"),
+        ("/v1/pets/1", Method::POST, "GET, HEAD, OPTIONS"),
+        ("/v1/pets/1", "BREW".parse().unwrap(), "GET, HEAD, OPTIONS"),
+        ("/openapi.json", Method::POST, "GET, HEAD, OPTIONS"),
+    ] {
+        let answer = service.client.send(method.clone(), path, |request| request).await;
+        assert_eq!(answer.error(), (405, "method_not_allowed".into()), "{method} {path}");
+        assert_eq!(answer.headers("allow"), [allow], "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn options_answers_204_with_the_methods_and_needs_no_key() {
+    let service = TestService::start().await;
+    for (path, allow) in [
+        ("/v1/pets", "GET, HEAD, POST, OPTIONS"),
+        ("/v1/pets/1", "GET, HEAD, OPTIONS"),
+        ("/openapi.json", "GET, HEAD, OPTIONS"),
+    ] {
+        let answer = service.client.without_key().send(Method::OPTIONS, path, |request| request).await;
+        assert_eq!((answer.status, &*answer.body), (204, ""), "{path}");
+        assert_eq!(answer.headers("allow"), [allow], "{path}");
+    }
+    let nowhere = service.client.without_key().send(Method::OPTIONS, "/v1/nope", |request| request).await;
+    assert_eq!(nowhere.error(), (404, "route_not_found".into()));
+}
+
+#[tokio::test]
+async fn head_answers_as_get_does_without_the_body() {
+    let service = TestService::start().await;
+    service.database.add_pets(30).await;
+    for path in ["/v1/pets", "/v1/pets?limit=0", "/v1/pets/1", "/v1/pets/99", "/v1/nope", "/openapi.json"] {
+        let get = service.client.get(path).await;
+        let head = service.client.send(Method::HEAD, path, |request| request).await;
+        assert_eq!((head.status, &*head.body), (get.status, ""), "{path}");
+        for name in ["content-type", "content-length", "etag", "link", "cache-control", "sunset"] {
+            assert_eq!(head.headers(name), get.headers(name), "{name} of {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_order_of_checks_is_the_documented_one() {
+    let service = TestService::start().await;
+    let long = "x".repeat(9_000);
+    let (client, nobody) = (&service.client, service.client.without_key());
+    let body = |request: reqwest::RequestBuilder| request.body(" ".repeat(20_000));
+    let json = |request: reqwest::RequestBuilder| {
+        request.header("content-type", "application/json").body(" ".repeat(20_000))
+    };
+    // Each request has every fault from its own line downward.
+    for (answer, status) in [
+        (nobody.send(Method::POST, &format!("/v1/nope?{long}"), body).await, 414),
+        (nobody.send(Method::POST, "/v1/nope?x=1", body).await, 401),
+        (client.send(Method::POST, "/v1/nope?x=1", body).await, 404),
+        (client.send(Method::PUT, "/v1/pets?x=1", body).await, 405),
+        (client.send(Method::POST, "/v1/pets", body).await, 415),
+        (client.send(Method::POST, "/v1/pets", json).await, 413),
+        (client.post_text("/v1/pets", "").await, 400),
+    ] {
+        assert_eq!(answer.status, status, "{}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn a_scope_is_checked_after_the_method_and_before_the_media_type() {
+    let service = TestService::start().await;
+    let database = service.database.connect().await;
+    database.execute("UPDATE api_keys SET scopes = '{pets:read}'", &[]).await.unwrap();
+    let put = service.client.send(Method::PUT, "/v1/pets", |request| request.body("x")).await;
+    assert_eq!(put.status, 405);
+    let post = service.client.send(Method::POST, "/v1/pets", |request| request.body("x")).await;
+    assert_eq!(post.status, 403);
+}
+
+#[tokio::test]
+async fn a_uri_of_8_kib_is_taken_and_one_more_byte_answers_414() {
+    let service = TestService::start().await;
+    let path = "/v1/pets?cursor=";
+    let uri = |length: usize| format!("{path}{}", "x".repeat(length - path.len()));
+    assert_eq!(
+        service.client.get(&uri(8192)).await.status,
+        400,
+        "an unusable cursor, but a short enough URI"
+    );
+    assert_eq!(service.client.get(&uri(8193)).await.error(), (414, "uri_too_long".into()));
+    assert_eq!(service.client.get(&uri(60_000)).await.error(), (414, "uri_too_long".into()));
+}
+
+#[tokio::test]
+async fn headers_of_16_kib_are_taken_and_more_answer_431() {
+    let service = TestService::start().await;
+    let with_header = |length: usize| {
+        service
+            .client
+            .send(Method::GET, "/v1/pets", move |request| request.header("x-long", "x".repeat(length)))
+    };
+    assert_eq!(with_header(16_000).await.status, 200);
+    assert_eq!(with_header(16_384).await.error(), (431, "headers_too_large".into()));
+    assert_eq!(with_header(60_000).await.error(), (431, "headers_too_large".into()));
+    let many = service.client.send(Method::GET, "/v1/pets", |mut request| {
+        for number in 0..110 {
+            request = request.header(format!("x-{number}"), "1");
+        }
+        request
+    });
+    assert_eq!(many.await.error(), (431, "headers_too_large".into()));
+}
+
+#[tokio::test]
+async fn a_request_names_exactly_one_host() {
+    let service = TestService::start().await;
+    let key = key();
+    let request = |version: &str, hosts: &str| {
+        format!(
+            "GET /v1/pets HTTP/{version}\r\n{hosts}Authorization: Bearer {}\r\nConnection: close\r\n\r\n",
+            key.reveal()
+        )
+    };
+    for (version, hosts, status) in [
+        ("1.1", "Host: a\r\n", "200"),
+        ("1.1", "", "400"),
+        ("1.1", "Host: a\r\nHost: a\r\n", "400"),
+        ("1.0", "", "200"),
+    ] {
+        let answer = exchange(service.address, request(version, hosts).as_bytes()).await;
+        assert_eq!(answer[9..12], *status, "{version} {hosts:?}: {answer}");
+        assert_eq!(status == "400", answer.contains(r#""code":"invalid_header""#), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_id_is_kept_if_it_is_safe_and_made_if_not() {
+    let service = TestService::start().await;
+    let long = "x".repeat(64);
+    for (sent, kept) in [
+        ("checkout-42.a_B", true),
+        (&*long, true),
+        ("", false),
+        ("two words", false),
+        ("<script>", false),
+        (&*format!("{long}x"), false),
+        ("ö", false),
+    ] {
+        let answer =
+            service.client.send(Method::GET, "/v1/pets", |request| request.header("x-request-id", sent));
+        let answer = answer.await;
+        assert_eq!(answer.header("x-request-id") == sent, kept, "{sent}");
+    }
+    let made = [service.client.get("/v1/pets").await, service.client.get("/v1/pets").await];
+    assert_eq!(made[0].header("x-request-id").len(), 32);
+    assert_ne!(made[0].header("x-request-id"), made[1].header("x-request-id"));
+}
+
+#[tokio::test]
+async fn only_a_get_that_succeeds_may_be_kept() {
+    let service = TestService::start().await;
+    service.client.add("Rex", None).await;
+    for path in ["/v1/pets", "/v1/pets/1", "/openapi.json"] {
+        let answer = service.client.get(path).await;
+        assert_eq!(answer.header("cache-control"), "private, no-cache", "{path}");
+        assert_eq!(answer.headers("vary"), ["Authorization"], "{path}");
+        let etag = answer.header("etag");
+        assert!(etag.starts_with('"') && etag.ends_with('"') && etag.len() > 10, "strong: {etag}");
+    }
+    for path in ["/v1/pets/2", "/v1/pets?limit=0", "/nope"] {
+        let answer = service.client.get(path).await;
+        assert_eq!((answer.header("cache-control"), answer.header("etag")), ("no-store", ""), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_has_the_page_gets_304() {
+    let service = TestService::start().await;
+    service.database.add_pets(3).await;
+    let page = service.client.get("/v1/pets?limit=2").await;
+    let etag = page.header("etag");
+    let ask = |value: String| {
+        service
+            .client
+            .send(Method::GET, "/v1/pets?limit=2", move |request| request.header("if-none-match", value))
+    };
+    for value in [etag.to_owned(), format!("W/{etag}"), format!("\"other\", {etag}"), "*".to_owned()] {
+        let answer = ask(value.clone()).await;
+        assert_eq!((answer.status, &*answer.body), (304, ""), "{value}");
+        for name in ["etag", "link", "cache-control", "vary"] {
+            assert_eq!(answer.headers(name), page.headers(name), "{name}");
+        }
+    }
+    for value in ["\"other\"", "", "nonsense", etag.trim_matches('"')] {
+        assert_eq!(ask(value.to_owned()).await.status, 200, "{value}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_gains_a_successor_is_another_page() {
+    let service = TestService::start().await;
+    service.database.add_pets(2).await;
+    let before = service.client.get("/v1/pets?limit=2").await;
+    service.client.add("Rex", None).await;
+    let after = service.client.get("/v1/pets?limit=2").await;
+    assert_eq!(before.body, after.body);
+    assert_ne!(before.header("etag"), after.header("etag"));
+}
+
+#[tokio::test]
+async fn accept_is_ignored() {
+    let service = TestService::start().await;
+    let answer =
+        service.client.send(Method::GET, "/v1/pets", |request| request.header("accept", "text/html"));
+    assert_eq!(answer.await.header("content-type"), "application/json");
+}
+
+#[tokio::test]
+async fn other_origins_are_not_told_anything_unless_they_are_listed() {
+    let off = TestService::start().await;
+    let on = TestService::start_with(&["--cors-origin", "https://shop.example,https://admin.example"]).await;
+    for (service, origin, listed) in [
+        (&off, "https://shop.example", false),
+        (&on, "https://shop.example", true),
+        (&on, "https://admin.example", true),
+        (&on, "https://shop.example.evil", false),
+        (&on, "null", false),
+    ] {
+        let answer =
+            service.client.send(Method::GET, "/v1/pets", |request| request.header("origin", origin)).await;
+        let allowed = if listed { origin } else { "" };
+        assert_eq!(answer.header("access-control-allow-origin"), allowed, "{origin}");
+        assert_eq!(answer.header("access-control-expose-headers").contains("Link"), listed, "{origin}");
+        assert_eq!(
+            answer.headers("vary").contains(&"Origin"),
+            std::ptr::eq(service, &raw const on),
+            "{origin}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_browser_of_a_listed_origin_is_told_what_it_may_send() {
+    let service = TestService::start_with(&["--cors-origin", "https://shop.example"]).await;
+    let key = key();
+    let ask = |origin: &str| {
+        let head = format!(
+            "OPTIONS /v1/pets HTTP/1.1\r\nHost: a\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: POST\r\n\
+             Access-Control-Request-Headers: authorization\r\nConnection: close\r\n\r\n"
+        );
+        async move { exchange(service.address, head.as_bytes()).await }
+    };
+    let listed = ask("https://shop.example").await;
+    assert!(listed.starts_with("HTTP/1.1 204 "), "{listed}");
+    assert!(listed.contains("access-control-allow-methods: GET, HEAD, POST\r\n"), "{listed}");
+    assert!(
+        listed.contains(
+            "access-control-allow-headers: Authorization, Content-Type, If-None-Match, X-Request-Id\r\n"
+        ),
+        "{listed}"
+    );
+    let other = ask("https://evil.example").await;
+    assert!(!other.contains("access-control-allow"), "{other}");
+    // An error can be read by the page, too.
+    let nobody = service.client.without_key();
+    let denied =
+        nobody.send(Method::GET, "/v1/pets", |request| request.header("origin", "https://shop.example"));
+    assert_eq!(denied.await.header("access-control-allow-origin"), "https://shop.example");
+    // And a plain OPTIONS is still answered as always.
+    let plain =
+        service.client.send(Method::OPTIONS, "/v1/pets", |request| request.header("x", key.prefix())).await;
+    assert_eq!(plain.headers("allow"), ["GET, HEAD, POST, OPTIONS"]);
+}
+
+#[tokio::test]
+async fn a_panic_answers_500_and_the_service_goes_on() {
+    let service = TestService::start_at(&[], Arc::new(|| panic!("a clock that fell off the wall"))).await;
+    service.client.add("Rex", None).await;
+    for _ in 0..3 {
+        let answer = service.client.get("/v1/pets/1").await;
+        assert_eq!(
+            answer.body,
+            r#"{"code":"internal_error","message":"The service failed: this is a bug. Please report it with the `X-Request-Id` of this answer.","status":500}"#
+        );
+        assert_eq!(service.client.get("/v1/pets").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn what_the_database_says_stays_out_of_the_answer() {
+    let service = TestService::start().await;
+    service.client.get("/v1/pets").await;
+    service.database.connect().await.batch_execute("ALTER TABLE pets RENAME TO cats").await.unwrap();
+    for answer in [
+        service.client.get("/v1/pets?status=sold").await,
+        service.client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await,
+    ] {
+        assert_eq!(answer.error(), (500, "internal_error".into()));
+        assert!(!answer.body.contains("pets"), "{}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn requests_under_way_are_finished_before_the_service_stops() {
+    let service = TestService::start().await;
+    let database = service.database.connect().await;
+    // The insert waits for this lock, and the lock for the test.
+    database.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
+    let client = service.client.clone();
+    let adding = tokio::spawn(async move { client.add("Rex", None).await });
+    let waiting =
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    while database.query(waiting, &[]).await.unwrap().is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let address = service.address;
+    let stopping = tokio::spawn(service.stop());
+    while tokio::net::TcpStream::connect(address).await.is_ok() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(!stopping.is_finished());
+    database.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(adding.await.unwrap(), 1);
+    stopping.await.unwrap();
+}

@@ -1,0 +1,24 @@
+//! The integration tests: one binary, a file an operation or a theme, through HTTP or the program itself, on
+//! a real PostgreSQL.
+#![expect(
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    reason = "a test may fail so, tell what it measured, and have a long table"
+)]
+
+mod support;
+
+mod authentication;
+mod command_line;
+mod create_pet;
+mod document;
+mod get_pet;
+mod hostile_clients;
+mod http;
+mod list_pets;
+mod schema;
+mod structure;
+mod unhealthy_database;
+mod walk;

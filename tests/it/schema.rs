@@ -1,0 +1,249 @@
+//! The schema: migrations, constraints, the plan of each statement, and TLS on the way to it.
+
+use std::process::Child;
+use std::time::Duration;
+
+use petstore::config::{DatabaseUrl, PoolSettings};
+use petstore::storage::{SCHEMA_LATEST, STATEMENTS, Storage, StorageError, migrate};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tokio_postgres::Client;
+
+use crate::support::TestDatabase;
+use crate::support::postgres::{connect, migration_files};
+use crate::support::program::{petstore, run};
+use crate::unhealthy_database::PrivatePostgres;
+
+/// What a shop may have stored once the schema was at a version: added as soon as that version is reached.
+const SAMPLES: [(i32, &str); 2] = [
+    (
+        1,
+        "INSERT INTO pets (name, category_id, status) \
+         VALUES ('Rex', 1, 'available'), ('Ré🐕', -9223372036854775808, NULL)",
+    ),
+    (
+        2,
+        "INSERT INTO api_keys (name, prefix, digest, scopes) \
+         VALUES ('shop', 'psk_abcdef', sha256('x'), '{pets:read}')",
+    ),
+];
+
+#[tokio::test]
+async fn migrations_apply_one_by_one_over_what_is_stored() {
+    let database = TestDatabase::empty().await;
+    let url = DatabaseUrl::from(database.url());
+    let client = database.connect().await;
+    assert_eq!(migration_files().len(), usize::try_from(SCHEMA_LATEST).unwrap());
+    for version in 1..=SCHEMA_LATEST {
+        assert_eq!(migrate(&url, version).await.unwrap().len(), 1, "version {version} is one step");
+        for (_, sample) in SAMPLES.iter().filter(|(since, _)| *since == version) {
+            client.batch_execute(sample).await.unwrap();
+        }
+    }
+    let row = client.query_one("SELECT count(*), min(category_id) FROM pets", &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, i64::MIN));
+    assert!(migrate(&url, SCHEMA_LATEST).await.unwrap().is_empty(), "and nothing is left to do");
+}
+
+#[tokio::test]
+async fn ten_nodes_may_migrate_at_once() {
+    let database = TestDatabase::empty().await;
+    let nodes: Vec<Child> = (0..10)
+        .map(|_| {
+            let mut command = petstore(&["migrate", "--database-url", &database.url()]);
+            command.stdout(std::process::Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let outputs: Vec<_> = nodes.into_iter().map(|node| node.wait_with_output().unwrap()).collect();
+    assert!(outputs.iter().all(|output| output.status.success()));
+    let up_to_date = outputs.iter().filter(|output| output.stdout == b"the schema is up to date\n").count();
+    assert_eq!(up_to_date, 9, "one did it, the others found it done");
+}
+
+#[tokio::test]
+async fn serve_and_keys_refuse_a_schema_that_is_too_old_and_say_what_to_run() {
+    let database = TestDatabase::empty().await;
+    let url = database.url();
+    for arguments in [
+        &["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"][..],
+        &["keys", "create", "--name", "shop"],
+    ] {
+        for version in 0..SCHEMA_LATEST {
+            if version > 0 {
+                migrate(&DatabaseUrl::from(url.clone()), version).await.unwrap();
+            }
+            let output = run(arguments, &[("DATABASE_URL", &url)]);
+            assert!(!output.status.success());
+            assert!(output.stdout.is_empty());
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert!(error.ends_with("run `petstore migrate` first\n"), "{error}");
+        }
+        database
+            .connect()
+            .await
+            .batch_execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_older_program_leaves_a_newer_schema_alone() {
+    let database = TestDatabase::new().await;
+    let client = database.connect().await;
+    let newer =
+        "INSERT INTO refinery_schema_history VALUES (999, 'from_the_future', '2099-01-01T00:00:00Z', '1')";
+    client.batch_execute(newer).await.unwrap();
+    let output = run(&["migrate"], &[("DATABASE_URL", &database.url())]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "the schema is up to date\n");
+    let settings = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(5) };
+    Storage::new(&database.url().into(), &settings).unwrap().check().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_database_itself_refuses_what_the_domain_refuses() {
+    let database = TestDatabase::new().await;
+    let client = database.connect().await;
+    for (name, constraint) in [
+        ("", "pets_name_length"),
+        (&*"x".repeat(256), "pets_name_length"),
+        (" \u{a0}\u{3000}", "pets_name_not_blank"),
+        ("\u{2009}", "pets_name_not_blank"),
+        ("a\nb", "pets_name_no_control"),
+        ("a\u{85}", "pets_name_no_control"),
+        ("\u{7f}", "pets_name_no_control"),
+    ] {
+        let insert = "INSERT INTO pets (name, category_id) VALUES ($1, 1)";
+        let error = client.execute(insert, &[&name]).await.unwrap_err();
+        let violated = error.as_db_error().and_then(|error| error.constraint()).unwrap_or_default();
+        // An empty name is blank as well as too short; PostgreSQL names either.
+        assert!(
+            violated == constraint || (name.is_empty() && violated == "pets_name_not_blank"),
+            "{name:?}: {violated}"
+        );
+    }
+    for name in ["Rex", "🐕", "\u{200b}", "\u{feff}", "\u{e000}"] {
+        client.execute("INSERT INTO pets (name, category_id) VALUES ($1, 1)", &[&name]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_statement_scans_a_table() {
+    let database = TestDatabase::new().await;
+    let client = database.connect().await;
+    // As uneven as a real shop: 90 % available, 9 % sold, 1 % pending.
+    let fill = "\
+        INSERT INTO pets (name, category_id, status) \
+        SELECT 'Pet ' || n, n % 7, (CASE WHEN n % 100 = 0 THEN 'pending' WHEN n % 100 < 10 THEN 'sold' \
+          ELSE 'available' END)::pet_status FROM generate_series(1, 100000) n; \
+        INSERT INTO api_keys (name, prefix, digest, scopes) \
+        SELECT 'key', 'psk_', sha256(n::text::bytea), '{}' FROM generate_series(1, 100000) n; \
+        ANALYZE";
+    client.batch_execute(fill).await.unwrap();
+    let statements: Vec<&str> = STATEMENTS.concat();
+    assert!(statements.len() >= 8);
+    for statement in statements {
+        for status in ["available", "pending", "sold"] {
+            for mode in ["force_generic_plan", "force_custom_plan"] {
+                client.batch_execute(&format!("SET plan_cache_mode = {mode}")).await.unwrap();
+                let plan = plan(&client, statement, status).await;
+                assert!(!plan.contains("Seq Scan"), "{statement}\n{plan}");
+                let sorts = plan.contains("Sort");
+                assert!(
+                    !sorts || statement.contains("ANY"),
+                    "only a list of ids may be sorted: {statement}\n{plan}"
+                );
+            }
+        }
+    }
+}
+
+async fn plan(client: &Client, statement: &str, status: &str) -> String {
+    client.batch_execute(&format!("PREPARE looked_at AS {statement}")).await.unwrap();
+    let types = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'looked_at'";
+    let types: Vec<String> = client.query_one(types, &[]).await.unwrap().get(0);
+    let values: Vec<String> = types
+        .iter()
+        .map(|name| match name.as_str() {
+            "bigint" => "20".to_owned(),
+            "bigint[]" => "'{1,500,90000}'".to_owned(),
+            "pet_status" => format!("'{status}'"),
+            "text" => "'x'".to_owned(),
+            "text[]" => "'{}'".to_owned(),
+            "bytea" => "sha256('x')".to_owned(),
+            other => panic!("a parameter of type {other}: give it a value here"),
+        })
+        .collect();
+    let explain = format!("EXPLAIN EXECUTE looked_at ({})", values.join(", "));
+    let plan: Vec<String> =
+        client.query(&explain, &[]).await.unwrap().iter().map(|line| line.get(0)).collect();
+    client.batch_execute("DEALLOCATE looked_at").await.unwrap();
+    plan.join("\n")
+}
+
+/// A certificate authority, and a certificate of `localhost` that it signed.
+fn authority_and_server() -> (String, String, String) {
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority_key = KeyPair::generate().unwrap();
+    let authority_pem = authority.self_signed(&authority_key).unwrap().pem();
+    let server_key = KeyPair::generate().unwrap();
+    let issuer = Issuer::new(authority, authority_key);
+    let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let server_pem = server.signed_by(&server_key, &issuer).unwrap().pem();
+    (authority_pem, server_pem, server_key.serialize_pem())
+}
+
+#[tokio::test]
+async fn tls_to_the_database_is_checked_as_sslmode_says() {
+    let postgres = PrivatePostgres::start();
+    let (authority, server, key) = authority_and_server();
+    let client = connect(&postgres.url).await;
+    // The server writes its own files, so that they are its user's.
+    for (file, text) in
+        [("server.crt", &*server), ("server.key", &*key), ("pg_hba.conf", "hostssl all all all trust")]
+    {
+        let lines = text.trim().replace('\n', "','");
+        let write = format!("COPY (SELECT unnest(ARRAY['{lines}'])) TO PROGRAM 'umask 077; cat > {file}'");
+        client.batch_execute(&write).await.unwrap();
+    }
+    client.batch_execute("ALTER SYSTEM SET ssl = on").await.unwrap();
+    client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    let directory = std::env::temp_dir();
+    let right = directory.join(format!("petstore-authority-{}.pem", std::process::id()));
+    let wrong = directory.join(format!("petstore-other-authority-{}.pem", std::process::id()));
+    std::fs::write(&right, authority).unwrap();
+    std::fs::write(&wrong, authority_and_server().0).unwrap();
+
+    let by_name = postgres.url.replace("127.0.0.1", "localhost");
+    let (right, wrong) = (right.to_str().unwrap(), wrong.to_str().unwrap());
+    // The server reads its settings anew in its own time.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+    while !works(&format!("{by_name}?sslmode=require")).await {
+        assert!(tokio::time::Instant::now() < deadline, "the server does not speak TLS");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (url, expected) in [
+        (format!("{by_name}?sslmode=verify-full&sslrootcert={right}"), true),
+        (format!("{by_name}?sslmode=verify-full&sslrootcert={wrong}"), false),
+        (format!("{by_name}?sslmode=verify-full"), false),
+        // The certificate is for the name, not for the number.
+        (format!("{}?sslmode=verify-full&sslrootcert={right}", postgres.url), false),
+        (format!("{by_name}?sslmode=prefer"), true),
+        (by_name.clone(), true),
+        (format!("{by_name}?sslmode=disable"), false),
+    ] {
+        assert_eq!(works(&url).await, expected, "{url}");
+    }
+    for file in [right, wrong] {
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
+/// Whether the database can be used at this address (it has no schema, but says so itself).
+async fn works(url: &str) -> bool {
+    let settings = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(5) };
+    match Storage::new(&url.to_owned().into(), &settings) {
+        Ok(storage) => matches!(storage.check().await, Err(StorageError::SchemaTooOld(_))),
+        Err(_) => false,
+    }
+}

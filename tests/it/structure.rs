@@ -1,0 +1,127 @@
+//! The walls between the rooms, and what must be kept together by hand.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use petstore::storage::STATEMENTS;
+
+use crate::support::postgres::ROOT;
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
+}
+
+/// Every Rust file below a file or folder of `src`, with its text up to its own tests.
+fn sources(room: &str) -> Vec<(PathBuf, String)> {
+    let path = Path::new(ROOT).join("src").join(room);
+    if path.is_file() {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap().to_owned();
+        return vec![(path, code)];
+    }
+    let inside = fs::read_dir(path).unwrap().map(|entry| Path::new(room).join(entry.unwrap().file_name()));
+    inside.flat_map(|path| sources(path.to_str().unwrap())).collect()
+}
+
+#[test]
+fn no_room_uses_what_belongs_to_another() {
+    let sql = ["SELECT ", "INSERT INTO", "tokio_postgres", "deadpool"];
+    let to_the_left_of_storage = ["crate::http", "crate::app", "crate::cli"];
+    let walls: [(&str, Vec<&str>); 7] = [
+        (
+            "domain",
+            [
+                &sql[..],
+                &[
+                    "axum",
+                    "hyper",
+                    "serde",
+                    "tokio",
+                    "rand::",
+                    "jiff",
+                    "SystemTime",
+                    "Instant",
+                    "crate::storage",
+                ],
+                &["crate::config", "crate::telemetry"],
+                &to_the_left_of_storage,
+            ]
+            .concat(),
+        ),
+        ("storage", [&["axum", "hyper", "serde", "StatusCode"][..], &to_the_left_of_storage].concat()),
+        ("http", [&sql[..], &["crate::app", "crate::cli"]].concat()),
+        ("app.rs", [&sql[..], &["axum", "crate::cli"]].concat()),
+        ("cli", [&sql[..], &["axum", "hyper", "StatusCode"]].concat()),
+        ("config.rs", vec!["crate::"]),
+        ("telemetry.rs", [&["crate::domain", "crate::storage"][..], &to_the_left_of_storage].concat()),
+    ];
+    for (room, forbidden) in walls {
+        for (file, text) in sources(room) {
+            for word in &forbidden {
+                assert!(!text.contains(word), "{} has `{word}`", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn only_config_reads_the_environment() {
+    for (file, text) in sources("") {
+        let reads = ["env::var", "env = \""].iter().any(|way| text.contains(way));
+        assert_eq!(reads, file.ends_with("config.rs"), "{}", file.display());
+    }
+}
+
+#[test]
+fn every_table_is_named_in_one_file() {
+    for table in ["pets", "api_keys"] {
+        let naming: Vec<_> = sources("storage")
+            .into_iter()
+            .filter(|(_, text)| {
+                ["FROM", "INTO", "UPDATE"].iter().any(|word| text.contains(&format!("{word} {table} ")))
+            })
+            .map(|(file, _)| file)
+            .collect();
+        assert_eq!(naming.len(), 1, "{naming:?}");
+        assert!(naming[0].ends_with(format!("{table}.rs")), "{naming:?}");
+    }
+}
+
+#[test]
+fn every_statement_on_a_table_is_looked_at_by_the_test_of_plans() {
+    for (table, listed) in [("storage/pets.rs", STATEMENTS[0]), ("storage/api_keys.rs", STATEMENTS[1])] {
+        let (_, text) = sources(table).remove(0);
+        let declared =
+            text.lines().filter(|line| line.starts_with("const ") && line.contains(": &str =")).count();
+        assert_eq!(declared, listed.len(), "{table}");
+        let inline = ["read(\"", "write(\"", "query(\""].iter().any(|call| text.contains(call));
+        assert!(!inline, "{table} has a statement that is not a constant");
+    }
+}
+
+#[test]
+fn every_file_begins_by_saying_what_it_is_for() {
+    for (file, text) in sources("") {
+        assert!(text.starts_with("//! "), "{}", file.display());
+    }
+}
+
+#[test]
+fn the_page_of_errors_lists_exactly_the_codes_that_exist() {
+    let (_, source) = sources("http/error.rs").remove(0);
+    let pairs = source.lines().filter(|line| line.contains("(StatusCode::"));
+    let codes: BTreeSet<&str> = pairs.map(|line| line.split('"').nth(1).unwrap()).collect();
+    assert!(codes.len() >= 20, "{codes:?}");
+    let page = read("docs/errors.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let listed: BTreeSet<&str> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();
+    assert_eq!(listed, codes);
+}
+
+#[test]
+fn the_version_is_the_same_everywhere() {
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(read("CHANGELOG.md").contains(&format!("## [{version}]")));
+    assert!(read("openapi.json").contains(&format!("\"version\": \"{version}\"")));
+}

@@ -1,0 +1,172 @@
+//! A client that checks, of every answer in the whole suite, what every answer must be.
+
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use petstore::domain::api_key::ApiKey;
+use reqwest::header::HeaderMap;
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+/// The committed interface document.
+pub(crate) static DOCUMENT: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("../../../openapi.json")).unwrap());
+
+/// Talks to one address, with one key or none.
+#[derive(Clone)]
+pub(crate) struct Client {
+    address: SocketAddr,
+    key: Option<String>,
+    http: reqwest::Client,
+}
+
+impl Client {
+    pub(crate) fn new(address: SocketAddr, key: Option<&ApiKey>) -> Self {
+        let key = key.map(|key| format!("Bearer {}", key.reveal()));
+        // Shorter than any timeout of the service's in these tests, so that it never closes first.
+        let http = reqwest::Client::builder().pool_idle_timeout(Duration::from_millis(200));
+        Self { address, key, http: http.build().unwrap() }
+    }
+
+    /// The same client without its key.
+    pub(crate) fn without_key(&self) -> Self {
+        Self { key: None, ..self.clone() }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, |request| request).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_text(path, &body.to_string()).await
+    }
+
+    /// Sends text as JSON, whether it is JSON or not.
+    pub(crate) async fn post_text(&self, path: &str, body: &str) -> Answer {
+        self.post_bytes(path, body.as_bytes()).await
+    }
+
+    pub(crate) async fn post_bytes(&self, path: &str, body: &[u8]) -> Answer {
+        self.send(Method::POST, path, |request| {
+            request.header("content-type", "application/json").body(body.to_vec())
+        })
+        .await
+    }
+
+    /// Adds a pet and returns its id.
+    pub(crate) async fn add(&self, name: &str, status: Option<&str>) -> i64 {
+        let mut body = json!({"name": name, "categoryId": 1});
+        if let Some(status) = status {
+            body["status"] = status.into();
+        }
+        let answer = self.post("/v1/pets", &body).await;
+        assert_eq!(answer.status, 201, "{}", answer.body);
+        answer.json()["id"].as_i64().unwrap()
+    }
+
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
+    ) -> Answer {
+        self.try_send(method, path, with).await.unwrap()
+    }
+
+    pub(crate) async fn try_send(
+        &self,
+        method: Method,
+        path: &str,
+        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
+    ) -> Result<Answer, reqwest::Error> {
+        let mut request = self.http.request(method.clone(), format!("http://{}{path}", self.address));
+        if let Some(key) = &self.key {
+            request = request.header("authorization", key);
+        }
+        let response = with(request).send().await?;
+        let answer = Answer {
+            status: response.status().as_u16(),
+            headers: response.headers().clone(),
+            body: response.text().await?,
+        };
+        answer.check(&method);
+        check_documented(&method, path, answer.status);
+        Ok(answer)
+    }
+}
+
+/// An answer, read whole.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("not JSON: {:?}", self.body))
+    }
+
+    /// The value of a header, or "".
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The values of a header that may be there many times.
+    pub(crate) fn headers(&self, name: &str) -> Vec<&str> {
+        self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect()
+    }
+
+    /// Status and code of an error.
+    pub(crate) fn error(&self) -> (u16, String) {
+        (self.status, self.json()["code"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// The ids of a list.
+    pub(crate) fn ids(&self) -> Vec<i64> {
+        assert_eq!(self.status, 200, "{}", self.body);
+        self.json().as_array().unwrap().iter().map(|pet| pet["id"].as_i64().unwrap()).collect()
+    }
+
+    /// The path of the next page, if there is one.
+    pub(crate) fn next(&self) -> Option<&str> {
+        let next = self.headers("link").into_iter().find(|link| link.ends_with("; rel=\"next\""))?;
+        Some(&next[1..next.find('>').unwrap()])
+    }
+
+    /// What holds for every answer of the public listener.
+    pub(crate) fn check(&self, method: &Method) {
+        let id = self.header("x-request-id");
+        assert!((1..=64).contains(&id.len()), "a request id: {self:?}");
+        assert!(!self.header("cache-control").is_empty(), "whether it may be stored: {self:?}");
+        if self.status >= 400 && method != Method::HEAD {
+            assert_eq!(self.header("content-type"), "application/json", "{self:?}");
+            let body = self.json();
+            let members: Vec<&String> = body.as_object().unwrap().keys().collect();
+            assert_eq!(members, ["code", "message", "status"], "{self:?}");
+            assert_eq!(body["status"], self.status, "{self:?}");
+            assert!(body["message"].as_str().unwrap().ends_with('.'), "a sentence: {self:?}");
+        }
+        assert_eq!(self.status == 401, self.headers.contains_key("www-authenticate") && self.status != 403);
+        assert_eq!(self.status == 503, self.headers.contains_key("retry-after"), "{self:?}");
+        assert_eq!(self.status == 405 || self.status == 204, self.headers.contains_key("allow"), "{self:?}");
+    }
+}
+
+/// Fails on a status that the document does not have for the operation.
+fn check_documented(method: &Method, path: &str, status: u16) {
+    let path = path.split('?').next().unwrap();
+    let pattern = match path.strip_prefix("/v1") {
+        Some("/pets") => "/pets",
+        Some(rest) if rest.starts_with("/pets/") && rest.matches('/').count() == 2 => "/pets/{petId}",
+        _ => return,
+    };
+    let method = if method == Method::HEAD { "get".to_owned() } else { method.as_str().to_lowercase() };
+    let operation = &DOCUMENT["paths"][pattern][&method];
+    if operation.is_object() && !path.ends_with('/') {
+        let documented = operation["responses"].get(status.to_string()).is_some();
+        assert!(documented, "{method} {pattern} answered {status}, which the document does not have");
+    }
+}

@@ -1,0 +1,161 @@
+//! A database for each test, copied from a template that is migrated once.
+//!
+//! The server is the one at `TEST_DATABASE_URL`, or else one that `scripts/postgres` starts and that all
+//! test processes share.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use petstore::config::{DatabaseUrl, PoolSettings};
+use petstore::domain::api_key::{ApiKey, Scope};
+use petstore::storage::{SCHEMA_LATEST, Storage, migrate};
+use tokio_postgres::{Client, NoTls};
+
+/// The repository.
+pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// A key with every scope that each test's database knows. Not a secret: it is made of zeros.
+pub(crate) fn key() -> ApiKey {
+    ApiKey::generate(|| 0)
+}
+
+/// A database that is dropped with this value.
+pub(crate) struct TestDatabase {
+    server: String,
+    name: String,
+}
+
+impl TestDatabase {
+    /// A migrated database that knows [`key`].
+    pub(crate) async fn new() -> Self {
+        let server = server_url();
+        let admin = connect(&server).await;
+        let template = template(&server, &admin).await;
+        Self::create(server, &admin, &format!("TEMPLATE {template}")).await
+    }
+
+    /// A database with nothing in it.
+    pub(crate) async fn empty() -> Self {
+        let server = server_url();
+        let admin = connect(&server).await;
+        Self::create(server, &admin, "").await
+    }
+
+    async fn create(server: String, admin: &Client, from: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("petstore_test_{}_{count}", std::process::id());
+        admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await.unwrap();
+        admin.batch_execute(&format!("CREATE DATABASE {name} {from}")).await.unwrap();
+        Self { server, name }
+    }
+
+    /// Its address.
+    pub(crate) fn url(&self) -> String {
+        database_url(&self.server, &self.name)
+    }
+
+    /// A connection of the test's own.
+    pub(crate) async fn connect(&self) -> Client {
+        connect(&self.url()).await
+    }
+
+    /// Adds pets, in one statement, with the statuses in turn and then none.
+    pub(crate) async fn add_pets(&self, count: i32) {
+        let insert = "INSERT INTO pets (name, category_id, status) \
+            SELECT 'Pet ' || n, n % 7, (ARRAY['available', 'pending', 'sold', NULL])[1 + n % 4]::pet_status \
+            FROM generate_series(0, $1 - 1) n";
+        self.connect().await.execute(insert, &[&count]).await.unwrap();
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        let (server, name) = (self.server.clone(), self.name.clone());
+        // A thread of its own: the test's runtime may be the one that runs this.
+        let dropping = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+                connect(&server).await.batch_execute(&drop).await
+            })
+        });
+        let _ = dropping.join();
+    }
+}
+
+fn server_url() -> String {
+    std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| script(&["shared"]))
+}
+
+/// Runs `scripts/postgres` and returns what it printed.
+pub(crate) fn script(arguments: &[&str]) -> String {
+    let output = Command::new(Path::new(ROOT).join("scripts/postgres")).args(arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "scripts/postgres {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// The address of another database on the same server.
+fn database_url(server: &str, name: &str) -> String {
+    let (address, query) = server.split_once('?').unwrap_or((server, ""));
+    let (host, _) = address.rsplit_once('/').unwrap();
+    format!("{host}/{name}?{query}")
+}
+
+/// A connection to a database, that ends with the client.
+pub(crate) async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// The name of the template for the migrations as they are now, made if it is not there.
+async fn template(server: &str, admin: &Client) -> String {
+    let mut hasher = DefaultHasher::new();
+    for file in migration_files() {
+        std::fs::read(file).unwrap().hash(&mut hasher);
+    }
+    let name = format!("petstore_template_{:016x}", hasher.finish());
+    admin.execute("SELECT pg_advisory_lock(1)", &[]).await.unwrap();
+    let found = admin.query("SELECT 1 FROM pg_database WHERE datname = $1 AND datistemplate", &[&name]).await;
+    if found.unwrap().is_empty() {
+        admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await.unwrap();
+        admin.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        prepare(database_url(server, &name)).await;
+        let finish = format!("ALTER DATABASE {name} IS_TEMPLATE true ALLOW_CONNECTIONS false");
+        admin.batch_execute(&finish).await.unwrap();
+        wait_until_unused(admin, &name).await;
+    }
+    admin.execute("SELECT pg_advisory_unlock(1)", &[]).await.unwrap();
+    name
+}
+
+async fn prepare(url: String) {
+    let url = DatabaseUrl::from(url);
+    migrate(&url, SCHEMA_LATEST).await.unwrap();
+    let settings = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(5) };
+    let storage = Storage::new(&url, &settings).unwrap();
+    let name = "test".parse().unwrap();
+    storage.insert_api_key(&name, key().prefix(), &key().digest(), &Scope::ALL).await.unwrap();
+}
+
+async fn wait_until_unused(admin: &Client, name: &str) {
+    let users = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+    while !admin.query(users, &[&name]).await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The migrations, in order.
+pub(crate) fn migration_files() -> Vec<std::path::PathBuf> {
+    let directory = std::fs::read_dir(Path::new(ROOT).join("migrations")).unwrap();
+    let mut files: Vec<_> = directory.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}

@@ -1,0 +1,80 @@
+//! The program itself, as an operator runs it.
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::client::Client;
+use super::postgres::key;
+
+/// The program with an environment of its own: nothing of the developer's leaks in.
+pub(crate) fn petstore(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_petstore"));
+    command.env_clear().args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    petstore(arguments).envs(environment.iter().copied()).output().unwrap()
+}
+
+/// `petstore serve` as a process of its own, killed with this value.
+pub(crate) struct ServeProcess {
+    child: Child,
+    log: PathBuf,
+    pub(crate) client: Client,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin_address: SocketAddr,
+}
+
+impl ServeProcess {
+    /// Starts it and waits until it listens.
+    pub(crate) fn start(database_url: &str, flags: &[&str]) -> Self {
+        let (address, admin_address) = (free_address(), free_address());
+        let log = std::env::temp_dir().join(format!("petstore-test-{}.log", address.port()));
+        let child = petstore(&["serve"])
+            .args(flags)
+            .env("DATABASE_URL", database_url)
+            .env("PETSTORE_LISTEN", address.to_string())
+            .env("PETSTORE_ADMIN_LISTEN", admin_address.to_string())
+            // A file, not a pipe: nobody reads it while the program runs.
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let client = Client::new(address, Some(&key()));
+        let process = Self { child, log, client, address, admin_address };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while std::net::TcpStream::connect(admin_address).is_err() {
+            assert!(Instant::now() < deadline, "petstore serve does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        process
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it with SIGTERM and returns whether it exited well, and its log.
+    pub(crate) fn terminate(mut self) -> (bool, String) {
+        let kill = Command::new("kill").arg(self.id().to_string()).status().unwrap();
+        assert!(kill.success());
+        let exited_well = self.child.wait().unwrap().success();
+        (exited_well, std::fs::read_to_string(&self.log).unwrap())
+    }
+}
+
+impl Drop for ServeProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}

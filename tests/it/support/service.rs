@@ -1,0 +1,70 @@
+//! The service, in this process, on a database and ports of its own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use clap::Parser;
+use jiff::Timestamp;
+use petstore::app::App;
+use petstore::config::ServeSettings;
+use petstore::http::Clock;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::client::Client;
+use super::postgres::{TestDatabase, key};
+
+/// A running service, stopped with this value.
+pub(crate) struct TestService {
+    pub(crate) database: TestDatabase,
+    pub(crate) client: Client,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin_address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<()>,
+}
+
+/// Settings as an operator gives them.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    settings: ServeSettings,
+}
+
+impl TestService {
+    /// With default settings.
+    pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// With these flags of `petstore serve`.
+    pub(crate) async fn start_with(flags: &[&str]) -> Self {
+        Self::start_at(flags, Arc::new(Timestamp::now)).await
+    }
+
+    /// With these flags, and a clock that tells this time.
+    pub(crate) async fn start_at(flags: &[&str], clock: Clock) -> Self {
+        let database = TestDatabase::new().await;
+        let url = database.url();
+        let own = ["petstore", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--database-url", &url];
+        let Arguments { settings } = Arguments::parse_from(own.iter().chain(flags));
+        let app = App::start(settings, clock).await.unwrap();
+        let (address, admin_address) = (app.public_address().unwrap(), app.admin_address().unwrap());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(app.run(async move { drop(stopped.await) }));
+        let client = Client::new(address, Some(&key()));
+        Self { database, client, address, admin_address, stop: Some(stop), running }
+    }
+
+    /// Asks the service to stop and waits until it has.
+    pub(crate) async fn stop(mut self) {
+        drop(self.stop.take());
+        (&mut self.running).await.unwrap();
+    }
+}
+
+impl Drop for TestService {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
