@@ -103,7 +103,8 @@ pub struct TimeoutSettings {
         value_parser = positive_duration)]
     pub header_timeout: Duration,
 
-    /// How long a client may take to send a request's body before it is answered with 408.
+    /// How long a client may take to send a request's body before it is answered with 408, or to take any
+    /// more of an answer before it is cut off.
     #[arg(long, env = "PETSTORE_BODY_TIMEOUT", default_value = "10s", value_name = "TIME",
         value_parser = positive_duration)]
     pub body_timeout: Duration,

@@ -10,11 +10,22 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
+use utoipa::IntoParams;
 
 use super::json;
 
 /// The client's `If-None-Match`, or its absence. What is malformed matches nothing.
 pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
+
+/// The header, for the document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "describes the header for the document; IfNoneMatch reads it")]
+pub(crate) struct IfNoneMatchParameter {
+    /// The `ETag` of an answer that you have: if it is still the same, the answer is 304 without a body.
+    #[param(rename = "If-None-Match", nullable = false)]
+    if_none_match: Option<String>,
+}
 
 impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
     type Rejection = Infallible;
@@ -25,7 +36,7 @@ impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
 }
 
 impl IfNoneMatch {
-    /// Answers 200 with the body, or 304 without it if the client has it already. `links` belongs to the
+    /// Answers 200 with the body, or 304 without it if the client has it already. `link` belongs to the
     /// representation: a page that gains a successor is another one, though its pets are the same.
     pub(crate) fn answer(&self, body: impl Into<Bytes>, link: Option<HeaderValue>) -> Response {
         let body = body.into();

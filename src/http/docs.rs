@@ -35,7 +35,8 @@ const BEARER: &str = "bearer";
         description = "An inventory of animals: list them, add them, fetch one.\n\n\
             Send your API key with every request: `Authorization: Bearer <API_KEY>`. Every error has the same \
             body; act on its `code`, read its `message`, and quote the `X-Request-Id` header when you ask for \
-            help. What no part of this document describes is refused, never ignored.",
+            help (your own is kept if it is 1 to 64 of `A-Za-z0-9._-`). A field or a parameter that this \
+            document does not describe is refused, never ignored.",
     ),
     tags((name = "animals", description = "The animals of the shop.")),
     components(schemas(ErrorBody)),

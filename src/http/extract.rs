@@ -5,6 +5,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body;
 use tokio::time::timeout;
 
 use super::AppState;
@@ -29,6 +30,10 @@ impl<T: FromMembers> FromRequest<AppState> for JsonBody<T> {
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
         if !is_json(request.headers()) {
             return Err(ApiError::UnsupportedMediaType);
+        }
+        // What is announced as too large is not even asked for.
+        if request.body().size_hint().lower() > MAX_BODY_BYTES as u64 {
+            return Err(ApiError::BodyTooLarge);
         }
         let reading = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
         let body: Bytes = match timeout(app.interface.body_timeout, reading).await {

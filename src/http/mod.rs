@@ -19,7 +19,7 @@ mod observe;
 mod pets;
 mod router;
 mod server;
-mod unreadable;
+mod socket;
 
 use std::sync::Arc;
 use std::time::Duration;

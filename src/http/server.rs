@@ -10,7 +10,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
-use super::unreadable::PoliteIo;
+use super::socket::PoliteIo;
 use crate::config::TimeoutSettings;
 
 /// Larger heads than are allowed are still read, up to here, so that they are answered in full.
@@ -39,7 +39,8 @@ pub async fn serve(
             Ok((socket, _)) => {
                 // An answer is written whole; waiting to fill a packet would only delay it.
                 let _ = socket.set_nodelay(true);
-                let connection = http.serve_connection(PoliteIo::new(socket), service.clone());
+                let connection =
+                    http.serve_connection(PoliteIo::new(socket, timeouts.body_timeout), service.clone());
                 let connection = connections.watch(connection);
                 tokio::spawn(async move {
                     if let Err(error) = connection.await {

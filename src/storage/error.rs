@@ -1,6 +1,7 @@
 //! What can go wrong with the database, sorted by what the caller can do about it.
 
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use deadpool_postgres::{HookError, PoolError};
@@ -72,7 +73,10 @@ fn is_refusal(error: &tokio_postgres::Error) -> bool {
 
 /// It may work later: the server is away, going down, coming up, full, overloaded, read-only or too slow.
 fn is_passing(error: &tokio_postgres::Error) -> bool {
-    let Some(state) = error.code() else { return true };
+    let Some(state) = error.code() else {
+        let broken = error.source().is_some_and(<dyn Error>::is::<io::Error>);
+        return broken || error.is_closed();
+    };
     let class = &state.code()[..2];
     matches!(class, "08" | "40" | "53" | "57" | "58")
         || *state == SqlState::READ_ONLY_SQL_TRANSACTION

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -73,6 +73,24 @@ async fn five_thousand_half_sent_requests_are_closed_on_time_while_a_good_client
     let (exited_well, log) = service.terminate();
     assert!(exited_well);
     assert!(!log.contains("panic"), "{log}");
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_is_cut_off() {
+    let database = TestDatabase::new().await;
+    database.add_pets(100).await;
+    let service = ServeProcess::start(&database.url(), &["--body-timeout", "1s"]);
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut socket = socket.connect(service.address).await.unwrap();
+    let request = format!(
+        "GET /v1/pets?limit=100 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\n\r\n",
+        key().reveal()
+    );
+    // Asks and asks: in the end either side's buffers are full, and then somebody must give up.
+    let asking = async { while socket.write_all(request.as_bytes()).await.is_ok() {} };
+    timeout(Duration::from_mins(1), asking).await.expect("it is cut off");
+    assert_eq!(service.client.get("/v1/pets").await.status, 200);
 }
 
 /// Requests that are no HTTP, or not quite.

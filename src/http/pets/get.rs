@@ -15,7 +15,7 @@ use crate::config::GET_PET_REMOVAL;
 use crate::domain::api_key::IssuedKey;
 use crate::domain::pet::PetId;
 use crate::http::AppState;
-use crate::http::caching::IfNoneMatch;
+use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter};
 use crate::http::error::ApiError;
 use crate::http::extract::{NoQuery, PetIdInPath};
 use crate::http::json;
@@ -32,7 +32,10 @@ const DEPRECATED_ON: Date = date(2026, 11, 15);
     path = "/pets/{petId}",
     operation_id = "getPet",
     tag = "animals",
-    params(("petId" = i64, Path, description = "The identifier of the animal to retrieve.", example = 7)),
+    params(
+        ("petId" = i64, Path, description = "The identifier of the animal to retrieve.", example = 7),
+        IfNoneMatchParameter,
+    ),
     responses(
         (status = 200, description = "The requested animal.", body = PetBody, headers(
             ("ETag" = String, description = "Changes with the animal; for `If-None-Match`."),

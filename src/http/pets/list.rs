@@ -5,7 +5,7 @@ use axum::response::Response;
 
 use super::wire::{ListPetsParameters, ListPetsQuery, PetBody};
 use crate::http::AppState;
-use crate::http::caching::IfNoneMatch;
+use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter};
 use crate::http::error::ApiError;
 use crate::http::json;
 
@@ -19,7 +19,7 @@ use crate::http::json;
     path = "/pets",
     operation_id = "listPets",
     tag = "animals",
-    params(ListPetsParameters),
+    params(ListPetsParameters, IfNoneMatchParameter),
     responses(
         (status = 200, description = "A paginated list of animals.", body = [PetBody], headers(
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),

@@ -1,7 +1,9 @@
-//! Answers to what hyper cannot read as HTTP, and a patient end of each connection.
+//! What hyper leaves to be desired between it and a client's socket: [`PoliteIo`].
 //!
-//! hyper answers an unreadable request by itself, with a status and no body, before any handler runs.
-//! [`PoliteIo`] stands between hyper and the socket and gives those answers the Error body too.
+//! - hyper answers a request that is not HTTP by itself, with a status and no body, before any handler runs:
+//!   such an answer gets the Error body here.
+//! - It closes at once, although a client may still be sending, which can cost that client its answer.
+//! - It waits for ever for a client that does not read.
 
 use std::io;
 use std::pin::Pin;
@@ -29,6 +31,9 @@ pub(crate) struct PoliteIo {
     /// What is still to be written in the place of hyper's own answer.
     substitute: Bytes,
     farewell: Option<Farewell>,
+    /// How long the client may leave the socket full.
+    patience: Duration,
+    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 struct Farewell {
@@ -37,12 +42,29 @@ struct Farewell {
 }
 
 impl PoliteIo {
-    pub(crate) fn new(socket: TcpStream) -> Self {
-        Self { socket: TokioIo::new(socket), substitute: Bytes::new(), farewell: None }
+    /// A client that takes nothing of an answer for longer than `patience` is cut off.
+    pub(crate) fn new(socket: TcpStream, patience: Duration) -> Self {
+        let socket = TokioIo::new(socket);
+        Self { socket, substitute: Bytes::new(), farewell: None, patience, stalled: None }
     }
 
     fn socket(&mut self) -> Pin<&mut TokioIo<TcpStream>> {
         Pin::new(&mut self.socket)
+    }
+
+    /// Passes on what came of a write, unless writes have made no progress for too long.
+    fn unless_stalled(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let patience = self.patience;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
+        stalled.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -60,13 +82,17 @@ impl Write for PoliteIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.substitute.is_empty() {
             match substitute(buf) {
-                None => return self.socket().poll_write(cx, buf),
+                None => {
+                    let written = self.socket().poll_write(cx, buf);
+                    return self.unless_stalled(cx, written);
+                }
                 Some(answer) => self.substitute = answer,
             }
         }
         while !self.substitute.is_empty() {
             let rest = self.substitute.clone();
-            let written = ready!(self.socket().poll_write(cx, &rest))?;
+            let written = self.socket().poll_write(cx, &rest);
+            let written = ready!(self.unless_stalled(cx, written))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -81,10 +107,11 @@ impl Write for PoliteIo {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         // hyper's own answers are one buffer.
-        match bufs {
-            [only] => self.poll_write(cx, only),
-            _ => self.socket().poll_write_vectored(cx, bufs),
+        if let [only] = bufs {
+            return self.poll_write(cx, only);
         }
+        let written = self.socket().poll_write_vectored(cx, bufs);
+        self.unless_stalled(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
