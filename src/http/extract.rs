@@ -12,6 +12,7 @@ use super::AppState;
 use super::error::ApiError;
 use super::json::{self, Members};
 use super::limits::MAX_BODY_BYTES;
+use super::spelling::{nearest, shown};
 use crate::domain::pet::PetId;
 
 /// What can be read from the members of a JSON object.
@@ -128,21 +129,4 @@ pub(crate) fn pet_id(text: &str) -> Option<PetId> {
 pub(crate) fn decimal(text: &str) -> Option<i64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || (text.len() > 1 && text.starts_with('0')) { None } else { text.parse().ok() }
-}
-
-/// The known name that is spelt most like `name`.
-pub(crate) fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
-    // A longer name is like none of them, and comparing takes the product of the lengths.
-    let start: String = name.chars().take(SHOWN_CHARS).collect();
-    known.iter().copied().min_by_key(|candidate| strsim::damerau_levenshtein(&start, candidate))
-}
-
-const SHOWN_CHARS: usize = 64;
-
-/// A client's own word as a message may repeat it: short, and on one line.
-pub(crate) fn shown(word: &str) -> String {
-    word.chars()
-        .take(SHOWN_CHARS)
-        .map(|character| if character.is_control() { '\u{fffd}' } else { character })
-        .collect()
 }

@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::error::ApiError;
-use super::extract::{nearest, shown};
+use super::spelling::{nearest, shown};
 
 /// The media type of every body.
 pub(crate) const MEDIA_TYPE: &str = "application/json";

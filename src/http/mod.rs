@@ -20,6 +20,7 @@ mod pets;
 mod router;
 mod server;
 mod socket;
+mod spelling;
 
 use std::sync::Arc;
 use std::time::Duration;
