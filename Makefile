@@ -4,7 +4,8 @@ SHELL := bash
 PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 
-.PHONY: help ci tools fmt fmt-check lint deny test contract openapi run
+.PHONY: help ci tools bench-tools fmt fmt-check lint deny test contract openapi run \
+  bench bench-smoke bench-growth bench-stale
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -35,6 +36,26 @@ contract: ## hold the running service against its own document
 
 openapi: ## write the interface document anew
 	cargo run --quiet --locked -- openapi > openapi.json
+
+# With the durability of a real shop.
+MEASURED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c max_connections=200' scripts/postgres with \
+  target/release/petstore-bench
+
+bench-tools:
+	scripts/install-tools bench
+	cargo build --release --workspace --locked
+
+bench: bench-tools ## measure against the bare engine and against peers; writes docs/performance.md
+	$(MEASURED) compare
+
+bench-smoke: bench-tools ## a short comparison that fails when something became much slower
+	$(MEASURED) smoke
+
+bench-growth: bench-tools ## the same figures with 10,000 and with 10,000,000 pets
+	$(MEASURED) growth
+
+bench-stale: bench-tools ## look for stale answers on two nodes
+	$(MEASURED) stale
 
 run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
 	cargo build --locked

@@ -48,8 +48,9 @@ impl App {
         let storage = Storage::new(&settings.database.database_url, &settings.pool)?;
         match storage.check().await {
             Ok(()) => {}
-            Err(StorageError::Unavailable(cause)) => {
-                tracing::warn!(cause, "the database is not available: answering 503 until it is");
+            Err(away @ StorageError::Unavailable(_)) => {
+                let cause = telemetry::with_causes(&away);
+                tracing::warn!(cause, "answering 503 until the database is available");
             }
             Err(unfit) => return Err(AppError::Database(unfit)),
         }

@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::pet::{Pet, PetId, PetStatus};
 
 /// How many pets one page may hold: 1 to 100, 20 unless asked otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageLimit(u8);
 
 impl PageLimit {
@@ -40,7 +40,7 @@ impl TryFrom<i64> for PageLimit {
 }
 
 /// Which pets a list holds. Both conditions must be met; an absent one is met by every pet.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PetFilter {
     /// Only pets with this status. A pet without one is matched by no status.
     pub status: Option<PetStatus>,
@@ -50,7 +50,7 @@ pub struct PetFilter {
 
 /// A request for one page. Pages are in the order of ids; each begins after the last id of the one before,
 /// so pets that are added meanwhile neither shift nor repeat what a walk meets.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PetPageRequest {
     /// Which pets.
     pub filter: PetFilter,

@@ -83,7 +83,7 @@ impl TryFrom<String> for PetName {
 }
 
 /// Whether an animal can be bought.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PetStatus {
     /// On sale.
     Available,

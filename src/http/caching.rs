@@ -36,11 +36,9 @@ impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
 }
 
 impl IfNoneMatch {
-    /// Answers 200 with the body, or 304 without it if the client has it already. `link` belongs to the
-    /// representation: a page that gains a successor is another one, though its pets are the same.
-    pub(crate) fn answer(&self, body: impl Into<Bytes>, link: Option<HeaderValue>) -> Response {
-        let body = body.into();
-        let etag = etag(&body, link.as_ref());
+    /// Answers 200 with the body, or 304 without it if the client has it already.
+    pub(crate) fn answer(&self, body: Bytes, tag: Bytes, link: Option<HeaderValue>) -> Response {
+        let etag = HeaderValue::from_maybe_shared(tag).unwrap_or_else(|_| HeaderValue::from_static("\"\""));
         let mut headers = HeaderMap::with_capacity(8);
         headers.extend(link.map(|link| (header::LINK, link)));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
@@ -64,10 +62,12 @@ impl IfNoneMatch {
     }
 }
 
-fn etag(body: &[u8], link: Option<&HeaderValue>) -> HeaderValue {
-    let mut hash = Sha256::new_with_prefix(body);
+/// A body with its strong `ETag`. `link` belongs to the representation: a page that gains a successor is
+/// another one, though its pets are the same.
+pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&HeaderValue>) -> (Bytes, Bytes) {
+    let body = body.into();
+    let mut hash = Sha256::new_with_prefix(&body);
     hash.update(link.map_or(&[][..], HeaderValue::as_bytes));
     let tag = URL_SAFE_NO_PAD.encode(&hash.finalize()[..16]);
-    HeaderValue::from_maybe_shared(Bytes::from(format!("\"{tag}\"")))
-        .unwrap_or_else(|_| HeaderValue::from_static("\"\""))
+    (body, Bytes::from(format!("\"{tag}\"")))
 }

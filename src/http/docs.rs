@@ -17,7 +17,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement
 use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{OpenApi, Ref, RefOr};
 
-use super::caching::IfNoneMatch;
+use super::caching::{IfNoneMatch, with_tag};
 use super::error::{ApiError, ErrorBody};
 use super::extract::NoQuery;
 use super::{json, router};
@@ -174,11 +174,12 @@ fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {
 
 /// The document as this service serves it.
 #[derive(Clone)]
-pub(super) struct ServedDocument(Bytes);
+pub(super) struct ServedDocument(Bytes, Bytes);
 
 impl ServedDocument {
     pub(super) fn new(settings: &InterfaceSettings) -> Self {
-        Self(document(settings).into())
+        let (body, tag) = with_tag(document(settings), None);
+        Self(body, tag)
     }
 }
 
@@ -188,5 +189,5 @@ pub(super) async fn openapi_json(
     Extension(document): Extension<ServedDocument>,
     NoQuery: NoQuery,
 ) -> Response {
-    known.answer(document.0, None)
+    known.answer(document.0, document.1, None)
 }

@@ -2,6 +2,8 @@
 //!
 //! **Invariant:** what identifies a key here is its digest; the key itself never arrives.
 
+use std::sync::Arc;
+
 use tokio_postgres::Row;
 
 use super::{Storage, StorageError};
@@ -16,7 +18,7 @@ pub(super) const STATEMENTS: &[&str] = &[FIND, INSERT];
 impl Storage {
     /// The key with this digest, if one was issued.
     pub async fn find_api_key(&self, digest: &KeyDigest) -> Result<Option<IssuedKey>, StorageError> {
-        self.read(FIND, &[&digest.as_bytes()]).await?.first().map(issued_key).transpose()
+        self.database.read(FIND, &[&digest.as_bytes()]).await?.first().map(issued_key).transpose()
     }
 
     /// Keeps a new key. `prefix` is its start, to recognise it by.
@@ -28,7 +30,7 @@ impl Storage {
         scopes: &[Scope],
     ) -> Result<(), StorageError> {
         let scopes: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
-        self.write(INSERT, &[&name.as_str(), &prefix, &digest.as_bytes(), &scopes]).await.map(drop)
+        self.database.write(INSERT, &[&name.as_str(), &prefix, &digest.as_bytes(), &scopes]).await.map(drop)
     }
 }
 
@@ -39,5 +41,5 @@ fn issued_key(row: &Row) -> Result<IssuedKey, StorageError> {
         let scopes = words.into_iter().filter_map(|word| word.parse().ok()).collect();
         Ok(IssuedKey { id: KeyId(row.try_get(0)?), scopes })
     };
-    decode().map_err(|error| StorageError::Unexpected(error.into()))
+    decode().map_err(|error| StorageError::Unexpected(Arc::new(error)))
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{HookError, PoolError};
@@ -9,10 +10,10 @@ use thiserror::Error;
 use tokio_postgres::error::SqlState;
 
 /// The reasons, in the database's own words. For the log, never for a client.
-type Cause = Box<dyn Error + Send + Sync>;
+type Cause = Arc<dyn Error + Send + Sync>;
 
 /// Why the database did not do what it was asked.
-#[derive(Debug, Error)]
+#[derive(Debug, Clone, Error)]
 pub enum StorageError {
     /// The database cannot do it now, and did nothing: the same request may succeed later.
     #[error("the database is not available")]
@@ -43,26 +44,31 @@ impl Failure {
             Self::NoConnection(PoolError::PostCreateHook(HookError::Message(schema))) => {
                 StorageError::SchemaTooOld(schema.into_owned())
             }
-            Self::NoConnection(error) => StorageError::Unavailable(error.into()),
+            Self::NoConnection(error) => StorageError::Unavailable(Arc::new(error)),
             Self::NotSent(error) | Self::Sent(error) if is_passing(&error) => {
-                StorageError::Unavailable(error.into())
+                StorageError::Unavailable(Arc::new(error))
             }
-            Self::NotSent(error) | Self::Sent(error) => StorageError::Unexpected(error.into()),
+            Self::NotSent(error) | Self::Sent(error) => StorageError::Unexpected(Arc::new(error)),
             Self::Deadline(limit) => StorageError::Unavailable(deadline(limit)),
         }
     }
 
     pub(super) fn of_write(self) -> StorageError {
         match self {
-            Self::Sent(error) if !is_refusal(&error) => StorageError::OutcomeUnknown(error.into()),
+            Self::Sent(error) if !is_refusal(&error) => StorageError::OutcomeUnknown(Arc::new(error)),
             Self::Deadline(limit) => StorageError::OutcomeUnknown(deadline(limit)),
             other => other.of_read(),
         }
     }
 }
 
+/// A reason of our own words.
+pub(super) fn cause(words: impl Into<String>) -> Cause {
+    Box::<dyn Error + Send + Sync>::from(words.into()).into()
+}
+
 fn deadline(limit: Duration) -> Cause {
-    format!("no answer within {limit:?}").into()
+    cause(format!("no answer within {limit:?}"))
 }
 
 /// The server said no, so the statement had no effect. A broken connection says nothing, and neither does a

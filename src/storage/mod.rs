@@ -8,6 +8,7 @@
 //! - a write whose outcome is unknown is reported as such and never repeated.
 
 mod api_keys;
+mod batch;
 mod connect;
 mod error;
 mod migrations;
@@ -27,6 +28,8 @@ pub use connect::DatabaseUrlError;
 use error::Failure;
 pub use error::StorageError;
 pub use migrations::{MigrateError, SCHEMA_LATEST, migrate};
+use pets::PetBatches;
+pub use pets::SharedPage;
 
 /// Every statement that serves requests, so that a test can look at the plan of each.
 pub const STATEMENTS: [&[&str]; 2] = [pets::STATEMENTS, api_keys::STATEMENTS];
@@ -42,16 +45,37 @@ const GRACE: Duration = Duration::from_millis(500);
 
 type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// The database, through a pool of connections that open when needed.
+/// Everything that is kept. Cheap to clone.
 #[derive(Clone)]
 pub struct Storage {
+    database: Database,
+    pets: PetBatches,
+}
+
+impl Storage {
+    /// Prepares for work. Nothing is connected yet, so this works while the database is away.
+    ///
+    /// Must be called within the runtime that the work is to be done in.
+    pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
+        let database = Database::new(url, settings)?;
+        Ok(Self { pets: PetBatches::start(&database), database })
+    }
+
+    /// Whether the database answers and its schema is new enough.
+    pub async fn check(&self) -> Result<(), StorageError> {
+        self.database.read("SELECT 1", &[]).await.map(drop)
+    }
+}
+
+/// The database, through a pool of connections that open when needed.
+#[derive(Clone)]
+struct Database {
     pool: Pool,
     deadline: Duration,
 }
 
-impl Storage {
-    /// Prepares the pool. Nothing is connected yet, so this works while the database is away.
-    pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
+impl Database {
+    fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let connector = Connector::new(url)?;
         let config = connector.pooled_config(settings.database_timeout);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
@@ -69,11 +93,6 @@ impl Storage {
             .build()
             .map_err(|_| DatabaseUrlError::Pool)?;
         Ok(Self { pool, deadline: settings.database_timeout + GRACE })
-    }
-
-    /// Whether the database answers and its schema is new enough.
-    pub async fn check(&self) -> Result<(), StorageError> {
-        self.read("SELECT 1", &[]).await.map(drop)
     }
 
     /// Runs a statement that changes nothing.

@@ -1,24 +1,36 @@
-//! SQL on the `pets` table.
+//! SQL on the `pets` table. Requests that arrive together share a statement: see [`batch`](super::batch).
 //!
 //! **Invariant:** rows leave as domain values; no other file names this table.
 
+use std::collections::HashMap;
 use std::error::Error;
+use std::sync::{Arc, OnceLock};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
+use futures_util::future::{join, join_all};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-use super::{Storage, StorageError};
+use super::batch::{Batcher, CallError, Limits, Work};
+use super::error::cause;
+use super::{Database, Storage, StorageError};
 use crate::domain::page::{PetPage, PetPageRequest};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetStatus};
 
+/// Pages of many requests: `$1` has where each begins, `$2` how many rows it wants.
 const LIST: &str = "\
-    SELECT id, name, category_id, status FROM pets \
-    WHERE id > $1 ORDER BY id LIMIT $2";
+    SELECT id, name, category_id, status, place \
+    FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS wanted (after, size, place) \
+    CROSS JOIN LATERAL (SELECT id, name, category_id, status FROM pets \
+      WHERE id > wanted.after ORDER BY id LIMIT wanted.size) AS page";
 
+/// The same, each of one status.
 const LIST_BY_STATUS: &str = "\
-    SELECT id, name, category_id, status FROM pets \
-    WHERE status = $3 AND id > $1 ORDER BY id LIMIT $2";
+    SELECT id, name, category_id, status, place \
+    FROM unnest($1::bigint[], $2::bigint[], $3::pet_status[]) \
+      WITH ORDINALITY AS wanted (after, size, wanted_status, place) \
+    CROSS JOIN LATERAL (SELECT id, name, category_id, status FROM pets \
+      WHERE status = wanted.wanted_status AND id > wanted.after ORDER BY id LIMIT wanted.size) AS page";
 
 const LIST_BY_ID: &str = "\
     SELECT id, name, category_id, status FROM pets \
@@ -28,58 +40,272 @@ const LIST_BY_ID_AND_STATUS: &str = "\
     SELECT id, name, category_id, status FROM pets \
     WHERE id = ANY ($3) AND status = $4 AND id > $1 ORDER BY id LIMIT $2";
 
-const FIND: &str = "SELECT id, name, category_id, status FROM pets WHERE id = $1";
+const FIND: &str = "SELECT id, name, category_id, status FROM pets WHERE id = ANY ($1)";
 
+/// Rows are inserted, and their ids returned, in the order of the arrays.
 const INSERT: &str = "\
-    INSERT INTO pets (name, category_id, status) VALUES ($1, $2, $3) \
-    RETURNING id, name, category_id, status";
+    INSERT INTO pets (name, category_id, status) \
+    SELECT name, category_id, status \
+    FROM unnest($1::text[], $2::bigint[], $3::pet_status[]) \
+      WITH ORDINALITY AS new (name, category_id, status, place) ORDER BY place \
+    RETURNING id";
 
 pub(super) const STATEMENTS: &[&str] =
     &[LIST, LIST_BY_STATUS, LIST_BY_ID, LIST_BY_ID_AND_STATUS, FIND, INSERT];
 
+/// How much may wait for each kind of work, and how it is taken.
+const LIMITS: Limits = Limits { waiting: 4_096, batch: 128, workers: 2 };
+
+/// The queues of requests on pets.
+#[derive(Clone)]
+pub(super) struct PetBatches {
+    list: Batcher<List>,
+    find: Batcher<Find>,
+    insert: Batcher<Insert>,
+}
+
+impl PetBatches {
+    pub(super) fn start(database: &Database) -> Self {
+        Self {
+            list: Batcher::start(List(database.clone()), LIMITS),
+            find: Batcher::start(Find(database.clone()), LIMITS),
+            insert: Batcher::start(Insert(database.clone()), LIMITS),
+        }
+    }
+}
+
 impl Storage {
-    /// One page of the pets asked for, by ascending id.
-    pub async fn list_pets(&self, request: &PetPageRequest) -> Result<PetPage, StorageError> {
-        let after = request.after.map_or(0, PetId::get);
-        let one_too_many = i64::from(request.limit.get()) + 1;
-        let rows = match (&request.filter.ids, request.filter.status) {
-            (None, None) => self.read(LIST, &[&after, &one_too_many]).await?,
-            (None, Some(status)) => self.read(LIST_BY_STATUS, &[&after, &one_too_many, &status]).await?,
-            (Some(ids), None) => self.read(LIST_BY_ID, &[&after, &one_too_many, &numbers(ids)]).await?,
-            (Some(ids), Some(status)) => {
-                self.read(LIST_BY_ID_AND_STATUS, &[&after, &one_too_many, &numbers(ids), &status]).await?
-            }
-        };
-        let pets = rows.iter().map(pet).collect::<Result<_, _>>()?;
-        Ok(PetPage::from_one_too_many(pets, request.limit))
+    /// One page of the pets asked for, by ascending id. Requests for the same page may share it.
+    pub async fn list_pets(&self, request: PetPageRequest) -> Result<Arc<SharedPage>, StorageError> {
+        self.pets.list.call(request).await?
     }
 
     /// The pet with this id, if there is one.
     pub async fn find_pet(&self, id: PetId) -> Result<Option<Pet>, StorageError> {
-        self.read(FIND, &[&id.get()]).await?.first().map(pet).transpose()
+        self.pets.find.call(id).await?
     }
 
     /// Adds a pet and returns it with the id it was given.
-    pub async fn insert_pet(&self, new: &NewPet) -> Result<Pet, StorageError> {
-        let rows = self.write(INSERT, &[&new.name.as_str(), &new.category_id.0, &new.status]).await?;
-        rows.first().ok_or(StorageError::Unexpected("nothing was inserted".into())).and_then(pet)
+    pub async fn insert_pet(&self, new: NewPet) -> Result<Pet, StorageError> {
+        self.pets.insert.call(new).await?
     }
 }
 
-fn numbers(ids: &[PetId]) -> Vec<i64> {
-    ids.iter().copied().map(PetId::get).collect()
+impl From<CallError> for StorageError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Full => Self::Unavailable(Arc::new(error)),
+            // Also right for a read, of which nothing depends on the outcome.
+            CallError::Lost => Self::Unexpected(Arc::new(error)),
+        }
+    }
+}
+
+/// A page that several requests may have got at once.
+pub struct SharedPage {
+    /// The page.
+    pub page: PetPage,
+    rendered: OnceLock<(Bytes, Bytes)>,
+}
+
+impl SharedPage {
+    /// Whatever the first of the requests makes of the page, kept for the others.
+    pub fn rendered(&self, render: impl FnOnce(&PetPage) -> (Bytes, Bytes)) -> (Bytes, Bytes) {
+        self.rendered.get_or_init(|| render(&self.page)).clone()
+    }
+}
+
+struct List(Database);
+
+impl Work for List {
+    type Request = PetPageRequest;
+    type Answer = Result<Arc<SharedPage>, StorageError>;
+
+    async fn run(&self, requests: Vec<PetPageRequest>) -> Vec<Self::Answer> {
+        // Equal requests are one: `place` has where each request's page will be.
+        let mut distinct: Vec<&PetPageRequest> = Vec::new();
+        let mut places = HashMap::new();
+        let place: Vec<usize> = requests
+            .iter()
+            .map(|request| {
+                *places.entry(request).or_insert_with(|| {
+                    distinct.push(request);
+                    distinct.len() - 1
+                })
+            })
+            .collect();
+        let pages = self.pages(&distinct).await;
+        place.into_iter().map(|place| pages[place].clone()).collect()
+    }
+}
+
+impl List {
+    /// The pages of distinct requests: one statement for all without a filter, one for all by status, and
+    /// one for each by id, which are few.
+    async fn pages(&self, requests: &[&PetPageRequest]) -> Vec<Result<Arc<SharedPage>, StorageError>> {
+        let (by_id, others): (Vec<usize>, Vec<usize>) =
+            (0..requests.len()).partition(|place| requests[*place].filter.ids.is_some());
+        let (by_status, plain): (Vec<usize>, Vec<usize>) =
+            others.into_iter().partition(|place| requests[*place].filter.status.is_some());
+        let pick = |places: &[usize]| places.iter().map(|place| requests[*place]).collect::<Vec<_>>();
+        let (plain_requests, by_status_requests) = (pick(&plain), pick(&by_status));
+        let (merged, single) = join(
+            join(self.merged(&plain_requests, false), self.merged(&by_status_requests, true)),
+            join_all(by_id.iter().map(|place| self.by_id(requests[*place]))),
+        )
+        .await;
+        let mut pages: Vec<_> = plain
+            .into_iter()
+            .zip(merged.0)
+            .chain(by_status.into_iter().zip(merged.1))
+            .chain(by_id.into_iter().zip(single))
+            .collect();
+        pages.sort_unstable_by_key(|(place, _)| *place);
+        let share = |page| Arc::new(SharedPage { page, rendered: OnceLock::new() });
+        pages.into_iter().map(|(_, page)| page.map(share)).collect()
+    }
+
+    async fn merged(
+        &self,
+        requests: &[&PetPageRequest],
+        by_status: bool,
+    ) -> Vec<Result<PetPage, StorageError>> {
+        if requests.is_empty() {
+            return Vec::new();
+        }
+        let after: Vec<i64> = requests.iter().map(|request| begins_after(request)).collect();
+        let sizes: Vec<i64> = requests.iter().map(|request| one_too_many(request)).collect();
+        let rows = if by_status {
+            let statuses: Vec<Option<PetStatus>> =
+                requests.iter().map(|request| request.filter.status).collect();
+            self.0.read(LIST_BY_STATUS, &[&after, &sizes, &statuses]).await
+        } else {
+            self.0.read(LIST, &[&after, &sizes]).await
+        };
+        match rows.and_then(|rows| sort_into_pages(&rows, requests)) {
+            Ok(pages) => pages.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); requests.len()],
+        }
+    }
+
+    async fn by_id(&self, request: &PetPageRequest) -> Result<PetPage, StorageError> {
+        let (after, size) = (begins_after(request), one_too_many(request));
+        let ids: Vec<i64> = request.filter.ids.iter().flatten().copied().map(PetId::get).collect();
+        let rows = match request.filter.status {
+            None => self.0.read(LIST_BY_ID, &[&after, &size, &ids]).await?,
+            Some(status) => self.0.read(LIST_BY_ID_AND_STATUS, &[&after, &size, &ids, &status]).await?,
+        };
+        let pets = rows.iter().map(pet).collect::<Result<_, _>>()?;
+        Ok(PetPage::from_one_too_many(pets, request.limit))
+    }
+}
+
+fn begins_after(request: &PetPageRequest) -> i64 {
+    request.after.map_or(0, PetId::get)
+}
+
+fn one_too_many(request: &PetPageRequest) -> i64 {
+    i64::from(request.limit.get()) + 1
+}
+
+fn sort_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<PetPage>, StorageError> {
+    let mut pages: Vec<Vec<Pet>> = requests.iter().map(|_| Vec::new()).collect();
+    for row in rows {
+        let place: i64 = row.try_get(4).map_err(unexpected)?;
+        let page = usize::try_from(place - 1).ok().and_then(|place| pages.get_mut(place));
+        page.ok_or_else(|| StorageError::Unexpected(cause("a page that nobody wanted")))?.push(pet(row)?);
+    }
+    Ok(pages
+        .into_iter()
+        .zip(requests)
+        .map(|(mut pets, request)| {
+            // The statement promises which pets, and not their order.
+            pets.sort_unstable_by_key(|pet| pet.id);
+            PetPage::from_one_too_many(pets, request.limit)
+        })
+        .collect())
+}
+
+struct Find(Database);
+
+impl Work for Find {
+    type Request = PetId;
+    type Answer = Result<Option<Pet>, StorageError>;
+
+    async fn run(&self, ids: Vec<PetId>) -> Vec<Self::Answer> {
+        let numbers: Vec<i64> = ids.iter().copied().map(PetId::get).collect();
+        let rows = self.0.read(FIND, &[&numbers]).await;
+        let found = rows.and_then(|rows| rows.iter().map(pet).collect::<Result<Vec<Pet>, _>>());
+        match found {
+            Ok(found) => {
+                let found: HashMap<PetId, Pet> = found.into_iter().map(|pet| (pet.id, pet)).collect();
+                ids.iter().map(|id| Ok(found.get(id).cloned())).collect()
+            }
+            Err(error) => vec![Err(error); ids.len()],
+        }
+    }
+}
+
+struct Insert(Database);
+
+impl Work for Insert {
+    type Request = NewPet;
+    type Answer = Result<Pet, StorageError>;
+
+    /// One statement, one commit, one flush to disk for all. If the server refuses them together, each is
+    /// tried by itself, so that a bad one does not sink its neighbours.
+    async fn run(&self, pets: Vec<NewPet>) -> Vec<Self::Answer> {
+        match self.insert(&pets).await {
+            Ok(ids) => pets.into_iter().zip(ids).map(|(new, id)| Ok(with_id(new, id))).collect(),
+            Err(StorageError::Unexpected(_)) if pets.len() > 1 => {
+                let mut answers = Vec::with_capacity(pets.len());
+                for new in pets {
+                    let id = self.insert(std::slice::from_ref(&new)).await;
+                    answers.push(id.map(|ids| with_id(new, ids[0])));
+                }
+                answers
+            }
+            Err(error) => vec![Err(error); pets.len()],
+        }
+    }
+}
+
+impl Insert {
+    /// The ids given to all of these, in their order.
+    async fn insert(&self, pets: &[NewPet]) -> Result<Vec<PetId>, StorageError> {
+        let names: Vec<&str> = pets.iter().map(|pet| pet.name.as_str()).collect();
+        let categories: Vec<i64> = pets.iter().map(|pet| pet.category_id.0).collect();
+        let statuses: Vec<Option<PetStatus>> = pets.iter().map(|pet| pet.status).collect();
+        let rows = self.0.write(INSERT, &[&names, &categories, &statuses]).await?;
+        let ids = rows.iter().map(id).collect::<Result<Vec<_>, _>>()?;
+        if ids.len() == pets.len() {
+            Ok(ids)
+        } else {
+            Err(StorageError::Unexpected(cause("not every pet was given an id")))
+        }
+    }
+}
+
+fn with_id(new: NewPet, id: PetId) -> Pet {
+    Pet { id, name: new.name, category_id: new.category_id, status: new.status }
+}
+
+fn id(row: &Row) -> Result<PetId, StorageError> {
+    let id: i64 = row.try_get(0).map_err(unexpected)?;
+    id.try_into().map_err(unexpected)
 }
 
 fn pet(row: &Row) -> Result<Pet, StorageError> {
-    let decode = || -> Result<Pet, Box<dyn Error + Send + Sync>> {
-        Ok(Pet {
-            id: PetId::try_from(row.try_get::<_, i64>(0)?)?,
-            name: PetName::try_from(row.try_get::<_, String>(1)?)?,
-            category_id: CategoryId(row.try_get(2)?),
-            status: row.try_get(3)?,
-        })
-    };
-    decode().map_err(StorageError::Unexpected)
+    Ok(Pet {
+        id: id(row)?,
+        name: PetName::try_from(row.try_get::<_, String>(1).map_err(unexpected)?).map_err(unexpected)?,
+        category_id: CategoryId(row.try_get(2).map_err(unexpected)?),
+        status: row.try_get(3).map_err(unexpected)?,
+    })
+}
+
+fn unexpected(error: impl Error + Send + Sync + 'static) -> StorageError {
+    StorageError::Unexpected(Arc::new(error))
 }
 
 impl<'a> FromSql<'a> for PetStatus {

@@ -147,11 +147,9 @@ async fn no_statement_scans_a_table() {
                 client.batch_execute(&format!("SET plan_cache_mode = {mode}")).await.unwrap();
                 let plan = plan(&client, statement, status).await;
                 assert!(!plan.contains("Seq Scan"), "{statement}\n{plan}");
-                let sorts = plan.contains("Sort");
-                assert!(
-                    !sorts || statement.contains("ANY"),
-                    "only a list of ids may be sorted: {statement}\n{plan}"
-                );
+                // Sorting what the client sent is fine; sorting what is stored is not.
+                let sent = statement.contains("ANY") || statement.starts_with("INSERT");
+                assert!(sent || !plan.contains("Sort"), "{statement}\n{plan}");
             }
         }
     }
@@ -167,6 +165,7 @@ async fn plan(client: &Client, statement: &str, status: &str) -> String {
             "bigint" => "20".to_owned(),
             "bigint[]" => "'{1,500,90000}'".to_owned(),
             "pet_status" => format!("'{status}'"),
+            "pet_status[]" => format!("'{{{status}}}'"),
             "text" => "'x'".to_owned(),
             "text[]" => "'{}'".to_owned(),
             "bytea" => "sha256('x')".to_owned(),

@@ -31,7 +31,7 @@ pub(crate) async fn create_pet(
     NoQuery: NoQuery,
     JsonBody(new): JsonBody<NewPet>,
 ) -> Result<Response, ApiError> {
-    let pet = app.storage.insert_pet(&new).await?;
+    let pet = app.storage.insert_pet(new).await?;
     let location = app.interface.links.pet(pet.id);
     let headers =
         [(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)), (header::LOCATION, location)];

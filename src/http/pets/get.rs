@@ -15,7 +15,7 @@ use crate::config::GET_PET_REMOVAL;
 use crate::domain::api_key::IssuedKey;
 use crate::domain::pet::PetId;
 use crate::http::AppState;
-use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter};
+use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extract::{NoQuery, PetIdInPath};
 use crate::http::json;
@@ -69,7 +69,8 @@ pub(crate) async fn get_pet(
 
 async fn fetch(app: &AppState, known: &IfNoneMatch, id: PetId) -> Result<Response, ApiError> {
     let pet = app.storage.find_pet(id).await?.ok_or(ApiError::PetNotFound)?;
-    Ok(known.answer(json::render(&PetBody::from(&pet)), None))
+    let (body, tag) = with_tag(json::render(&PetBody::from(&pet)), None);
+    Ok(known.answer(body, tag, None))
 }
 
 /// What can go wrong here, besides what can go wrong everywhere.

@@ -5,7 +5,7 @@ use axum::response::Response;
 
 use super::wire::{ListPetsParameters, ListPetsQuery, PetBody};
 use crate::http::AppState;
-use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter};
+use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
 use crate::http::json;
 
@@ -33,10 +33,14 @@ pub(crate) async fn list_pets(
     known: IfNoneMatch,
     ListPetsQuery(request): ListPetsQuery,
 ) -> Result<Response, ApiError> {
-    let page = app.storage.list_pets(&request).await?;
-    let pets: Vec<PetBody<'_>> = page.pets.iter().map(Into::into).collect();
-    let next = page.next_after.map(|after| app.interface.links.next_page(&request, after));
-    Ok(known.answer(json::render(&pets), next))
+    let links = &app.interface.links;
+    let shared = app.storage.list_pets(request.clone()).await?;
+    let next = shared.page.next_after.map(|after| links.next_page(&request, after));
+    let (body, tag) = shared.rendered(|page| {
+        let pets: Vec<PetBody<'_>> = page.pets.iter().map(Into::into).collect();
+        with_tag(json::render(&pets), next.as_ref())
+    });
+    Ok(known.answer(body, tag, next))
 }
 
 /// What can go wrong here, besides what can go wrong everywhere.

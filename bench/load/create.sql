@@ -1,0 +1,1 @@
+INSERT INTO pets (name, category_id, status) VALUES ('Rex', 3, 'available') RETURNING id;

@@ -1,0 +1,322 @@
+//! The service against the bare engine and against peers.
+
+use std::fmt::Write;
+use std::fs;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::Outcome;
+use crate::http::Connection;
+use crate::report::{Samples, chart};
+use crate::tools::{Server, database_url, output, pgbench, prepare, psql, wrk};
+
+/// How long, how often and on how much to measure.
+#[derive(Args)]
+pub(crate) struct Compare {
+    /// Pets in the database at the start.
+    #[arg(long, default_value_t = 1_000_000)]
+    pets: u64,
+    /// Rounds, each with every workload on the engine and on the service.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 4)]
+    seconds: u16,
+}
+
+/// The same work for the engine, for the service and for the peers.
+struct Workload {
+    name: &'static str,
+    engine: &'static [&'static str],
+    service: &'static str,
+    peer: &'static str,
+    /// The ratio to the engine that the service is to reach.
+    bar: f64,
+}
+
+const WORKLOADS: [Workload; 5] = [
+    Workload {
+        name: "getPet by random id",
+        engine: &["bench/load/get.sql"],
+        service: "get",
+        peer: "get",
+        bar: 1.8,
+    },
+    Workload {
+        name: "listPets, first page by status",
+        engine: &["bench/load/list.sql"],
+        service: "list",
+        peer: "list",
+        bar: 2.0,
+    },
+    Workload {
+        name: "listPets at random cursors",
+        engine: &["bench/load/cursor.sql"],
+        service: "cursor",
+        peer: "peer_cursor",
+        bar: 1.0,
+    },
+    Workload {
+        name: "createPet",
+        engine: &["bench/load/create.sql"],
+        service: "create",
+        peer: "create",
+        bar: 3.0,
+    },
+    Workload {
+        name: "80 % list, 15 % get, 5 % create",
+        engine: &["bench/load/list.sql@80", "bench/load/get.sql@15", "bench/load/create.sql@5"],
+        service: "mix",
+        peer: "mix",
+        bar: 1.0,
+    },
+];
+
+const SINGLE_BAR: f64 = 0.5;
+const PEER_BAR: f64 = 8.0;
+
+/// What was measured of one workload, a sample a round.
+#[derive(Default)]
+struct Figures {
+    best_clients: u16,
+    engine: Samples,
+    service: Samples,
+    single_engine: Samples,
+    single_service: Samples,
+    fastapi: Samples,
+    fastify: Samples,
+    /// Milliseconds at half of the peak, and that rate.
+    latency: Samples,
+    rate: f64,
+}
+
+impl Compare {
+    pub(crate) async fn run(self) -> Outcome {
+        let url = database_url()?;
+        let key = prepare(&url, self.pets)?;
+        let service = Server::petstore(&url)?;
+        let peers = [Server::fastapi(&url, &key)?, Server::fastify(&url, &key)?];
+        let mut figures = self.rounds(&url, &key, &service, Some(&peers))?;
+        for (workload, figures) in WORKLOADS.iter().zip(&mut figures) {
+            figures.rate = (figures.service.median() / 2.0).round();
+            figures.latency = latency(&service, workload.service, &key, self.pets, figures.rate).await?;
+        }
+        drop(service);
+        let crowded = Server::petstore(&url)?;
+        wrk(&crowded, "mix", &key, self.pets, 1_000, self.seconds)?;
+        let memory = crowded.peak_megabytes()?;
+        self.write(&url, &figures, memory)
+    }
+
+    fn rounds(
+        &self,
+        url: &str,
+        key: &str,
+        service: &Server,
+        peers: Option<&[Server; 2]>,
+    ) -> Outcome<Vec<Figures>> {
+        let mut all: Vec<Figures> = WORKLOADS.iter().map(|_| Figures::default()).collect();
+        for (workload, figures) in WORKLOADS.iter().zip(&mut all) {
+            figures.best_clients = best_clients(url, workload, self.pets)?;
+            wrk(service, workload.service, key, self.pets, 64, 1)?;
+        }
+        for round in 1..=self.rounds {
+            for (workload, figures) in WORKLOADS.iter().zip(&mut all) {
+                let engine = pgbench(url, workload.engine, self.pets, figures.best_clients, self.seconds)?;
+                let served = wrk(service, workload.service, key, self.pets, 64, self.seconds)?;
+                figures.engine.push(engine);
+                figures.service.push(served);
+                figures.single_engine.push(pgbench(url, workload.engine, self.pets, 1, 2)?);
+                figures.single_service.push(wrk(service, workload.service, key, self.pets, 1, 2)?);
+                if let Some([fastapi, fastify]) = peers {
+                    figures.fastapi.push(wrk(fastapi, workload.peer, key, self.pets, 64, 2)?);
+                    figures.fastify.push(wrk(fastify, workload.peer, key, self.pets, 64, 2)?);
+                }
+                println!("round {round}: {}: {engine:.0} bare, {served:.0} served", workload.name);
+            }
+        }
+        Ok(all)
+    }
+
+    fn write(&self, url: &str, figures: &[Figures], memory: f64) -> Outcome {
+        let machine = output("lscpu", &[])?;
+        let model = machine.lines().find_map(|line| line.strip_prefix("Model name:")).unwrap_or("?").trim();
+        let cores = std::thread::available_parallelism()?;
+        let server = psql(url, "SHOW server_version")?;
+        let wrk_version = "wrk 4.1.0";
+        let mut tables = format!(
+            "Measured on {cores} cores of {model}, which the load generator and the database shared; PostgreSQL {}, {wrk_version}; \
+             {} pets; {} rounds of {} seconds. Each figure is a median, with the least and the greatest.\n\n\
+             ### At 64 connections, against pgbench\n\n\
+             | operation | pgbench, tx/s (clients) | service, requests/s | ratio | bar |\n|---|---|---|---|---|\n",
+            server.trim(),
+            self.pets,
+            self.rounds,
+            self.seconds,
+        );
+        for (workload, figures) in WORKLOADS.iter().zip(figures) {
+            let ratio = figures.service.ratio_to(&figures.engine);
+            writeln!(
+                tables,
+                "| {} | {:.0} ({}) | {:.0} | {} | {} |",
+                workload.name,
+                figures.engine.median(),
+                figures.best_clients,
+                figures.service.median(),
+                ratio.spread(),
+                workload.bar
+            )?;
+        }
+        tables.push_str(
+            "\n### At a single connection, where nothing travels together\n\n\
+             | operation | pgbench, tx/s | service, requests/s | ratio | bar |\n|---|---|---|---|---|\n",
+        );
+        for (workload, figures) in WORKLOADS.iter().zip(figures) {
+            let (engine, service) = (&figures.single_engine, &figures.single_service);
+            let ratio = service.ratio_to(engine).spread();
+            let (engine, service) = (engine.median(), service.median());
+            writeln!(tables, "| {} | {engine:.0} | {service:.0} | {ratio} | {SINGLE_BAR} |", workload.name)?;
+        }
+        tables.push_str(
+            "\n### Against peers, at 64 connections\n\n\
+             | operation | FastAPI, requests/s | Fastify, requests/s | times FastAPI | times Fastify | bar |\n\
+             |---|---|---|---|---|---|\n",
+        );
+        for (workload, figures) in WORKLOADS.iter().zip(figures) {
+            writeln!(
+                tables,
+                "| {} | {:.0} | {:.0} | {} | {} | {PEER_BAR} |",
+                workload.name,
+                figures.fastapi.median(),
+                figures.fastify.median(),
+                figures.service.ratio_to(&figures.fastapi).spread(),
+                figures.service.ratio_to(&figures.fastify).spread(),
+            )?;
+        }
+        tables.push_str(
+            "\n### Latency at half of the peak, open loop\n\n\
+             | operation | requests/s | p50, ms | p99, ms | p99.9, ms |\n|---|---|---|---|---|\n",
+        );
+        for (workload, figures) in WORKLOADS.iter().zip(figures) {
+            let at = |share| figures.latency.at(share);
+            let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
+            writeln!(
+                tables,
+                "| {} | {:.0} | {p50:.2} | {p99:.2} | {p999:.2} |",
+                workload.name, figures.rate
+            )?;
+        }
+        writeln!(tables, "\nMemory at 1,000 connections under full load: {memory:.0} MB at the most.")?;
+        println!("{tables}");
+        let page = fs::read_to_string("docs/performance.md")?;
+        let (before, after) = page.split_once("<!-- measured -->").ok_or("no place for the figures")?;
+        let (_, after) = after.split_once("<!-- /measured -->").ok_or("no end of the figures")?;
+        fs::write(
+            "docs/performance.md",
+            format!("{before}<!-- measured -->\n\n{tables}\n<!-- /measured -->{after}"),
+        )?;
+        fs::create_dir_all("docs/img")?;
+        let rows: Vec<_> = WORKLOADS
+            .iter()
+            .zip(figures)
+            .map(|(workload, figures)| {
+                (workload.name, figures.service.ratio_to(&figures.engine), workload.bar)
+            })
+            .collect();
+        let title = "The service's rate as a multiple of the bare engine's (pgbench)";
+        fs::write("docs/img/against-the-engine.svg", chart(title, &rows))?;
+        Ok(())
+    }
+}
+
+/// With how many clients the engine alone is fastest.
+fn best_clients(url: &str, workload: &Workload, pets: u64) -> Outcome<u16> {
+    let mut best = (0.0, 8);
+    for clients in [8, 16, 32, 64] {
+        let rate = pgbench(url, workload.engine, pets, clients, 2)?;
+        if rate > best.0 {
+            best = (rate, clients);
+        }
+    }
+    Ok(best.1)
+}
+
+/// Milliseconds of each request when requests are due at a fixed rate, whether or not earlier ones are answered.
+async fn latency(service: &Server, workload: &str, key: &str, pets: u64, rate: f64) -> Outcome<Samples> {
+    const CONNECTIONS: u32 = 64;
+    const SECONDS: u64 = 5;
+    let every = Duration::from_secs_f64(f64::from(CONNECTIONS) / rate);
+    let begin = Instant::now() + Duration::from_millis(200);
+    let mut clients = JoinSet::new();
+    for number in 0..CONNECTIONS {
+        let mut connection = Connection::open(service.address, key).await?;
+        let workload = workload.to_owned();
+        let mut due = begin + every * number / CONNECTIONS;
+        let mut random = u64::from(number) * 7_919 + 1;
+        clients.spawn(async move {
+            let mut samples = Vec::new();
+            while due < begin + Duration::from_secs(SECONDS) {
+                // A request that is sent late because the one before took long has waited since it was due. One
+                // that is sent late because this client's own timer is coarse has not.
+                let late = Instant::now() >= due;
+                sleep_until(due).await;
+                let started = if late { due } else { Instant::now() };
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let (method, path, body) = request(&workload, random >> 33, pets);
+                let (status, answer) = connection.send(method, &path, body).await?;
+                if status >= 300 {
+                    return Err(format!("{status} {answer}").into());
+                }
+                samples.push(started.elapsed().as_secs_f64() * 1_000.0);
+                due += every;
+            }
+            Outcome::Ok(samples)
+        });
+    }
+    let mut all = Samples::default();
+    for samples in clients.join_all().await {
+        all.0.extend(samples?);
+    }
+    Ok(all)
+}
+
+fn request(workload: &str, random: u64, pets: u64) -> (&'static str, String, &'static str) {
+    let id = random % pets + 1;
+    match workload {
+        "get" => ("GET", format!("/v1/pets/{id}"), ""),
+        "list" => ("GET", "/v1/pets?status=available".to_owned(), ""),
+        "cursor" => ("GET", format!("/v1/pets?cursor={}", crate::stale::cursor(id.cast_signed())), ""),
+        "create" => ("POST", "/v1/pets".to_owned(), r#"{"name":"Rex","categoryId":3,"status":"available"}"#),
+        _ => match random % 100 {
+            0..80 => request("list", random, pets),
+            80..95 => request("get", random, pets),
+            _ => request("create", random, pets),
+        },
+    }
+}
+
+/// Few rounds on a smaller table: enough to see that something became much slower.
+pub(crate) fn smoke() -> Outcome {
+    let compare = Compare { pets: 100_000, rounds: 3, seconds: 2 };
+    let url = database_url()?;
+    let key = prepare(&url, compare.pets)?;
+    let service = Server::petstore(&url)?;
+    let figures = compare.rounds(&url, &key, &service, None)?;
+    let mut slow = Vec::new();
+    for (workload, figures) in WORKLOADS.iter().zip(&figures) {
+        for (what, ratio, bar) in [
+            ("64 connections", figures.service.ratio_to(&figures.engine), workload.bar),
+            ("1 connection", figures.single_service.ratio_to(&figures.single_engine), SINGLE_BAR),
+        ] {
+            println!("{}, {what}: {} times pgbench; the bar is {bar}", workload.name, ratio.spread());
+            if ratio.median() < 0.6 * bar {
+                slow.push(format!("{} at {what}", workload.name));
+            }
+        }
+    }
+    if slow.is_empty() { Ok(()) } else { Err(format!("below 60 % of the bar: {}", slow.join("; ")).into()) }
+}

@@ -1,0 +1,48 @@
+//! Measures the service against the bare engine, in alternating rounds of the same run, so that a noisy machine
+//! disturbs both alike.
+//!
+//! Everything is done by tools that anyone has: pgbench for the engine, wrk for the service's peak, and a small
+//! open-loop client of this program's own for latency at a fixed rate.
+#![expect(clippy::print_stdout, reason = "a report is what this program is for")]
+
+mod compare;
+mod growth;
+mod http;
+mod report;
+mod stale;
+mod tools;
+
+use std::error::Error;
+
+use clap::{Parser, Subcommand};
+
+type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Measures the service. Run from the repository's root, with `DATABASE_URL` naming an empty server's database.
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The service against pgbench and against peers; writes docs/performance.md.
+    Compare(compare::Compare),
+    /// A short comparison that fails when a ratio falls below 60 % of its bar.
+    Smoke,
+    /// The same figures with few and with many pets.
+    Growth(growth::Growth),
+    /// Looks for stale answers on two nodes.
+    Stale(stale::Stale),
+}
+
+#[tokio::main]
+async fn main() -> Outcome {
+    match Cli::parse().command {
+        Command::Compare(compare) => compare.run().await,
+        Command::Smoke => compare::smoke(),
+        Command::Growth(growth) => growth.run(),
+        Command::Stale(stale) => stale.run().await,
+    }
+}

@@ -1,0 +1,176 @@
+//! The processes that are measured and that measure.
+
+use std::env;
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+
+/// The service as it is released.
+const PETSTORE: &str = "target/release/petstore";
+
+/// The address of the database to measure on.
+pub(crate) fn database_url() -> Outcome<String> {
+    env::var("DATABASE_URL").map_err(|_| "set DATABASE_URL, or use the Makefile's targets".into())
+}
+
+/// The address of another database on the same server.
+pub(crate) fn sibling(url: &str, name: &str) -> String {
+    format!("{}/{name}", url.rsplit_once('/').map_or(url, |(server, _)| server))
+}
+
+/// Runs a program to its end and returns what it printed.
+pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
+    let output =
+        Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Runs SQL.
+pub(crate) fn psql(url: &str, sql: &str) -> Outcome<String> {
+    output("psql", &[url, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--command", sql])
+}
+
+/// Migrates a database, fills it with pets, 90 % of them available, and returns a key.
+pub(crate) fn prepare(url: &str, pets: u64) -> Outcome<String> {
+    output(PETSTORE, &["migrate", "--database-url", url])?;
+    psql(
+        url,
+        &format!(
+            "INSERT INTO pets (name, category_id, status) SELECT 'Pet number ' || n, n % 100, \
+             (CASE WHEN n % 100 = 0 THEN 'pending' WHEN n % 100 < 10 THEN 'sold' ELSE 'available' END)::pet_status \
+             FROM generate_series(1, {pets}) n"
+        ),
+    )?;
+    psql(url, "VACUUM ANALYZE")?;
+    psql(url, "CHECKPOINT")?;
+    Ok(output(PETSTORE, &["keys", "create", "--name", "bench", "--database-url", url])?.trim().to_owned())
+}
+
+/// A server under measurement, killed with this value.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    /// The service with everything on and default settings, its log in a file.
+    pub(crate) fn petstore(url: &str) -> Outcome<Self> {
+        let (address, admin) = (free_address()?, free_address()?);
+        let mut command = Command::new(PETSTORE);
+        command
+            .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
+            .env("DATABASE_URL", url)
+            .stderr(File::create("target/bench-petstore.log")?);
+        Self::start(command, address)
+    }
+
+    /// The peer on FastAPI.
+    pub(crate) fn fastapi(url: &str, key: &str) -> Outcome<Self> {
+        let address = free_address()?;
+        let mut command = Command::new("target/tools/peers/bin/uvicorn");
+        command
+            .args(["--app-dir", "bench/peers", "fastapi_peer:app", "--workers", "2", "--no-access-log"])
+            .args(["--host", "127.0.0.1", "--port", &address.port().to_string()])
+            .env("DATABASE_URL", url)
+            .env("KEY", key);
+        Self::start(command, address)
+    }
+
+    /// The peer on Fastify.
+    pub(crate) fn fastify(url: &str, key: &str) -> Outcome<Self> {
+        let address = free_address()?;
+        let mut command = Command::new("node");
+        command
+            .arg("target/tools/peers/fastify_peer.mjs")
+            .env("DATABASE_URL", url)
+            .env("KEY", key)
+            .env("PORT", address.port().to_string());
+        Self::start(command, address)
+    }
+
+    fn start(mut command: Command, address: SocketAddr) -> Outcome<Self> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let server = Self { child, address };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while TcpStream::connect(address).is_err() {
+            if Instant::now() > deadline {
+                return Err(format!("{command:?} does not listen").into());
+            }
+            sleep(Duration::from_millis(50));
+        }
+        Ok(server)
+    }
+
+    /// The most memory that the process ever had, in megabytes.
+    pub(crate) fn peak_megabytes(&self) -> Outcome<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A peer's workers end with the process that started them only if it is asked politely.
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_address() -> Outcome<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+/// Transactions a second of the bare engine.
+pub(crate) fn pgbench(url: &str, scripts: &[&str], pets: u64, clients: u16, seconds: u16) -> Outcome<f64> {
+    let (pets, clients, seconds) = (format!("pets={pets}"), clients.to_string(), seconds.to_string());
+    let jobs = if clients == "1" { "1" } else { "2" };
+    let mut arguments = vec!["-n", "-M", "prepared", "-c", &clients, "-j", jobs, "-T", &seconds, "-D", &pets];
+    for script in scripts {
+        arguments.extend(["-f", *script]);
+    }
+    arguments.push(url);
+    let report = output("pgbench", &arguments)?;
+    let line = report.lines().find_map(|line| line.strip_prefix("tps = ")).ok_or("pgbench said no tps")?;
+    Ok(line.split(' ').next().unwrap_or_default().parse()?)
+}
+
+/// Requests a second at full load; an answer that is not a success is a failure of the measurement.
+pub(crate) fn wrk(
+    server: &Server,
+    script: &str,
+    key: &str,
+    pets: u64,
+    connections: u16,
+    seconds: u16,
+) -> Outcome<f64> {
+    let threads = if connections == 1 { "1" } else { "2" };
+    let (connections, seconds) = (connections.to_string(), format!("{seconds}s"));
+    let (url, pets) = (format!("http://{}", server.address), pets.to_string());
+    let script = format!("bench/load/{script}.lua");
+    assert!(Path::new(&script).exists(), "{script}");
+    let arguments =
+        ["-t", threads, "-c", &connections, "-d", &seconds, "-s", &script, &url, "--", key, &pets];
+    let report = output("wrk", &arguments)?;
+    if let Some(errors) =
+        report.lines().find(|line| line.contains("Non-2xx") || line.contains("Socket errors"))
+    {
+        return Err(format!("{script}: {errors}").into());
+    }
+    let line =
+        report.lines().find_map(|line| line.strip_prefix("Requests/sec:")).ok_or("wrk said no rate")?;
+    Ok(line.trim().parse()?)
+}
