@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::config::ServeSettings;
-use crate::http::{AppState, Clock, admin_router, public_router, serve};
+use crate::http::{AppState, Clock, admin_routes, public_routes, serve};
 use crate::storage::{DatabaseUrlError, Storage, StorageError};
 use crate::telemetry;
 
@@ -76,7 +76,7 @@ impl App {
             tracing::info!(%public, %admin, "listening");
         }
         let timeouts = &self.settings.timeouts;
-        let router = public_router(self.state.clone(), &self.settings.interface);
+        let front = public_routes(self.state.clone(), &self.settings.interface);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
             // An error means that the sender is gone, which is as good a reason to stop.
@@ -88,8 +88,8 @@ impl App {
                 tracing::info!("stopping: requests under way are finished first");
                 stop.send_replace(true);
             },
-            serve(self.public, router, timeouts, until_stopped(stopped.clone())),
-            serve(self.admin, admin_router(self.state), timeouts, until_stopped(stopped)),
+            serve(self.public, front, timeouts, until_stopped(stopped.clone())),
+            serve(self.admin, admin_routes(self.state), timeouts, until_stopped(stopped)),
         );
         tracing::info!("stopped");
     }

@@ -4,7 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use petstore::telemetry::with_causes;
+
+/// Requests make many small allocations, which this allocator serves faster than the system's.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let command = petstore::cli::Cli::parse();

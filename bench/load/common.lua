@@ -26,6 +26,20 @@ function cursor(id)
   return table.concat(text)
 end
 
+-- Requests are made before the measurement, so that what is measured is not this script.
+function prepared(make)
+  local requests, count, place = {}, 20000, 0
+  return function()
+    place = place % count + 1
+    local request = requests[place]
+    if not request then
+      request = make()
+      requests[place] = request
+    end
+    return request
+  end
+end
+
 function get() return wrk.format("GET", "/v1/pets/" .. math.random(pets)) end
 
 function list() return wrk.format("GET", "/v1/pets?status=available") end

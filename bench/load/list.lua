@@ -1,3 +1,5 @@
 require("bench/load/common")
-function init(args) setup_from(args) end
-function request() return list() end
+function init(args)
+  setup_from(args)
+  request = prepared(list)
+end

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use moka::future::Cache;
 
-use super::AppState;
 use super::error::ApiError;
+use super::observe::note_route;
 use crate::domain::api_key::{ApiKey, IssuedKey, KeyDigest, Scope};
 use crate::storage::{Storage, StorageError};
 
@@ -39,7 +39,8 @@ impl KeyRing {
         Self { storage, known: Cache::builder().max_capacity(MAX_KEYS).time_to_live(MAX_AGE).build() }
     }
 
-    async fn find(&self, key: &ApiKey) -> Result<Arc<IssuedKey>, ApiError> {
+    /// The key as it was issued; an error if it was not.
+    pub(crate) async fn find(&self, key: &ApiKey) -> Result<Arc<IssuedKey>, ApiError> {
         let digest = key.digest();
         let look_up = async {
             match self.storage.find_api_key(&digest).await {
@@ -55,26 +56,14 @@ impl KeyRing {
     }
 }
 
-/// Lets a request under `/v1` pass only with a valid key, and hands the key on, inward to the handler and
-/// outward to the log. `OPTIONS` needs none.
-pub(crate) async fn authenticate(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
+/// The key of a request that needs one: everything under `/v1` does, but for `OPTIONS`.
+pub(crate) fn key_of(request: &Request) -> Result<Option<ApiKey>, ApiError> {
     let path = request.uri().path();
     let protected = path == "/v1" || path.starts_with("/v1/");
-    if !protected || request.method() == Method::OPTIONS {
-        return next.run(request).await;
-    }
-    let caller = match bearer(request.headers()) {
-        Ok(key) => app.keys.find(&key).await,
-        Err(error) => Err(error),
-    };
-    match caller {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller.clone());
-            let mut response = next.run(request).await;
-            response.extensions_mut().insert(caller);
-            response
-        }
-        Err(error) => error.into_response(),
+    if protected && request.method() != Method::OPTIONS {
+        bearer(request.headers()).map(Some)
+    } else {
+        Ok(None)
     }
 }
 
@@ -92,11 +81,16 @@ fn bearer(headers: &HeaderMap) -> Result<ApiKey, ApiError> {
     key.parse().map_err(|_| ApiError::InvalidApiKey)
 }
 
-/// Lets a request pass only if its key carries the scope that the operation declares.
-pub(crate) async fn require_scope(State(needed): State<Scope>, request: Request, next: Next) -> Response {
+/// Lets a request pass only if its key carries the scope that the operation declares; notes the route that it took.
+pub(crate) async fn require_scope(
+    State(needed): State<Scope>,
+    route: MatchedPath,
+    request: Request,
+    next: Next,
+) -> Response {
     let caller = request.extensions().get::<Arc<IssuedKey>>();
     if caller.is_some_and(|caller| caller.scopes.contains(&needed)) {
-        next.run(request).await
+        note_route(route, request, next).await
     } else {
         ApiError::InsufficientScope { needed }.into_response()
     }

@@ -1,6 +1,6 @@
 //! The interface document: OpenAPI 3.1, derived from the operations themselves.
 
-use axum::Extension;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use utoipa::openapi::{OpenApi, Ref, RefOr};
 use super::caching::{IfNoneMatch, with_tag};
 use super::error::{ApiError, ErrorBody};
 use super::extract::NoQuery;
-use super::{json, router};
+use super::{AppState, json, router};
 use crate::config::{GET_PET_REMOVAL, InterfaceSettings};
 use crate::domain::api_key::Scope;
 
@@ -147,6 +147,13 @@ fn add_header(answer: &mut Answer, name: &str, description: &str) {
 #[must_use]
 pub fn document(settings: &InterfaceSettings) -> String {
     let (_, mut document) = router::operations();
+    // The servers' addresses end in the prefix that the routes begin with.
+    document.paths.paths = document
+        .paths
+        .paths
+        .into_iter()
+        .map(|(path, item)| (path.trim_start_matches("/v1").to_owned(), item))
+        .collect();
     document.servers = Some(servers(settings));
     // A body with a member that nobody described is refused, and the document says so.
     if let Some(RefOr::T(Schema::Object(new_pet))) =
@@ -173,7 +180,6 @@ fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {
 }
 
 /// The document as this service serves it.
-#[derive(Clone)]
 pub(super) struct ServedDocument(Bytes, Bytes);
 
 impl ServedDocument {
@@ -185,9 +191,10 @@ impl ServedDocument {
 
 /// `GET /openapi.json`
 pub(super) async fn openapi_json(
+    State(app): State<AppState>,
     known: IfNoneMatch,
-    Extension(document): Extension<ServedDocument>,
     NoQuery: NoQuery,
 ) -> Response {
-    known.answer(document.0, document.1, None)
+    let ServedDocument(body, tag) = &app.document;
+    known.answer(body.clone(), tag.clone(), None)
 }

@@ -37,7 +37,7 @@ impl<T: FromMembers> FromRequest<AppState> for JsonBody<T> {
             return Err(ApiError::BodyTooLarge);
         }
         let reading = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
-        let body: Bytes = match timeout(app.interface.body_timeout, reading).await {
+        let body: Bytes = match timeout(app.body_timeout, reading).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(ApiError::BodyTooLarge),
             Ok(Err(_)) => {

@@ -2,8 +2,6 @@
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, Version, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
 
@@ -15,20 +13,15 @@ const MAX_URI_BYTES: usize = 8 * 1024;
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 
 /// Refuses a request whose head is too large or does not name exactly one host.
-pub(crate) async fn check_head(request: Request, next: Next) -> Response {
-    let problem = if request.uri().path_and_query().map_or(0, |target| target.as_str().len()) > MAX_URI_BYTES
-    {
-        Some(ApiError::UriTooLong)
+pub(crate) fn check_head(request: &Request) -> Result<(), ApiError> {
+    if request.uri().path_and_query().map_or(0, |target| target.as_str().len()) > MAX_URI_BYTES {
+        Err(ApiError::UriTooLong)
     } else if wire_bytes(request.headers()) > MAX_HEADER_BYTES {
-        Some(ApiError::HeadersTooLarge)
-    } else if !names_one_host(&request) {
-        Some(ApiError::InvalidHeader { problem: "The request must have exactly one `Host` header" })
+        Err(ApiError::HeadersTooLarge)
+    } else if !names_one_host(request) {
+        Err(ApiError::InvalidHeader { problem: "The request must have exactly one `Host` header" })
     } else {
-        None
-    };
-    match problem {
-        Some(error) => error.into_response(),
-        None => next.run(request).await,
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ mod cors;
 mod docs;
 mod error;
 mod extract;
+mod front;
 mod json;
 mod limits;
 mod links;
@@ -22,6 +23,7 @@ mod server;
 mod socket;
 mod spelling;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,10 +33,12 @@ use crate::config::{InterfaceSettings, TimeoutSettings};
 use crate::storage::Storage;
 
 pub use docs::document;
-pub use router::{admin_router, public_router};
+pub use front::Front;
+pub use router::{admin_routes, public_routes};
 pub use server::serve;
 
 use auth::KeyRing;
+use docs::ServedDocument;
 use links::Links;
 use pets::Removal;
 
@@ -43,18 +47,17 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// What handlers work with. Cheap to clone.
 #[derive(Clone)]
-pub struct AppState {
+pub struct AppState(Arc<Parts>);
+
+/// The parts of it.
+pub struct Parts {
     storage: Storage,
     keys: KeyRing,
     clock: Clock,
-    interface: Arc<Interface>,
-}
-
-/// The operator's settings of the interface, made ready for use.
-struct Interface {
     links: Links,
     get_pet_removal: Removal,
     body_timeout: Duration,
+    document: ServedDocument,
 }
 
 impl AppState {
@@ -66,11 +69,22 @@ impl AppState {
         settings: &InterfaceSettings,
         timeouts: &TimeoutSettings,
     ) -> Self {
-        let interface = Interface {
+        Self(Arc::new(Parts {
+            keys: KeyRing::new(storage.clone()),
+            storage,
+            clock,
             links: Links::new(settings.public_base_url.as_ref()),
             get_pet_removal: Removal::new(settings.get_pet_removal),
             body_timeout: timeouts.body_timeout,
-        };
-        Self { keys: KeyRing::new(storage.clone()), storage, clock, interface: Arc::new(interface) }
+            document: ServedDocument::new(settings),
+        }))
+    }
+}
+
+impl Deref for AppState {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
     }
 }

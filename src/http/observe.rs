@@ -1,43 +1,52 @@
 //! What every answer carries and what every request leaves in the log.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 
-use super::error::{ApiError, Cause};
+use super::error::Cause;
 use crate::domain::api_key::IssuedKey;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Gives each request an id and each answer its common headers, and logs one line.
-///
-/// The line has the route's pattern, not the path or query as sent: a client may have put a secret there.
-pub(crate) async fn observe(request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let request_id = request_id(request.headers());
-    let method = request.method().clone();
+/// A request under way, from its arrival to its line in the log.
+pub(crate) struct Visit {
+    started: Instant,
+    request_id: HeaderValue,
+    method: Method,
+}
 
-    let mut response = next.run(request).await;
-    complete(response.headers_mut(), request_id.clone());
-
-    let status = response.status().as_u16();
-    let route = response.extensions().get::<MatchedPath>().map_or("-", MatchedPath::as_str);
-    let request_id = request_id.to_str().unwrap_or("-");
-    let microseconds = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-    let key = response.extensions().get::<Arc<IssuedKey>>().map(|caller| caller.id.0);
-    match response.extensions().get::<Cause>() {
-        None => tracing::info!(request_id, %method, route, status, key, microseconds, "request"),
-        Some(Cause(cause)) => {
-            tracing::error!(request_id, %method, route, status, key, microseconds, cause, "request");
-        }
+impl Visit {
+    /// Gives the request an id.
+    pub(crate) fn begin<B>(request: &hyper::Request<B>) -> Self {
+        let request_id = request_id(request.headers());
+        Self { started: Instant::now(), request_id, method: request.method().clone() }
     }
-    response
+
+    /// Gives the answer the headers that every answer has, and logs one line.
+    ///
+    /// The line has the route's pattern, not the path or query as sent: a client may have put a secret there.
+    pub(crate) fn end(self, mut response: Response) -> Response {
+        complete(response.headers_mut(), self.request_id.clone());
+        let Self { method, .. } = &self;
+        let status = response.status().as_u16();
+        let route = response.extensions().get::<MatchedPath>().map_or("-", MatchedPath::as_str);
+        let request_id = self.request_id.to_str().unwrap_or("-");
+        let microseconds = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let key = response.extensions().get::<Arc<IssuedKey>>().map(|caller| caller.id.0);
+        match response.extensions().get::<Cause>() {
+            None => tracing::info!(request_id, %method, route, status, key, microseconds, "request"),
+            Some(Cause(cause)) => {
+                tracing::error!(request_id, %method, route, status, key, microseconds, cause, "request");
+            }
+        }
+        response
+    }
 }
 
 /// Hands the pattern of the route that a request took outward to the log.
@@ -72,9 +81,4 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 pub(crate) fn new_request_id() -> HeaderValue {
     let id = format!("{:032x}", rand::random::<u128>());
     HeaderValue::from_maybe_shared(Bytes::from(id)).unwrap_or_else(|_| HeaderValue::from_static("-"))
-}
-
-/// The answer to a request whose handler panicked. The panic itself is logged where it happens.
-pub(crate) fn after_panic(_: Box<dyn Any + Send>) -> Response {
-    ApiError::Internal { cause: "a panic, logged separately".into() }.into_response()
 }

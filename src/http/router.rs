@@ -1,21 +1,20 @@
-//! Which path leads where, and what a request passes on its way.
+//! Which path leads where.
 
+use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Extension, Router};
-use tower_http::catch_panic::CatchPanicLayer;
+use axum::routing::{MethodRouter, get};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
-use super::auth::{authenticate, require_scope};
-use super::cors::{Origins, allow_origins};
+use super::auth::require_scope;
+use super::cors::Origins;
 use super::error::ApiError;
-use super::limits::check_head;
-use super::observe::{after_panic, note_route, observe};
+use super::front::Front;
+use super::observe::note_route;
 use super::{AppState, admin, docs, pets};
 use crate::config::InterfaceSettings;
 use crate::domain::api_key::Scope;
@@ -41,43 +40,31 @@ fn operation(
 }
 
 /// Everything that the public listener serves.
-///
-/// A request passes the layers from the last to the first, and only then is its path looked at: the order of
-/// its checks is size, key, path, method, and within the operation scope, media type, body, values.
-pub fn public_router(app: AppState, settings: &InterfaceSettings) -> Router {
+pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Front {
     let (operations, _) = operations();
-    let routes = Router::new()
-        .nest("/v1", operations)
-        .route("/openapi.json", get(docs::openapi_json))
-        .layer(Extension(docs::ServedDocument::new(settings)))
-        .with_state(app.clone());
-    let guarded = routed(routes).layer(from_fn_with_state(app, authenticate)).layer(from_fn(check_head));
-    let origins: Origins = settings.cors_origins.clone().into();
-    if origins.is_empty() {
-        observed(guarded)
-    } else {
-        observed(guarded.layer(from_fn_with_state(origins, allow_origins)))
-    }
+    let routes = operations.route("/openapi.json", noted(get(docs::openapi_json)));
+    Front::guarded(with_fallbacks(routes, app.clone()), app, Origins::new(&settings.cors_origins))
 }
 
 /// Everything that the private listener serves.
-pub fn admin_router(app: AppState) -> Router {
+pub fn admin_routes(app: AppState) -> Front {
     let routes = Router::new()
-        .route("/livez", get(admin::livez))
-        .route("/readyz", get(admin::readyz))
-        .route("/metrics", get(admin::metrics));
-    observed(routed(routes.with_state(app)))
+        .route("/livez", noted(get(admin::livez)))
+        .route("/readyz", noted(get(admin::readyz)))
+        .route("/metrics", noted(get(admin::metrics)));
+    Front::open(with_fallbacks(routes, app))
 }
 
-/// Leads requests to these routes, and answers what no route does: `OPTIONS`, another method, another path.
-///
-/// The layers of the router that this returns run before any routing.
-fn routed(routes: Router) -> Router {
-    let routes = routes
-        .route_layer(from_fn(note_route))
+fn noted(handler: MethodRouter<AppState>) -> MethodRouter<AppState> {
+    handler.route_layer(from_fn(note_route))
+}
+
+/// Answers what no route does: `OPTIONS`, another method, another path.
+fn with_fallbacks(routes: Router<AppState>, app: AppState) -> Router {
+    routes
         .method_not_allowed_fallback(other_method)
-        .fallback(|| async { ApiError::RouteNotFound });
-    Router::new().fallback_service(routes)
+        .fallback(|| async { ApiError::RouteNotFound })
+        .with_state(app)
 }
 
 async fn other_method(request: Request) -> Response {
@@ -86,8 +73,4 @@ async fn other_method(request: Request) -> Response {
     } else {
         ApiError::MethodNotAllowed.into_response()
     }
-}
-
-fn observed(routes: Router) -> Router {
-    routes.layer(CatchPanicLayer::custom(after_panic)).layer(from_fn(observe))
 }

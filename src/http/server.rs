@@ -1,15 +1,16 @@
 //! The accept loop: from a listening socket to requests, with a deadline on each step that a client controls.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
+use super::front::Front;
 use super::socket::PoliteIo;
 use crate::config::TimeoutSettings;
 
@@ -21,13 +22,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Serves until `shutdown` resolves; then takes no more connections and lets requests under way finish.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    front: Front,
     timeouts: &TimeoutSettings,
     shutdown: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(timeouts.header_timeout).max_buf_size(MAX_BUFFER_BYTES);
-    let service = TowerToHyperService::new(router);
+    let service = service_fn(move |request| {
+        let front = front.clone();
+        async move { Ok::<_, Infallible>(front.answer(request).await) }
+    });
     let connections = GracefulShutdown::new();
     tokio::pin!(shutdown);
     loop {

@@ -16,7 +16,7 @@ use crate::http::json;
 /// Stores the animal durably before it answers, and gives it an identifier that is never used again.
 #[utoipa::path(
     post,
-    path = "/pets",
+    path = "/v1/pets",
     operation_id = "createPet",
     tag = "animals",
     request_body(content = NewPetBody, content_type = "application/json"),
@@ -32,7 +32,7 @@ pub(crate) async fn create_pet(
     JsonBody(new): JsonBody<NewPet>,
 ) -> Result<Response, ApiError> {
     let pet = app.storage.insert_pet(new).await?;
-    let location = app.interface.links.pet(pet.id);
+    let location = app.links.pet(pet.id);
     let headers =
         [(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)), (header::LOCATION, location)];
     Ok((StatusCode::CREATED, headers, json::render(&PetBody::from(&pet))).into_response())

@@ -29,7 +29,7 @@ const DEPRECATED_ON: Date = date(2026, 11, 15);
 /// `status` filter and many identifiers at once.
 #[utoipa::path(
     get,
-    path = "/pets/{petId}",
+    path = "/v1/pets/{petId}",
     operation_id = "getPet",
     tag = "animals",
     params(
@@ -57,13 +57,13 @@ pub(crate) async fn get_pet(
 ) -> Response {
     count_call(&caller);
     let wanted = id.as_ref().ok().map(|id| id.0);
-    let mut response = match app.interface.get_pet_removal.check((app.clock)()).and(query).and(id) {
+    let mut response = match app.get_pet_removal.check((app.clock)()).and(query).and(id) {
         Ok(PetIdInPath(id)) => fetch(&app, &known, id).await,
         Err(error) => Err(error),
     }
     .into_response();
-    let successor = app.interface.links.successor_of_get_pet(wanted);
-    app.interface.get_pet_removal.announce(response.headers_mut(), successor);
+    let successor = app.links.successor_of_get_pet(wanted);
+    app.get_pet_removal.announce(response.headers_mut(), successor);
     response
 }
 

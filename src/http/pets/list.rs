@@ -16,7 +16,7 @@ use crate::http::json;
 /// still matches, appears exactly once, however many are added meanwhile.
 #[utoipa::path(
     get,
-    path = "/pets",
+    path = "/v1/pets",
     operation_id = "listPets",
     tag = "animals",
     params(ListPetsParameters, IfNoneMatchParameter),
@@ -33,7 +33,7 @@ pub(crate) async fn list_pets(
     known: IfNoneMatch,
     ListPetsQuery(request): ListPetsQuery,
 ) -> Result<Response, ApiError> {
-    let links = &app.interface.links;
+    let links = &app.links;
     let shared = app.storage.list_pets(request.clone()).await?;
     let next = shared.page.next_after.map(|after| links.next_page(&request, after));
     let (body, tag) = shared.rendered(|page| {
