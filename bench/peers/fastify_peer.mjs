@@ -14,7 +14,8 @@ async function serve() {
   const app = Fastify()
   const status = { type: 'string', enum: ['available', 'pending', 'sold'] }
   const newPet = { name: { type: 'string', minLength: 1, maxLength: 255 }, categoryId: { type: 'integer' }, status }
-  const pet = { type: 'object', properties: { id: { type: 'integer' }, ...newPet } }
+  const object = (properties, required = []) => ({ type: 'object', required, properties })
+  const pet = object({ id: { type: 'integer' }, ...newPet })
 
   app.addHook('onRequest', async (request, reply) => {
     if (request.headers.authorization !== `Bearer ${process.env.KEY}`) reply.code(401).send({ code: 'invalid_api_key' })
@@ -24,7 +25,7 @@ async function serve() {
 
   app.get('/v1/pets', {
     schema: {
-      querystring: { status, after: { type: 'integer', default: 0 }, limit: { type: 'integer', maximum: 100, default: 20 } },
+      querystring: object({ status, after: { type: 'integer', default: 0 }, limit: { type: 'integer', maximum: 100, default: 20 } }),
       response: { 200: { type: 'array', items: pet } },
     },
   }, async (request) => {
@@ -36,14 +37,14 @@ async function serve() {
   })
 
   app.get('/v1/pets/:id', {
-    schema: { params: { id: { type: 'integer' } }, response: { 200: pet } },
+    schema: { params: object({ id: { type: 'integer' } }), response: { 200: pet } },
   }, async (request, reply) => {
     const { rows } = await query('get', `SELECT ${COLUMNS} FROM pets WHERE id = $1`, [request.params.id])
     return rows[0] ?? reply.code(404).send({ code: 'pet_not_found' })
   })
 
   app.post('/v1/pets', {
-    schema: { body: { type: 'object', required: ['name', 'categoryId'], properties: newPet }, response: { 201: pet } },
+    schema: { body: object(newPet, ['name', 'categoryId']), response: { 201: pet } },
   }, async (request, reply) => {
     const { name, categoryId, status } = request.body
     const { rows } = await query('create', `INSERT INTO pets (name, category_id, status) VALUES ($1, $2, $3) RETURNING ${COLUMNS}`, [name, categoryId, status])

@@ -9,17 +9,19 @@
 //!   had come alone;
 //! - calls are taken in the order in which they arrived, each exactly once; one whose caller is gone by then
 //!   is left out;
-//! - a full queue refuses a call at once;
+//! - a full queue refuses a call at once, and a call that has waited too long is refused rather than begun;
 //! - every call ends: work that panics, or forgets a call, leaves its callers with [`CallError::Lost`], and
 //!   the worker goes on. Calls that wait when the [`Batcher`] is dropped are still worked on.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use thiserror::Error;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::Instant;
 
 /// What answers many calls at once.
 pub(super) trait Work: Send + Sync + 'static {
@@ -41,6 +43,8 @@ pub(super) struct Limits {
     pub(super) batch: usize,
     /// How many pieces of work go on at once.
     pub(super) workers: usize,
+    /// How long a call may wait before work on it begins.
+    pub(super) patience: Duration,
 }
 
 /// Why a call has no answer.
@@ -49,6 +53,9 @@ pub(super) enum CallError {
     /// Too many calls wait: nothing was begun.
     #[error("too many requests wait for the database")]
     Full,
+    /// It waited too long: nothing was begun.
+    #[error("the request waited too long for the database")]
+    Late,
     /// The work panicked, so what it did is unknown.
     #[error("the work on a batch of requests panicked")]
     Lost,
@@ -56,7 +63,8 @@ pub(super) enum CallError {
 
 struct Call<W: Work> {
     request: W::Request,
-    answer: oneshot::Sender<W::Answer>,
+    arrived: Instant,
+    answer: oneshot::Sender<Result<W::Answer, CallError>>,
 }
 
 /// Takes calls and hands them to its workers.
@@ -76,7 +84,7 @@ impl<W: Work> Batcher<W> {
         let (queue, waiting) = mpsc::channel(limits.waiting);
         let (work, waiting) = (Arc::new(work), Arc::new(Mutex::new(waiting)));
         for _ in 0..limits.workers {
-            tokio::spawn(keep_working(work.clone(), waiting.clone(), limits.batch));
+            tokio::spawn(keep_working(work.clone(), waiting.clone(), limits));
         }
         Self { queue }
     }
@@ -84,21 +92,28 @@ impl<W: Work> Batcher<W> {
     /// Waits for its turn and for the answer.
     pub(super) async fn call(&self, request: W::Request) -> Result<W::Answer, CallError> {
         let (answer, answered) = oneshot::channel();
-        self.queue.try_send(Call { request, answer }).map_err(|error| match error {
+        let call = Call { request, arrived: Instant::now(), answer };
+        self.queue.try_send(call).map_err(|error| match error {
             TrySendError::Full(_) => CallError::Full,
             TrySendError::Closed(_) => CallError::Lost,
         })?;
-        answered.await.map_err(|_| CallError::Lost)
+        answered.await.unwrap_or(Err(CallError::Lost))
     }
 }
 
-async fn keep_working<W: Work>(work: Arc<W>, waiting: Arc<Mutex<mpsc::Receiver<Call<W>>>>, batch: usize) {
-    let mut calls = Vec::with_capacity(batch);
+async fn keep_working<W: Work>(work: Arc<W>, waiting: Arc<Mutex<mpsc::Receiver<Call<W>>>>, limits: Limits) {
+    let mut calls = Vec::with_capacity(limits.batch);
     // One worker at a time waits for calls, and takes all that there are; the others work, or wait for it.
-    while waiting.lock().await.recv_many(&mut calls, batch).await > 0 {
-        calls.retain(|call| !call.answer.is_closed());
-        let (requests, answers): (Vec<_>, Vec<_>) =
-            calls.drain(..).map(|call| (call.request, call.answer)).unzip();
+    while waiting.lock().await.recv_many(&mut calls, limits.batch).await > 0 {
+        let (mut requests, mut answers) = (Vec::with_capacity(calls.len()), Vec::with_capacity(calls.len()));
+        for call in calls.drain(..).filter(|call| !call.answer.is_closed()) {
+            if call.arrived.elapsed() > limits.patience {
+                let _ = call.answer.send(Err(CallError::Late));
+            } else {
+                requests.push(call.request);
+                answers.push(call.answer);
+            }
+        }
         if requests.is_empty() {
             continue;
         }
@@ -106,7 +121,7 @@ async fn keep_working<W: Work>(work: Arc<W>, waiting: Arc<Mutex<mpsc::Receiver<C
         if let Ok(results) = AssertUnwindSafe(work.run(requests)).catch_unwind().await {
             for (caller, result) in answers.into_iter().zip(results) {
                 // A caller that is gone by now needs no answer.
-                let _ = caller.send(result);
+                let _ = caller.send(Ok(result));
             }
         }
     }
@@ -115,15 +130,14 @@ async fn keep_working<W: Work>(work: Arc<W>, waiting: Arc<Mutex<mpsc::Receiver<C
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex as StdMutex;
-    use std::time::Duration;
 
     use proptest::prelude::*;
     use tokio::task::JoinHandle;
-    use tokio::time::{Instant, sleep};
+    use tokio::time::sleep;
 
     use super::*;
 
-    const LIMITS: Limits = Limits { waiting: 1_000, batch: 8, workers: 2 };
+    const LIMITS: Limits = Limits { waiting: 1_000, batch: 8, workers: 2, patience: Duration::from_secs(1) };
 
     /// Doubles numbers, slowly, and remembers its batches. Panics on 13; forgets whatever comes after 14.
     #[derive(Clone, Default)]
@@ -224,7 +238,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_refuses_at_once() {
         let work = Doubling::taking(Duration::from_millis(10));
-        let batcher = Batcher::start(work, Limits { waiting: 3, batch: 8, workers: 1 });
+        let batcher = Batcher::start(work, Limits { waiting: 3, workers: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let waiting = call_all(&batcher, [1, 2, 3]);
@@ -235,6 +249,21 @@ mod tests {
         assert_eq!(answers(busy).await, [Ok(0)]);
         assert_eq!(answers(waiting).await, [Ok(2), Ok(4), Ok(6)]);
         assert_eq!(batcher.call(4).await, Ok(8), "and takes calls again afterwards");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_waited_too_long_is_refused_and_not_begun() {
+        let work = Doubling::taking(Duration::from_millis(1_500));
+        let batcher = Batcher::start(work.clone(), Limits { workers: 1, ..LIMITS });
+        let busy = call_all(&batcher, [0]);
+        sleep(Duration::from_millis(1)).await;
+        let too_early = call_all(&batcher, [1, 2]);
+        sleep(Duration::from_millis(800)).await;
+        let in_time = call_all(&batcher, [3]);
+        assert_eq!(answers(busy).await, [Ok(0)]);
+        assert_eq!(answers(too_early).await, [Err(CallError::Late), Err(CallError::Late)]);
+        assert_eq!(answers(in_time).await, [Ok(6)]);
+        assert_eq!(work.batches(), [[0], [3]]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -285,7 +314,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
                 let work = Doubling::taking(Duration::from_millis(2));
-                let batcher = Batcher::start(work.clone(), Limits { waiting: 1_000, batch, workers });
+                let batcher = Batcher::start(work.clone(), Limits { batch, workers, patience: Duration::MAX, ..LIMITS });
                 let mut calls = Vec::new();
                 for (number, pause) in numbers.iter().zip(pauses.iter().cycle()) {
                     calls.extend(call_all(&batcher, [*number]));

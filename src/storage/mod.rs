@@ -34,7 +34,7 @@ pub use pets::SharedPage;
 /// Every statement that serves requests, so that a test can look at the plan of each.
 pub const STATEMENTS: [&[&str]; 2] = [pets::STATEMENTS, api_keys::STATEMENTS];
 
-/// How long a request waits for one of the pool's connections.
+/// How long a request waits for its turn, and how long its work waits for one of the pool's connections.
 const POOL_WAIT: Duration = Duration::from_secs(1);
 /// How long opening a connection may take, authentication and the look at the schema included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

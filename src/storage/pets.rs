@@ -13,7 +13,7 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use super::batch::{Batcher, CallError, Limits, Work};
 use super::error::cause;
-use super::{Database, Storage, StorageError};
+use super::{Database, POOL_WAIT, Storage, StorageError};
 use crate::domain::page::{PetPage, PetPageRequest};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetStatus};
 
@@ -54,7 +54,7 @@ pub(super) const STATEMENTS: &[&str] =
     &[LIST, LIST_BY_STATUS, LIST_BY_ID, LIST_BY_ID_AND_STATUS, FIND, INSERT];
 
 /// How much may wait for each kind of work, and how it is taken.
-const LIMITS: Limits = Limits { waiting: 4_096, batch: 128, workers: 2 };
+const LIMITS: Limits = Limits { waiting: 4_096, batch: 128, workers: 2, patience: POOL_WAIT };
 
 /// The queues of requests on pets.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl Storage {
 impl From<CallError> for StorageError {
     fn from(error: CallError) -> Self {
         match error {
-            CallError::Full => Self::Unavailable(Arc::new(error)),
+            CallError::Full | CallError::Late => Self::Unavailable(Arc::new(error)),
             // Also right for a read, of which nothing depends on the outcome.
             CallError::Lost => Self::Unexpected(Arc::new(error)),
         }
