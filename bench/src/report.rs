@@ -43,7 +43,7 @@ impl Samples {
 /// A bar chart: a row a label, with the spread of the samples and a mark where the bar should at least end.
 pub(crate) fn chart(title: &str, rows: &[(&str, Samples, f64)]) -> String {
     let greatest = rows.iter().map(|(_, samples, bar)| samples.at(1.0).max(*bar)).fold(1.0, f64::max);
-    let scale = 420.0 / greatest;
+    let scale = 400.0 / greatest;
     let height = 60 + rows.len() * 34;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 {height}\" font-family=\"sans-serif\" \
@@ -54,17 +54,17 @@ pub(crate) fn chart(title: &str, rows: &[(&str, Samples, f64)]) -> String {
         let y = 46 + place * 34;
         let (median, least, most) =
             (samples.median() * scale, samples.at(0.0) * scale, samples.at(1.0) * scale);
-        let (bar_x, label_x) = (200.0 + bar * scale, 208.0 + most);
+        let (bar_x, label_x) = (232.0 + bar * scale, 240.0 + most);
         let _ = write!(
             svg,
             "<text x=\"16\" y=\"{}\">{label}</text>\n\
-             <rect x=\"200\" y=\"{y}\" width=\"{median:.1}\" height=\"20\" fill=\"#2f6f8f\"/>\n\
+             <rect x=\"232\" y=\"{y}\" width=\"{median:.1}\" height=\"20\" fill=\"#2f6f8f\"/>\n\
              <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{}\" y2=\"{}\" stroke=\"#1b2a33\" stroke-width=\"2\"/>\n\
              <line x1=\"{bar_x:.1}\" x2=\"{bar_x:.1}\" y1=\"{}\" y2=\"{}\" stroke=\"#c0392b\" stroke-width=\"2\" \
              stroke-dasharray=\"3 2\"/>\n<text x=\"{label_x:.1}\" y=\"{}\">{:.2}</text>\n",
             y + 15,
-            200.0 + least,
-            200.0 + most,
+            232.0 + least,
+            232.0 + most,
             y + 10,
             y + 10,
             y.saturating_sub(3),
