@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::Outcome;
 use crate::http::Connection;
 use crate::report::{Samples, chart};
-use crate::tools::{Server, database_url, output, pgbench, prepare, psql, wrk};
+use crate::tools::{Server, database_url, output, pgbench, prepare, psql, wrk, wrk_version};
 
 /// How long, how often and on how much to measure.
 #[derive(Args)]
@@ -146,7 +146,7 @@ impl Compare {
         let model = machine.lines().find_map(|line| line.strip_prefix("Model name:")).unwrap_or("?").trim();
         let cores = std::thread::available_parallelism()?;
         let server = psql(url, "SHOW server_version")?;
-        let wrk_version = "wrk 4.1.0";
+        let wrk_version = wrk_version()?;
         let mut tables = format!(
             "Measured on {cores} cores of {model}, which the load generator and the database shared; PostgreSQL {}, {wrk_version}; \
              {} pets; {} rounds of {} seconds. Each figure is a median, with the least and the greatest.\n\n\

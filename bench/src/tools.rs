@@ -174,3 +174,9 @@ pub(crate) fn wrk(
         report.lines().find_map(|line| line.strip_prefix("Requests/sec:")).ok_or("wrk said no rate")?;
     Ok(line.trim().parse()?)
 }
+
+/// Which wrk it is. (It exits with an error when asked.)
+pub(crate) fn wrk_version() -> Outcome<String> {
+    let said = String::from_utf8(Command::new("wrk").arg("-v").output()?.stdout)?;
+    Ok(said.split(" [").next().unwrap_or_default().to_owned())
+}
