@@ -13,7 +13,6 @@ use axum::response::{IntoResponse, Response};
 use moka::future::Cache;
 
 use super::error::ApiError;
-use super::observe::note_route;
 use crate::domain::api_key::{ApiKey, IssuedKey, KeyDigest, Scope};
 use crate::storage::{Storage, StorageError};
 
@@ -89,9 +88,11 @@ pub(crate) async fn require_scope(
     next: Next,
 ) -> Response {
     let caller = request.extensions().get::<Arc<IssuedKey>>();
-    if caller.is_some_and(|caller| caller.scopes.contains(&needed)) {
-        note_route(route, request, next).await
+    let mut response = if caller.is_some_and(|caller| caller.scopes.contains(&needed)) {
+        next.run(request).await
     } else {
         ApiError::InsufficientScope { needed }.into_response()
-    }
+    };
+    response.extensions_mut().insert(route);
+    response
 }
