@@ -147,6 +147,9 @@ async fn no_statement_scans_a_table() {
                 client.batch_execute(&format!("SET plan_cache_mode = {mode}")).await.unwrap();
                 let plan = plan(&client, statement, status).await;
                 assert!(!plan.contains("Seq Scan"), "{statement}\n{plan}");
+                // Looking for a status among all others would read the whole table for a rare one.
+                let filters = plan.contains("Filter: (status") && !statement.contains("ANY");
+                assert!(!filters, "{statement}\n{plan}");
                 // Sorting what the client sent is fine; sorting what is stored is not.
                 let sent = statement.contains("ANY") || statement.starts_with("INSERT");
                 assert!(sent || !plan.contains("Sort"), "{statement}\n{plan}");
