@@ -14,7 +14,7 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use super::batch::{Batcher, CallError, Limits, Work};
 use super::error::cause;
 use super::{Database, POOL_WAIT, Storage, StorageError};
-use crate::domain::page::{PetPage, PetPageRequest};
+use crate::domain::page::{PageLimit, PetPage, PetPageRequest};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetStatus};
 
 /// Pages of many requests: `$1` has where each begins, `$2` how many rows it wants. The longest page, and one
@@ -55,6 +55,10 @@ const INSERT: &str = "\
 
 pub(super) const STATEMENTS: &[&str] =
     &[LIST, LIST_BY_STATUS, LIST_BY_ID, LIST_BY_ID_AND_STATUS, FIND, INSERT];
+
+// The statements of lists have this number as text.
+const _: () =
+    assert!(PageLimit::MAX + 1 == 101, "LIST and LIST_BY_STATUS hold the longest page and one more");
 
 /// How much may wait for each kind of work, and how it is taken.
 const LIMITS: Limits = Limits { waiting: 4_096, batch: 128, workers: 2, patience: POOL_WAIT };
