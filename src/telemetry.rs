@@ -1,35 +1,55 @@
 //! Logs and metrics: where they go, and in which form.
 
+mod gathered;
+
+use std::cell::RefCell;
 use std::error::Error;
-use std::fmt::{self, Debug, Display, Write};
-use std::io::{IsTerminal, stderr};
+use std::fmt::{self, Debug};
+use std::io::{self, IsTerminal, stderr};
 use std::panic;
 use std::sync::OnceLock;
 
+use jiff::Timestamp;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use thiserror::Error;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::LogSettings;
+use gathered::Gathered;
+pub use gathered::LogGuard;
+
+/// Why there is no log.
+#[derive(Debug, Error)]
+pub enum LogError {
+    /// What is to be logged is not understood.
+    #[error(transparent)]
+    Filter(#[from] ParseError),
+    /// There is no thread for it.
+    #[error("no thread could be started for the log")]
+    Thread(#[from] io::Error),
+}
 
 /// Starts logging to standard error: coloured text if that is a terminal, JSON lines otherwise. A panic
 /// becomes a line of the log like any other error.
-pub fn start_logging(settings: &LogSettings) -> Result<(), ParseError> {
+pub fn start_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
     let filter = EnvFilter::try_new(&settings.log)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
-    if stderr().is_terminal() {
-        builder.init();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter);
+    let guard = if stderr().is_terminal() {
+        builder.with_writer(stderr).init();
+        LogGuard::none()
     } else {
-        builder.event_format(JsonLines).init();
-    }
+        let (gathered, guard) = Gathered::start(stderr())?;
+        builder.event_format(JsonLines).with_writer(gathered).init();
+        guard
+    };
     panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a bug: the program panicked")));
-    Ok(())
+    Ok(guard)
 }
 
 /// A line of JSON an event: time, level, message and fields, and the module that it came from.
@@ -52,7 +72,7 @@ where
         let metadata = event.metadata();
         let mut line = String::with_capacity(320);
         line.push_str("{\"timestamp\":\"");
-        SystemTime.format_time(&mut Writer::new(&mut line))?;
+        push_time(&mut line, Timestamp::now());
         line.push_str("\",\"level\":\"");
         line.push_str(metadata.level().as_str());
         line.push('"');
@@ -64,46 +84,61 @@ where
     }
 }
 
+/// Appends a time as RFC 3339 has it, to the microsecond.
+fn push_time(line: &mut String, now: Timestamp) {
+    thread_local! {
+        /// A second, and how it is written: many lines share one.
+        static SECOND: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
+    }
+    SECOND.with_borrow_mut(|(second, written)| {
+        if *second != now.as_second() {
+            (*second, *written) = (now.as_second(), now.strftime("%Y-%m-%dT%H:%M:%S.").to_string());
+        }
+        line.push_str(written);
+    });
+    let microseconds = 1_000_000 + now.subsec_microsecond();
+    line.push_str(&itoa::Buffer::new().format(microseconds)[1..]);
+    line.push('Z');
+}
+
 /// Writes the fields of an event as members of a JSON object that has some already.
 struct JsonFields<'a>(&'a mut String);
 
 impl JsonFields<'_> {
-    fn name(&mut self, field: &Field) {
+    fn plain(&mut self, field: &Field, value: &str) {
         self.0.push_str(",\"");
         self.0.push_str(field.name());
         self.0.push_str("\":");
-    }
-
-    fn plain(&mut self, field: &Field, value: impl Display) {
-        self.name(field);
-        // Writing to a String cannot fail.
-        let _ = write!(self.0, "{value}");
+        self.0.push_str(value);
     }
 }
 
 impl Visit for JsonFields<'_> {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.plain(field, value);
+        self.plain(field, itoa::Buffer::new().format(value));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.plain(field, value);
+        self.plain(field, itoa::Buffer::new().format(value));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.plain(field, value);
+        self.plain(field, if value { "true" } else { "false" });
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.name(field);
-        self.0.push('"');
-        for character in value.chars() {
-            match character {
-                '"' | '\\' => self.0.extend(['\\', character]),
-                control if control.is_control() => {
-                    self.0.extend(format!("\\u{:04x}", u32::from(control)).chars());
+        self.plain(field, "\"");
+        if value.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+            self.0.push_str(value);
+        } else {
+            for character in value.chars() {
+                match character {
+                    '"' | '\\' => self.0.extend(['\\', character]),
+                    control if control.is_control() => {
+                        self.0.extend(format!("\\u{:04x}", u32::from(control)).chars());
+                    }
+                    other => self.0.push(other),
                 }
-                other => self.0.push(other),
             }
         }
         self.0.push('"');
@@ -141,7 +176,6 @@ pub fn metrics() -> &'static PrometheusHandle {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::sync::{Arc, Mutex};
 
     use super::*;
@@ -156,6 +190,17 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    #[test]
+    fn a_time_is_written_to_the_microsecond() {
+        for text in
+            ["2026-11-15T03:15:32.000042Z", "2026-11-15T03:15:32.999999Z", "1970-01-01T00:00:00.000000Z"]
+        {
+            let mut line = String::new();
+            push_time(&mut line, text.parse().unwrap());
+            assert_eq!(line, text);
         }
     }
 

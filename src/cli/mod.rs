@@ -45,7 +45,7 @@ enum Command {
 impl Cli {
     /// Runs the command that was asked for.
     pub async fn run(self) -> Result<(), Failure> {
-        telemetry::start_logging(&self.log)?;
+        let _log = telemetry::start_logging(&self.log)?;
         match self.command {
             Command::Serve(serve) => serve.run().await,
             Command::Migrate(migrate) => migrate.run().await,
