@@ -37,9 +37,9 @@ contract: ## hold the running service against its own document
 openapi: ## write the interface document anew
 	cargo run --quiet --locked -- openapi > openapi.json
 
-# With the durability of a real shop.
-MEASURED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c max_connections=200' scripts/postgres with \
-  target/release/petstore-bench
+# With the durability of a real shop, and memory for its pets.
+MEASURED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c max_connections=200 -c shared_buffers=2GB' \
+  scripts/postgres with target/release/petstore-bench
 
 bench-tools:
 	scripts/install-tools bench

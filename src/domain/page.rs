@@ -60,6 +60,17 @@ pub struct PetPageRequest {
     pub limit: PageLimit,
 }
 
+impl PetPageRequest {
+    /// Whether the page may hold this pet: the list does, and the page does not begin after it.
+    #[must_use]
+    pub fn asks_for(&self, pet: &Pet) -> bool {
+        let PetFilter { status, ids } = &self.filter;
+        status.is_none_or(|status| pet.status == Some(status))
+            && ids.as_ref().is_none_or(|ids| ids.contains(&pet.id))
+            && self.after.is_none_or(|after| pet.id > after)
+    }
+}
+
 /// One page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PetPage {
@@ -70,7 +81,7 @@ pub struct PetPage {
 }
 
 impl PetPage {
-    /// Makes a page from the pets found when one more than the limit was looked for.
+    /// Makes a page from the pets found, by ascending id, when at least one more than the limit was looked for.
     #[must_use]
     pub fn from_one_too_many(mut pets: Vec<Pet>, limit: PageLimit) -> Self {
         let more = pets.len() > usize::from(limit.get());
@@ -104,6 +115,36 @@ mod tests {
         for bad in [i64::MIN, -1, 0, 101, 257, i64::MAX] {
             assert_eq!(PageLimit::try_from(bad), Err(PageLimitError), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_request_asks_for_pets_that_meet_every_condition() {
+        let pet = Pet { status: Some(PetStatus::Sold), ..pets(7).remove(6) };
+        let request = |status, ids: Option<&[i64]>, after: Option<i64>| PetPageRequest {
+            filter: PetFilter {
+                status,
+                ids: ids.map(|ids| ids.iter().map(|id| (*id).try_into().unwrap()).collect()),
+            },
+            after: after.map(|after| after.try_into().unwrap()),
+            limit: PageLimit::DEFAULT,
+        };
+        for met in [
+            request(None, None, None),
+            request(Some(PetStatus::Sold), None, None),
+            request(None, Some(&[1, 7]), None),
+            request(Some(PetStatus::Sold), Some(&[7]), Some(6)),
+        ] {
+            assert!(met.asks_for(&pet), "{met:?}");
+        }
+        for unmet in [
+            request(Some(PetStatus::Pending), None, None),
+            request(None, Some(&[1, 2]), None),
+            request(None, None, Some(7)),
+        ] {
+            assert!(!unmet.asks_for(&pet), "{unmet:?}");
+        }
+        let unset = Pet { status: None, ..pet };
+        assert!(!request(Some(PetStatus::Sold), None, None).asks_for(&unset));
     }
 
     #[test]

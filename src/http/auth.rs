@@ -3,14 +3,17 @@
 //! **Invariant:** a request passes only with a key that the database knew at most [`MAX_AGE`] ago. A
 //! malformed and an unknown key look alike from outside.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, Method, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use moka::future::Cache;
+use tower::{Layer, Service};
 
 use super::error::ApiError;
 use crate::domain::api_key::{ApiKey, IssuedKey, KeyDigest, Scope};
@@ -80,19 +83,62 @@ fn bearer(headers: &HeaderMap) -> Result<ApiKey, ApiError> {
     key.parse().map_err(|_| ApiError::InvalidApiKey)
 }
 
-/// Lets a request pass only if its key carries the scope that the operation declares; notes the route that it took.
-pub(crate) async fn require_scope(
-    State(needed): State<Scope>,
-    route: MatchedPath,
-    request: Request,
-    next: Next,
-) -> Response {
-    let caller = request.extensions().get::<Arc<IssuedKey>>();
-    let mut response = if caller.is_some_and(|caller| caller.scopes.contains(&needed)) {
-        next.run(request).await
-    } else {
-        ApiError::InsufficientScope { needed }.into_response()
-    };
-    response.extensions_mut().insert(route);
-    response
+/// Stands around the handler of a route: lets a request pass only if its key carries the scope that the route
+/// needs, if it needs one, and hands the route's pattern outward to the log.
+///
+/// A service of its own and not a function: this runs for every request, and `from_fn` copies the handler.
+#[derive(Clone)]
+pub(crate) struct Entrance {
+    pub(crate) needed: Option<Scope>,
+}
+
+impl<S> Layer<S> for Entrance {
+    type Service = Entered<S>;
+
+    fn layer(&self, handler: S) -> Entered<S> {
+        Entered { needed: self.needed, handler }
+    }
+}
+
+/// A handler behind its [`Entrance`].
+#[derive(Clone)]
+pub(crate) struct Entered<S> {
+    needed: Option<Scope>,
+    handler: S,
+}
+
+impl<S> Service<Request> for Entered<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.handler.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let route = request.extensions().get::<MatchedPath>().cloned();
+        let missing = self.needed.filter(|needed| {
+            let caller = request.extensions().get::<Arc<IssuedKey>>();
+            !caller.is_some_and(|caller| caller.scopes.contains(needed))
+        });
+        let answer = match missing {
+            None => Ok(self.handler.call(request)),
+            Some(needed) => Err(ApiError::InsufficientScope { needed }),
+        };
+        Box::pin(async move {
+            let mut response = match answer {
+                Ok(answer) => answer.await?,
+                Err(error) => error.into_response(),
+            };
+            if let Some(route) = route {
+                response.extensions_mut().insert(route);
+            }
+            Ok(response)
+        })
+    }
 }

@@ -20,6 +20,19 @@ pub(crate) fn render(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }
 
+/// Appends a text as JSON has it.
+pub(crate) fn write_string(json: &mut Vec<u8>, text: &str) {
+    let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+    if text.bytes().all(plain) {
+        json.push(b'"');
+        json.extend_from_slice(text.as_bytes());
+        json.push(b'"');
+    } else {
+        // Writing a text to memory cannot fail.
+        let _ = serde_json::to_writer(json, text);
+    }
+}
+
 /// The members of a JSON object, none of them twice, their values not yet looked into.
 pub(crate) struct Members<'a>(Vec<(String, &'a RawValue)>);
 

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::MatchedPath;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
 
@@ -33,27 +32,20 @@ impl Visit {
     /// The line has the route's pattern, not the path or query as sent: a client may have put a secret there.
     pub(crate) fn end(self, mut response: Response) -> Response {
         complete(response.headers_mut(), self.request_id.clone());
-        let Self { method, .. } = &self;
+        let method = self.method.as_str();
         let status = response.status().as_u16();
         let route = response.extensions().get::<MatchedPath>().map_or("-", MatchedPath::as_str);
         let request_id = self.request_id.to_str().unwrap_or("-");
         let microseconds = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let key = response.extensions().get::<Arc<IssuedKey>>().map(|caller| caller.id.0);
         match response.extensions().get::<Cause>() {
-            None => tracing::info!(request_id, %method, route, status, key, microseconds, "request"),
+            None => tracing::info!(request_id, method, route, status, key, microseconds, "request"),
             Some(Cause(cause)) => {
-                tracing::error!(request_id, %method, route, status, key, microseconds, cause, "request");
+                tracing::error!(request_id, method, route, status, key, microseconds, cause, "request");
             }
         }
         response
     }
-}
-
-/// Hands the pattern of the route that a request took outward to the log.
-pub(crate) async fn note_route(route: MatchedPath, request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    response.extensions_mut().insert(route);
-    response
 }
 
 fn complete(headers: &mut HeaderMap, request_id: HeaderValue) {

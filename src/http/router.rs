@@ -3,18 +3,16 @@
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
-use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
-use super::auth::require_scope;
+use super::auth::Entrance;
 use super::cors::Origins;
 use super::error::ApiError;
 use super::front::Front;
-use super::observe::note_route;
 use super::{AppState, admin, docs, pets};
 use crate::config::InterfaceSettings;
 use crate::domain::api_key::Scope;
@@ -36,27 +34,27 @@ fn operation(
     (schemas, mut paths, handler): UtoipaMethodRouter<AppState>,
 ) -> UtoipaMethodRouter<AppState> {
     docs::describe(&mut paths, scope, errors);
-    (schemas, paths, handler).map(|handler| handler.route_layer(from_fn_with_state(scope, require_scope)))
+    (schemas, paths, handler).map(|handler| handler.route_layer(Entrance { needed: Some(scope) }))
 }
 
 /// Everything that the public listener serves.
 pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Front {
     let (operations, _) = operations();
-    let routes = operations.route("/openapi.json", noted(get(docs::openapi_json)));
+    let routes = operations.route("/openapi.json", without_scope(get(docs::openapi_json)));
     Front::guarded(with_fallbacks(routes, app.clone()), app, Origins::new(&settings.cors_origins))
 }
 
 /// Everything that the private listener serves.
 pub fn admin_routes(app: AppState) -> Front {
     let routes = Router::new()
-        .route("/livez", noted(get(admin::livez)))
-        .route("/readyz", noted(get(admin::readyz)))
-        .route("/metrics", noted(get(admin::metrics)));
+        .route("/livez", without_scope(get(admin::livez)))
+        .route("/readyz", without_scope(get(admin::readyz)))
+        .route("/metrics", without_scope(get(admin::metrics)));
     Front::open(with_fallbacks(routes, app))
 }
 
-fn noted(handler: MethodRouter<AppState>) -> MethodRouter<AppState> {
-    handler.route_layer(from_fn(note_route))
+fn without_scope(handler: MethodRouter<AppState>) -> MethodRouter<AppState> {
+    handler.route_layer(Entrance { needed: None })
 }
 
 /// Answers what no route does: `OPTIONS`, another method, another path.

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::{join, join_all};
+use futures_util::future::join3;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
@@ -35,14 +35,6 @@ const LIST_BY_STATUS: &str = "\
       WHERE (status, id) > (wanted.wanted_status, wanted.after) AND status <= wanted.wanted_status \
       ORDER BY status, id LIMIT 101) AS longest LIMIT wanted.size) AS page";
 
-const LIST_BY_ID: &str = "\
-    SELECT id, name, category_id, status FROM pets \
-    WHERE id = ANY ($3) AND id > $1 ORDER BY id LIMIT $2";
-
-const LIST_BY_ID_AND_STATUS: &str = "\
-    SELECT id, name, category_id, status FROM pets \
-    WHERE id = ANY ($3) AND status = $4 AND id > $1 ORDER BY id LIMIT $2";
-
 const FIND: &str = "SELECT id, name, category_id, status FROM pets WHERE id = ANY ($1)";
 
 /// Rows are inserted, and their ids returned, in the order of the arrays.
@@ -53,8 +45,7 @@ const INSERT: &str = "\
       WITH ORDINALITY AS new (name, category_id, status, place) ORDER BY place \
     RETURNING id";
 
-pub(super) const STATEMENTS: &[&str] =
-    &[LIST, LIST_BY_STATUS, LIST_BY_ID, LIST_BY_ID_AND_STATUS, FIND, INSERT];
+pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, FIND, INSERT];
 
 // The statements of lists have this number as text.
 const _: () =
@@ -148,24 +139,26 @@ impl Work for List {
 
 impl List {
     /// The pages of distinct requests: one statement for all without a filter, one for all by status, and
-    /// one for each by id, which are few.
+    /// one for all by id.
     async fn pages(&self, requests: &[&PetPageRequest]) -> Vec<Result<Arc<SharedPage>, StorageError>> {
         let (by_id, others): (Vec<usize>, Vec<usize>) =
             (0..requests.len()).partition(|place| requests[*place].filter.ids.is_some());
         let (by_status, plain): (Vec<usize>, Vec<usize>) =
             others.into_iter().partition(|place| requests[*place].filter.status.is_some());
         let pick = |places: &[usize]| places.iter().map(|place| requests[*place]).collect::<Vec<_>>();
-        let (plain_requests, by_status_requests) = (pick(&plain), pick(&by_status));
-        let (merged, single) = join(
-            join(self.merged(&plain_requests, false), self.merged(&by_status_requests, true)),
-            join_all(by_id.iter().map(|place| self.by_id(requests[*place]))),
+        let (plain_requests, by_status_requests, by_id_requests) =
+            (pick(&plain), pick(&by_status), pick(&by_id));
+        let (plain_pages, by_status_pages, by_id_pages) = join3(
+            self.merged(&plain_requests, false),
+            self.merged(&by_status_requests, true),
+            self.by_id(&by_id_requests),
         )
         .await;
         let mut pages: Vec<_> = plain
             .into_iter()
-            .zip(merged.0)
-            .chain(by_status.into_iter().zip(merged.1))
-            .chain(by_id.into_iter().zip(single))
+            .zip(plain_pages)
+            .chain(by_status.into_iter().zip(by_status_pages))
+            .chain(by_id.into_iter().zip(by_id_pages))
             .collect();
         pages.sort_unstable_by_key(|(place, _)| *place);
         let share = |page| Arc::new(SharedPage { page, rendered: OnceLock::new() });
@@ -195,16 +188,25 @@ impl List {
         }
     }
 
-    async fn by_id(&self, request: &PetPageRequest) -> Result<PetPage, StorageError> {
-        let (after, size) = (begins_after(request), one_too_many(request));
-        let ids: Vec<i64> = request.filter.ids.iter().flatten().copied().map(PetId::get).collect();
-        let rows = match request.filter.status {
-            None => self.0.read(LIST_BY_ID, &[&after, &size, &ids]).await?,
-            Some(status) => self.0.read(LIST_BY_ID_AND_STATUS, &[&after, &size, &ids, &status]).await?,
-        };
-        let pets = rows.iter().map(pet).collect::<Result<_, _>>()?;
-        Ok(PetPage::from_one_too_many(pets, request.limit))
+    /// Finds whatever any of the requests names, and gives each what it asks for.
+    async fn by_id(&self, requests: &[&PetPageRequest]) -> Vec<Result<PetPage, StorageError>> {
+        if requests.is_empty() {
+            return Vec::new();
+        }
+        let named = requests.iter().flat_map(|request| request.filter.ids.iter().flatten().copied());
+        match find(&self.0, named).await {
+            Ok(found) => requests.iter().map(|request| Ok(page_of_found(request, &found))).collect(),
+            Err(error) => vec![Err(error); requests.len()],
+        }
     }
+}
+
+fn page_of_found(request: &PetPageRequest, found: &HashMap<PetId, Pet>) -> PetPage {
+    let mut ids = request.filter.ids.clone().unwrap_or_default();
+    ids.sort_unstable();
+    ids.dedup();
+    let pets = ids.iter().filter_map(|id| found.get(id)).filter(|pet| request.asks_for(pet));
+    PetPage::from_one_too_many(pets.cloned().collect(), request.limit)
 }
 
 fn begins_after(request: &PetPageRequest) -> i64 {
@@ -240,17 +242,23 @@ impl Work for Find {
     type Answer = Result<Option<Pet>, StorageError>;
 
     async fn run(&self, ids: Vec<PetId>) -> Vec<Self::Answer> {
-        let numbers: Vec<i64> = ids.iter().copied().map(PetId::get).collect();
-        let rows = self.0.read(FIND, &[&numbers]).await;
-        let found = rows.and_then(|rows| rows.iter().map(pet).collect::<Result<Vec<Pet>, _>>());
-        match found {
-            Ok(found) => {
-                let found: HashMap<PetId, Pet> = found.into_iter().map(|pet| (pet.id, pet)).collect();
-                ids.iter().map(|id| Ok(found.get(id).cloned())).collect()
-            }
+        match find(&self.0, ids.iter().copied()).await {
+            Ok(found) => ids.iter().map(|id| Ok(found.get(id).cloned())).collect(),
             Err(error) => vec![Err(error); ids.len()],
         }
     }
+}
+
+/// Those of the pets named that there are. One may be named many times.
+async fn find(
+    database: &Database,
+    ids: impl Iterator<Item = PetId>,
+) -> Result<HashMap<PetId, Pet>, StorageError> {
+    let mut numbers: Vec<i64> = ids.map(PetId::get).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let rows = database.read(FIND, &[&numbers]).await?;
+    rows.iter().map(|row| pet(row).map(|pet| (pet.id, pet))).collect()
 }
 
 struct Insert(Database);

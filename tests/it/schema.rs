@@ -140,7 +140,7 @@ async fn no_statement_scans_a_table() {
         ANALYZE";
     client.batch_execute(fill).await.unwrap();
     let statements: Vec<&str> = STATEMENTS.concat();
-    assert!(statements.len() >= 8);
+    assert!(statements.len() >= 6);
     for statement in statements {
         for status in ["available", "pending", "sold"] {
             for mode in ["force_generic_plan", "force_custom_plan"] {
@@ -148,10 +148,9 @@ async fn no_statement_scans_a_table() {
                 let plan = plan(&client, statement, status).await;
                 assert!(!plan.contains("Seq Scan"), "{statement}\n{plan}");
                 // Looking for a status among all others would read the whole table for a rare one.
-                let filters = plan.contains("Filter: (status") && !statement.contains("ANY");
-                assert!(!filters, "{statement}\n{plan}");
+                assert!(!plan.contains("Filter: (status"), "{statement}\n{plan}");
                 // Sorting what the client sent is fine; sorting what is stored is not.
-                let sent = statement.contains("ANY") || statement.starts_with("INSERT");
+                let sent = statement.starts_with("INSERT");
                 assert!(sent || !plan.contains("Sort"), "{statement}\n{plan}");
             }
         }

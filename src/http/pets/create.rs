@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::wire::{NewPetBody, PetBody};
+use super::wire::{NewPetBody, PetBody, render_pet};
 use crate::domain::pet::NewPet;
 use crate::http::AppState;
 use crate::http::error::ApiError;
@@ -35,7 +35,7 @@ pub(crate) async fn create_pet(
     let location = app.links.pet(pet.id);
     let headers =
         [(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)), (header::LOCATION, location)];
-    Ok((StatusCode::CREATED, headers, json::render(&PetBody::from(&pet))).into_response())
+    Ok((StatusCode::CREATED, headers, render_pet(&pet)).into_response())
 }
 
 /// What can go wrong here, besides what can go wrong everywhere.

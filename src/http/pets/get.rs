@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use jiff::civil::{Date, date};
 use jiff::tz::TimeZone;
 
-use super::wire::PetBody;
+use super::wire::{PetBody, render_pet};
 use crate::config::GET_PET_REMOVAL;
 use crate::domain::api_key::IssuedKey;
 use crate::domain::pet::PetId;
@@ -18,7 +18,6 @@ use crate::http::AppState;
 use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extract::{NoQuery, PetIdInPath};
-use crate::http::json;
 
 /// The day on which getPet was declared deprecated: the release of 1.0.0.
 const DEPRECATED_ON: Date = date(2026, 11, 15);
@@ -69,7 +68,7 @@ pub(crate) async fn get_pet(
 
 async fn fetch(app: &AppState, known: &IfNoneMatch, id: PetId) -> Result<Response, ApiError> {
     let pet = app.storage.find_pet(id).await?.ok_or(ApiError::PetNotFound)?;
-    let (body, tag) = with_tag(json::render(&PetBody::from(&pet)), None);
+    let (body, tag) = with_tag(render_pet(&pet), None);
     Ok(known.answer(body, tag, None))
 }
 

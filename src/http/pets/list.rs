@@ -3,11 +3,10 @@
 use axum::extract::State;
 use axum::response::Response;
 
-use super::wire::{ListPetsParameters, ListPetsQuery, PetBody};
+use super::wire::{ListPetsParameters, ListPetsQuery, PetBody, render_pets};
 use crate::http::AppState;
 use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
-use crate::http::json;
 
 /// List all animals
 ///
@@ -36,10 +35,7 @@ pub(crate) async fn list_pets(
     let links = &app.links;
     let shared = app.storage.list_pets(request.clone()).await?;
     let next = shared.page.next_after.map(|after| links.next_page(&request, after));
-    let (body, tag) = shared.rendered(|page| {
-        let pets: Vec<PetBody<'_>> = page.pets.iter().map(Into::into).collect();
-        with_tag(json::render(&pets), next.as_ref())
-    });
+    let (body, tag) = shared.rendered(|page| with_tag(render_pets(&page.pets), next.as_ref()));
     Ok(known.answer(body, tag, next))
 }
 
