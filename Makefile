@@ -5,12 +5,12 @@ PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 
 .PHONY: help ci tools bench-tools fmt fmt-check lint deny test contract openapi run \
-  bench bench-smoke bench-growth bench-stale
+  bench bench-smoke bench-growth bench-stale bench-protect
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test contract ## every check
+ci: fmt-check lint deny test contract bench-smoke ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -56,6 +56,9 @@ bench-growth: bench-tools ## the same figures with 10,000 and with 10,000,000 pe
 
 bench-stale: bench-tools ## look for stale answers on two nodes
 	$(MEASURED) stale
+
+bench-protect: bench-tools ## how keys and limits hold on two nodes under load
+	$(MEASURED) protect
 
 run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
 	cargo build --locked

@@ -4,12 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 
 use thiserror::Error;
-use tokio::join;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::{join, select};
 
 use crate::config::ServeSettings;
-use crate::http::{AppState, Clock, admin_routes, public_routes, serve};
+use crate::http::{AppState, Clock, Gate, admin_routes, public_routes, serve};
 use crate::storage::{DatabaseUrlError, Storage, StorageError};
 use crate::telemetry;
 
@@ -56,7 +56,7 @@ impl App {
         }
         let public = listen(settings.listen).await?;
         let admin = listen(settings.admin_listen).await?;
-        let state = AppState::new(storage, clock, &settings.interface, &settings.timeouts);
+        let state = AppState::new(storage, clock, &settings.interface, &settings.timeouts, &settings.limits);
         Ok(Self { settings, state, public, admin })
     }
 
@@ -76,21 +76,30 @@ impl App {
             tracing::info!(%public, %admin, "listening");
         }
         let timeouts = &self.settings.timeouts;
-        let front = public_routes(self.state.clone(), &self.settings.interface);
+        let limits = &self.settings.limits;
+        let front = public_routes(self.state.clone(), &self.settings.interface, limits);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
             // An error means that the sender is gone, which is as good a reason to stop.
             let _ = stopped.wait_for(|stopped| *stopped).await;
         };
-        join!(
-            async {
-                shutdown.await;
-                tracing::info!("stopping: requests under way are finished first");
-                stop.send_replace(true);
-            },
-            serve(self.public, front, timeouts, until_stopped(stopped.clone())),
-            serve(self.admin, admin_routes(self.state), timeouts, until_stopped(stopped)),
-        );
+        let admin = admin_routes(self.state.clone());
+        let serving = async {
+            join!(
+                async {
+                    shutdown.await;
+                    tracing::info!("stopping: requests under way are finished first");
+                    stop.send_replace(true);
+                },
+                serve(self.public, front, timeouts, Some(Gate::new(limits)), until_stopped(stopped.clone())),
+                serve(self.admin, admin, timeouts, None, until_stopped(stopped)),
+            );
+        };
+        select! {
+            () = serving => {}
+            () = self.state.look_after_keys() => {}
+        }
+        self.state.write_down_key_uses().await;
         tracing::info!("stopped");
     }
 }

@@ -3,13 +3,16 @@
 //! **Invariant:** the only reader of the environment.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use ipnet::IpNet;
 use jiff::SignedDuration;
 use jiff::civil::{Date, date};
+
+use crate::domain::rate_limit::RateLimit;
 
 /// The day on which getPet is to be removed, as announced with version 1.0.0.
 pub const GET_PET_REMOVAL: Date = date(2030, 12, 5);
@@ -68,6 +71,10 @@ pub struct ServeSettings {
     /// How long clients may take.
     #[command(flatten)]
     pub timeouts: TimeoutSettings,
+
+    /// How much clients may ask.
+    #[command(flatten)]
+    pub limits: LimitSettings,
 }
 
 /// What an operator may change of the interface as clients see it.
@@ -113,6 +120,50 @@ pub struct TimeoutSettings {
     #[arg(long, env = "PETSTORE_DRAIN_TIMEOUT", default_value = "10s", value_name = "TIME",
         value_parser = positive_duration)]
     pub drain_timeout: Duration,
+}
+
+/// How much clients may ask of this node.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitSettings {
+    /// How often each key without a limit of its own may ask of this node: so many requests a second, minute or
+    /// hour, such as `100/s`, `600/m` or `10000/h`. As often as it likes without it.
+    #[arg(long, env = "PETSTORE_DEFAULT_RATE_LIMIT", value_name = "LIMIT")]
+    pub default_rate_limit: Option<RateLimit>,
+
+    /// The most requests under way at once. Another is answered with 503 at once.
+    #[arg(long, env = "PETSTORE_MAX_REQUESTS", default_value_t = 2_000, value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    pub max_requests: u32,
+
+    /// The most connections of clients at once. Another is answered with 503 and closed.
+    #[arg(long, env = "PETSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    pub max_connections: u32,
+
+    /// The most of them from one address (for IPv6, from one network of 64 bits).
+    #[arg(long, env = "PETSTORE_MAX_CONNECTIONS_PER_ADDRESS", default_value_t = 1_000, value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections_per_address: u32,
+
+    /// An address or network of balancers and proxies, such as `10.0.0.0/24`, whose connections are those of many
+    /// clients and not bound by address; repeatable, or separated by commas.
+    #[arg(long = "trusted-proxy", env = "PETSTORE_TRUSTED_PROXIES", value_delimiter = ',', value_name = "NETWORK",
+        default_value = "127.0.0.0/8,::1", value_parser = network)]
+    pub trusted_proxies: Vec<IpNet>,
+}
+
+#[cfg(test)]
+impl Default for LimitSettings {
+    /// What they are without any flag.
+    fn default() -> Self {
+        #[derive(clap::Parser)]
+        struct NoFlags {
+            #[command(flatten)]
+            limits: LimitSettings,
+        }
+        <NoFlags as clap::Parser>::parse_from(["petstore"]).limits
+    }
 }
 
 /// Settings of every command.
@@ -202,6 +253,13 @@ fn postponed_removal(text: &str) -> Result<Date, String> {
         return Err(format!("must not be before the announced day, {GET_PET_REMOVAL}"));
     }
     Ok(day)
+}
+
+/// A network, or an address as a network of itself.
+fn network(text: &str) -> Result<IpNet, &'static str> {
+    text.parse()
+        .or_else(|_| text.parse().map(|address: IpAddr| address.into()))
+        .map_err(|_| "must be an address such as 10.0.0.1, or a network such as 10.0.0.0/24")
 }
 
 fn positive_duration(text: &str) -> Result<Duration, &'static str> {

@@ -10,7 +10,8 @@ use crate::Outcome;
 /// A connection that is kept.
 pub(crate) struct Connection {
     socket: TcpStream,
-    key: String,
+    /// The key that requests are sent with.
+    pub(crate) key: String,
     buffer: Vec<u8>,
 }
 

@@ -8,6 +8,7 @@
 mod compare;
 mod growth;
 mod http;
+mod protect;
 mod report;
 mod stale;
 mod tools;
@@ -29,10 +30,12 @@ struct Cli {
 enum Command {
     /// The service against pgbench and against peers; writes docs/performance.md.
     Compare(compare::Compare),
-    /// A short comparison that fails when a ratio falls below 60 % of its bar.
+    /// A short comparison that fails when a ratio falls below 60 % of what docs/performance.md has.
     Smoke,
     /// The same figures with few and with many pets.
     Growth(growth::Growth),
+    /// What keys and limits promise.
+    Protect(protect::Protect),
     /// Looks for stale answers on two nodes.
     Stale(stale::Stale),
 }
@@ -43,6 +46,7 @@ async fn main() -> Outcome {
         Command::Compare(compare) => compare.run().await,
         Command::Smoke => compare::smoke(),
         Command::Growth(growth) => growth.run(),
+        Command::Protect(protect) => protect.run().await,
         Command::Stale(stale) => stale.run().await,
     }
 }

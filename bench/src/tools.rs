@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::Outcome;
 
 /// The service as it is released.
-const PETSTORE: &str = "target/release/petstore";
+pub(crate) const PETSTORE: &str = "target/release/petstore";
 
 /// The address of the database to measure on.
 pub(crate) fn database_url() -> Outcome<String> {

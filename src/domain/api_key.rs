@@ -1,4 +1,4 @@
-//! The API key: its form, its digest, and what it allows.
+//! The API key itself: its form and its digest.
 
 use std::fmt;
 use std::str::FromStr;
@@ -98,91 +98,19 @@ impl KeyDigest {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
-}
 
-/// Identifier of a key, safe to show and to log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyId(pub i64);
-
-/// What a key was issued for: 1 to 100 characters, not blank, no control characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyName(String);
-
-impl KeyName {
-    /// The name as given.
+    /// Reads it back from hexadecimal digits.
     #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// The text is not a key's name.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("a key's name has 1 to 100 characters, is not blank and has no control characters")]
-pub struct KeyNameError;
-
-impl FromStr for KeyName {
-    type Err = KeyNameError;
-
-    fn from_str(name: &str) -> Result<Self, KeyNameError> {
-        let blank = name.chars().all(char::is_whitespace);
-        if blank || name.chars().count() > 100 || name.chars().any(char::is_control) {
-            Err(KeyNameError)
-        } else {
-            Ok(Self(name.to_owned()))
+    pub fn from_hex(digits: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        if digits.len() != 2 * bytes.len() || !digits.is_ascii() {
+            return None;
         }
-    }
-}
-
-/// One right that a key can carry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// List and fetch pets.
-    PetsRead,
-    /// Add pets.
-    PetsWrite,
-    /// List and fetch orders.
-    OrdersRead,
-    /// Place orders.
-    OrdersWrite,
-}
-
-impl Scope {
-    /// Every scope: what a key carries unless told otherwise.
-    pub const ALL: [Self; 4] = [Self::PetsRead, Self::PetsWrite, Self::OrdersRead, Self::OrdersWrite];
-
-    /// The word for this scope.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::PetsRead => "pets:read",
-            Self::PetsWrite => "pets:write",
-            Self::OrdersRead => "orders:read",
-            Self::OrdersWrite => "orders:write",
+        for (place, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&digits[2 * place..2 * place + 2], 16).ok()?;
         }
+        Some(Self(bytes))
     }
-}
-
-/// The text is not the word for a scope.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("a scope is one of `pets:read`, `pets:write`, `orders:read`, `orders:write`")]
-pub struct ScopeError;
-
-impl FromStr for Scope {
-    type Err = ScopeError;
-
-    fn from_str(word: &str) -> Result<Self, ScopeError> {
-        Self::ALL.into_iter().find(|scope| scope.as_str() == word).ok_or(ScopeError)
-    }
-}
-
-/// A key that is known and in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IssuedKey {
-    /// Its identifier.
-    pub id: KeyId,
-    /// What it may do.
-    pub scopes: Vec<Scope>,
 }
 
 #[cfg(test)]
@@ -242,18 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_has_exactly_one_word() {
-        for scope in Scope::ALL {
-            assert_eq!(scope.as_str().parse(), Ok(scope));
-        }
-        assert_eq!("pets".parse::<Scope>(), Err(ScopeError));
-    }
-
-    #[test]
-    fn a_key_name_is_neither_blank_nor_too_long() {
-        assert!("shop".parse::<KeyName>().is_ok());
-        for name in ["", " ", "a\nb", &"x".repeat(101)] {
-            assert_eq!(name.parse::<KeyName>(), Err(KeyNameError), "{name:?}");
+    fn a_digest_is_read_back_from_hexadecimal_digits() {
+        let digest = key().digest();
+        let digits = digest.0.map(|byte| format!("{byte:02x}")).concat();
+        assert_eq!(KeyDigest::from_hex(&digits), Some(digest));
+        for bad in ["", "00", &"g".repeat(64), &"é".repeat(32), &digits[1..]] {
+            assert_eq!(KeyDigest::from_hex(bad), None, "{bad}");
         }
     }
 }

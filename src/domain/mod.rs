@@ -4,5 +4,7 @@
 //! A value of these types is valid, because its only constructor checks it.
 
 pub mod api_key;
+pub mod key_record;
 pub mod page;
 pub mod pet;
+pub mod rate_limit;

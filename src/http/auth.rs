@@ -1,62 +1,21 @@
-//! Who is calling: API keys in the `Authorization` header, and what each may do.
+//! API keys in the `Authorization` header, and what each may do.
 //!
-//! **Invariant:** a request passes only with a key that the database knew at most [`MAX_AGE`] ago. A
-//! malformed and an unknown key look alike from outside.
+//! **Invariant:** a malformed, an unknown, an expired and a revoked key look alike from outside.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse, Response};
-use moka::future::Cache;
 use tower::{Layer, Service};
 
 use super::error::ApiError;
-use crate::domain::api_key::{ApiKey, IssuedKey, KeyDigest, Scope};
-use crate::storage::{Storage, StorageError};
-
-/// How long a key is believed without another look at the database.
-const MAX_AGE: Duration = Duration::from_secs(4);
-/// How many keys are remembered. Beyond it the least used are looked up again.
-const MAX_KEYS: u64 = 10_000;
-
-/// Keys that were lately found in the database. Requests that need the same key at once share one look-up.
-#[derive(Clone)]
-pub(crate) struct KeyRing {
-    storage: Storage,
-    known: Cache<KeyDigest, Arc<IssuedKey>>,
-}
-
-enum Miss {
-    Unknown,
-    Failed(StorageError),
-}
-
-impl KeyRing {
-    pub(crate) fn new(storage: Storage) -> Self {
-        Self { storage, known: Cache::builder().max_capacity(MAX_KEYS).time_to_live(MAX_AGE).build() }
-    }
-
-    /// The key as it was issued; an error if it was not.
-    pub(crate) async fn find(&self, key: &ApiKey) -> Result<Arc<IssuedKey>, ApiError> {
-        let digest = key.digest();
-        let look_up = async {
-            match self.storage.find_api_key(&digest).await {
-                Ok(Some(key)) => Ok(Arc::new(key)),
-                Ok(None) => Err(Miss::Unknown),
-                Err(error) => Err(Miss::Failed(error)),
-            }
-        };
-        self.known.try_get_with(digest, look_up).await.map_err(|miss| match &*miss {
-            Miss::Unknown => ApiError::InvalidApiKey,
-            Miss::Failed(error) => error.into(),
-        })
-    }
-}
+use super::keys::Caller;
+use crate::domain::api_key::ApiKey;
+use crate::domain::key_record::Scope;
 
 /// The key of a request that needs one: everything under `/v1` does, but for `OPTIONS`.
 pub(crate) fn key_of(request: &Request) -> Result<Option<ApiKey>, ApiError> {
@@ -123,8 +82,8 @@ where
     fn call(&mut self, request: Request) -> Self::Future {
         let route = request.extensions().get::<MatchedPath>().cloned();
         let missing = self.needed.filter(|needed| {
-            let caller = request.extensions().get::<Arc<IssuedKey>>();
-            !caller.is_some_and(|caller| caller.scopes.contains(needed))
+            let caller = request.extensions().get::<Arc<Caller>>();
+            !caller.is_some_and(|caller| caller.key.scopes.contains(needed))
         });
         let answer = match missing {
             None => Ok(self.handler.call(request)),

@@ -11,7 +11,8 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST");
 const REQUEST_HEADERS: HeaderValue =
     HeaderValue::from_static("Authorization, Content-Type, If-None-Match, X-Request-Id");
 const ANSWER_HEADERS: HeaderValue = HeaderValue::from_static(
-    "Allow, Deprecation, ETag, Link, Location, Retry-After, Sunset, WWW-Authenticate, X-Request-Id",
+    "Allow, Deprecation, ETag, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, \
+     X-Request-Id",
 );
 /// How many seconds a browser may remember what it was told.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");

@@ -22,7 +22,8 @@ use super::error::{ApiError, ErrorBody};
 use super::extract::NoQuery;
 use super::{AppState, json, router};
 use crate::config::{GET_PET_REMOVAL, InterfaceSettings};
-use crate::domain::api_key::Scope;
+use crate::domain::key_record::Scope;
+use crate::domain::rate_limit::RateLimit;
 
 const BEARER: &str = "bearer";
 
@@ -65,16 +66,31 @@ pub(super) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError])
         for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
             add_error(operation, error);
         }
-        for answer in operation.responses.responses.values_mut() {
+        for (status, answer) in &mut operation.responses.responses {
             if let RefOr::T(answer) = answer {
                 add_header(answer, "X-Request-Id", "Names this request in the service's log.");
+                // Refused before it is known whose limit it would be.
+                if !["401", "414", "431"].contains(&status.as_str()) {
+                    add_header(
+                        answer,
+                        "RateLimit-Policy",
+                        "The key's limit, if any: `q` requests in `w` seconds.",
+                    );
+                    add_header(
+                        answer,
+                        "RateLimit",
+                        "What is left of it: `r` requests; all again in `t` seconds.",
+                    );
+                }
             }
         }
     }
 }
 
-fn errors_of_every_operation(scope: Scope) -> [ApiError; 8] {
-    [
+fn errors_of_every_operation(scope: Scope) -> Vec<ApiError> {
+    let limit = RateLimit::new(100, 1).ok();
+    let rate_limited = limit.map(|limit| ApiError::RateLimited { limit, seconds: 1 });
+    let others = [
         ApiError::InvalidHeader { problem: "The request must have exactly one `Host` header" },
         ApiError::MissingApiKey,
         ApiError::InvalidApiKey,
@@ -83,7 +99,8 @@ fn errors_of_every_operation(scope: Scope) -> [ApiError; 8] {
         ApiError::HeadersTooLarge,
         ApiError::Internal { cause: String::new() },
         ApiError::Unavailable { cause: String::new() },
-    ]
+    ];
+    others.into_iter().chain(rate_limited).collect()
 }
 
 /// Adds an error as one more example of its status.
@@ -112,7 +129,7 @@ fn error_answer(status: StatusCode) -> Answer {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             add_header(&mut answer, "WWW-Authenticate", "What a key must have (RFC 6750).");
         }
-        StatusCode::SERVICE_UNAVAILABLE => {
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
             add_header(&mut answer, "Retry-After", "How many seconds to wait before the next attempt.");
         }
         _ => {}
@@ -132,6 +149,7 @@ fn meaning(status: StatusCode) -> &'static str {
         StatusCode::URI_TOO_LONG => "Path and query have more than 8 KiB.",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "The body is not sent as `application/json`.",
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The headers have more than 16 KiB in all.",
+        StatusCode::TOO_MANY_REQUESTS => "The API key has used up its limit.",
         StatusCode::SERVICE_UNAVAILABLE => "The service cannot answer at the moment.",
         _ => "The service failed.",
     }

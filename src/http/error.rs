@@ -10,7 +10,8 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 use super::json;
-use crate::domain::api_key::Scope;
+use crate::domain::key_record::Scope;
+use crate::domain::rate_limit::RateLimit;
 use crate::storage::StorageError;
 use crate::telemetry;
 
@@ -37,6 +38,7 @@ pub(crate) enum ApiError {
     UriTooLong,
     UnsupportedMediaType,
     HeadersTooLarge,
+    RateLimited { limit: RateLimit, seconds: u64 },
     Internal { cause: String },
     Unavailable { cause: String },
     OutcomeUnknown { cause: String },
@@ -66,6 +68,7 @@ impl ApiError {
             Self::UriTooLong => (StatusCode::URI_TOO_LONG, "uri_too_long"),
             Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             Self::HeadersTooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large"),
+            Self::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
             Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
             Self::Unavailable { .. } | Self::OutcomeUnknown { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
@@ -98,6 +101,13 @@ impl ApiError {
             Self::InvalidHeader { problem } => return format!("{problem}."),
             Self::InsufficientScope { needed } => {
                 return format!("This operation needs an API key with the scope `{}`.", needed.as_str());
+            }
+            Self::RateLimited { limit, seconds } => {
+                return format!(
+                    "This API key may send {} requests in {} s: send the request again in {seconds} s.",
+                    limit.requests(),
+                    limit.seconds()
+                );
             }
             Self::InvalidCursor => {
                 "`cursor` is not one that this service gave out: take it whole from a `Link` header, or leave \
@@ -165,6 +175,7 @@ impl ApiError {
                     r#"Bearer realm="petstore", error="insufficient_scope", scope="orders:write""#
                 }
             })),
+            Self::RateLimited { seconds, .. } => Some((header::RETRY_AFTER, (*seconds).into())),
             Self::Unavailable { .. } | Self::OutcomeUnknown { .. } => {
                 Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
             }

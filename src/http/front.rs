@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
+use tokio::sync::Semaphore;
 
 use super::AppState;
 use super::auth::key_of;
@@ -35,6 +36,8 @@ struct Parts {
 struct Guard {
     app: AppState,
     origins: Origins,
+    /// A place for each request that may be under way.
+    places: Semaphore,
 }
 
 impl Front {
@@ -43,9 +46,9 @@ impl Front {
         Self(Arc::new(Parts { routes: TowerToHyperService::new(routes), guard: None }))
     }
 
-    /// Looks at size, origin and key first.
-    pub(super) fn guarded(routes: Router, app: AppState, origins: Origins) -> Self {
-        let guard = Some(Guard { app, origins });
+    /// Looks at size, origin, key and rate first, and works on so many requests at once.
+    pub(super) fn guarded(routes: Router, app: AppState, origins: Origins, max_requests: u32) -> Self {
+        let guard = Some(Guard { app, origins, places: Semaphore::new(max_requests as usize) });
         Self(Arc::new(Parts { routes: TowerToHyperService::new(routes), guard }))
     }
 
@@ -61,25 +64,36 @@ impl Front {
     }
 
     async fn pass(&self, request: Request) -> Response {
-        let Some(Guard { app, origins }) = &self.0.guard else { return self.route(request).await };
+        let Some(Guard { app, origins, places }) = &self.0.guard else { return self.route(request).await };
         let origin = origins.look_at(&request);
-        let mut response = match origin.answer_to_question() {
-            Some(answer) => answer,
-            None => self.enter(app, request).await.unwrap_or_else(IntoResponse::into_response),
+        let mut response = match (origin.answer_to_question(), places.try_acquire()) {
+            (Some(answer), _) => answer,
+            (None, Ok(_place)) => self.enter(app, request).await.unwrap_or_else(IntoResponse::into_response),
+            (None, Err(_)) => {
+                ApiError::Unavailable { cause: "too many requests are under way".into() }.into_response()
+            }
         };
         origin.allow(response.headers_mut());
         response
     }
 
-    /// The order of the checks is size, key, path, method, and within the operation scope, media type, body, values.
+    /// The order of the checks is size, key, rate, path, method, and within the operation scope, media type, body,
+    /// values.
     async fn enter(&self, app: &AppState, mut request: Request) -> Result<Response, ApiError> {
         check_head(&request)?;
         let Some(key) = key_of(&request)? else { return Ok(self.route(request).await) };
-        let caller = app.keys.find(&key).await?;
+        let caller = app.keys.find(&key, (app.clock)()).await?;
+        let (passed, allowance) = caller.limiter.as_ref().map(|limiter| limiter.count()).unzip();
         // Inward to the handler, and outward to the log.
         request.extensions_mut().insert(caller.clone());
-        let mut response = self.route(request).await;
+        let mut response = match passed {
+            None | Some(Ok(())) => self.route(request).await,
+            Some(Err(error)) => error.into_response(),
+        };
         response.extensions_mut().insert(caller);
+        if let Some(allowance) = allowance {
+            allowance.announce(response.headers_mut());
+        }
         Ok(response)
     }
 

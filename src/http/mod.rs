@@ -13,11 +13,14 @@ mod docs;
 mod error;
 mod extract;
 mod front;
+mod gate;
 mod json;
+mod keys;
 mod limits;
 mod links;
 mod observe;
 mod pets;
+mod rate;
 mod router;
 mod server;
 mod socket;
@@ -29,16 +32,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::config::{InterfaceSettings, TimeoutSettings};
+use crate::config::{InterfaceSettings, LimitSettings, TimeoutSettings};
 use crate::storage::Storage;
 
 pub use docs::document;
 pub use front::Front;
+pub use gate::Gate;
 pub use router::{admin_routes, public_routes};
 pub use server::serve;
 
-use auth::KeyRing;
 use docs::ServedDocument;
+use keys::KeyRing;
 use links::Links;
 use pets::Removal;
 
@@ -68,9 +72,10 @@ impl AppState {
         clock: Clock,
         settings: &InterfaceSettings,
         timeouts: &TimeoutSettings,
+        limits: &LimitSettings,
     ) -> Self {
         Self(Arc::new(Parts {
-            keys: KeyRing::new(storage.clone()),
+            keys: KeyRing::new(storage.clone(), limits.default_rate_limit),
             storage,
             clock,
             links: Links::new(settings.public_base_url.as_ref()),
@@ -78,6 +83,16 @@ impl AppState {
             body_timeout: timeouts.body_timeout,
             document: ServedDocument::new(settings),
         }))
+    }
+
+    /// Runs beside the service, for ever: hears of changed keys, and writes down which were used.
+    pub async fn look_after_keys(&self) {
+        self.keys.look_after().await;
+    }
+
+    /// Writes down at the end which keys were used.
+    pub async fn write_down_key_uses(&self) {
+        self.keys.write_down_uses().await;
     }
 }
 

@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 
 use super::error::Cause;
-use crate::domain::api_key::IssuedKey;
+use super::keys::Caller;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -37,7 +37,7 @@ impl Visit {
         let route = response.extensions().get::<MatchedPath>().map_or("-", MatchedPath::as_str);
         let request_id = self.request_id.to_str().unwrap_or("-");
         let microseconds = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let key = response.extensions().get::<Arc<IssuedKey>>().map(|caller| caller.id.0);
+        let key = response.extensions().get::<Arc<Caller>>().map(|caller| caller.key.id.0);
         match response.extensions().get::<Cause>() {
             None => tracing::info!(request_id, method, route, status, key, microseconds, "request"),
             Some(Cause(cause)) => {

@@ -14,8 +14,8 @@ use super::cors::Origins;
 use super::error::ApiError;
 use super::front::Front;
 use super::{AppState, admin, docs, pets};
-use crate::config::InterfaceSettings;
-use crate::domain::api_key::Scope;
+use crate::config::{InterfaceSettings, LimitSettings};
+use crate::domain::key_record::Scope;
 
 /// The operations, and the document that describes just them.
 #[expect(deprecated, reason = "getPet is served until its announced removal")]
@@ -38,10 +38,11 @@ fn operation(
 }
 
 /// Everything that the public listener serves.
-pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Front {
+pub fn public_routes(app: AppState, settings: &InterfaceSettings, limits: &LimitSettings) -> Front {
     let (operations, _) = operations();
     let routes = operations.route("/openapi.json", without_scope(get(docs::openapi_json)));
-    Front::guarded(with_fallbacks(routes, app.clone()), app, Origins::new(&settings.cors_origins))
+    let origins = Origins::new(&settings.cors_origins);
+    Front::guarded(with_fallbacks(routes, app.clone()), app, origins, limits.max_requests)
 }
 
 /// Everything that the private listener serves.

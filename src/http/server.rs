@@ -1,16 +1,18 @@
 //! The accept loop: from a listening socket to requests, with a deadline on each step that a client controls.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::front::Front;
+use super::gate::Gate;
 use super::socket::PoliteIo;
 use crate::config::TimeoutSettings;
 
@@ -19,11 +21,13 @@ const MAX_BUFFER_BYTES: usize = 128 * 1024;
 /// How long to wait when no connection can be accepted, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `shutdown` resolves; then takes no more connections and lets requests under way finish.
+/// Serves until `shutdown` resolves; then takes no more connections and lets requests under way finish. A gate
+/// bounds the connections; without one, they are not bounded.
 pub async fn serve(
     listener: TcpListener,
     front: Front,
     timeouts: &TimeoutSettings,
+    gate: Option<Arc<Gate>>,
     shutdown: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();
@@ -40,13 +44,22 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((socket, _)) => {
+            Ok((socket, peer)) => {
+                let place = gate.as_ref().map(|gate| gate.enter(peer.ip()).ok_or(gate)).transpose();
+                let place = match place {
+                    Ok(place) => place,
+                    Err(gate) => {
+                        turn_away(gate, socket, timeouts.body_timeout);
+                        continue;
+                    }
+                };
                 // An answer is written whole; waiting to fill a packet would only delay it.
                 let _ = socket.set_nodelay(true);
                 let connection =
                     http.serve_connection(PoliteIo::new(socket, timeouts.body_timeout), service.clone());
                 let connection = connections.watch(connection);
                 tokio::spawn(async move {
+                    let _place = place;
                     if let Err(error) = connection.await {
                         tracing::debug!(%error, "a client's connection ended");
                     }
@@ -62,4 +75,13 @@ pub async fn serve(
     if timeout(timeouts.drain_timeout, connections.shutdown()).await.is_err() {
         tracing::warn!("requests were still under way when the time to finish them was over");
     }
+}
+
+/// Tells a client that there is no place for its connection, if not too many are told so already.
+fn turn_away(gate: &Gate, socket: TcpStream, patience: Duration) {
+    let Some(leave) = gate.refuse() else { return };
+    tokio::spawn(async move {
+        PoliteIo::new(socket, patience).refuse().await;
+        drop(leave);
+    });
 }

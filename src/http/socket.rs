@@ -5,6 +5,7 @@
 //! - It closes at once, although a client may still be sending, which can cost that client its answer.
 //! - It waits for ever for a client that does not read.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -46,6 +47,19 @@ impl PoliteIo {
     pub(crate) fn new(socket: TcpStream, patience: Duration) -> Self {
         let socket = TokioIo::new(socket);
         Self { socket, substitute: Bytes::new(), farewell: None, patience, stalled: None }
+    }
+
+    /// Answers that there is no place for the connection, whatever it asks, and closes it.
+    pub(crate) async fn refuse(mut self) {
+        let error = ApiError::Unavailable { cause: String::new() };
+        let head = "HTTP/1.1 503 Service Unavailable\r\n";
+        self.substitute = complete(head, &error, "retry-after: 1\r\nconnection: close\r\n\r\n");
+        // What becomes of it is the client's business.
+        let _ = poll_fn(|cx| {
+            ready!(Pin::new(&mut self).poll_write(cx, &[]))?;
+            Pin::new(&mut self).poll_shutdown(cx)
+        })
+        .await;
     }
 
     fn socket(&mut self) -> Pin<&mut TokioIo<TcpStream>> {
@@ -164,13 +178,18 @@ fn substitute(answer: &[u8]) -> Option<Bytes> {
         return None;
     }
     let (before, after) = head.split_once("content-length: 0\r\n")?;
-    let body = String::from_utf8(json::render(&error.body())).ok()?;
+    Some(complete(before, &error, after))
+}
+
+/// An answer with an Error body, from its status line and other headers.
+fn complete(before: &str, error: &ApiError, after: &str) -> Bytes {
+    let body = String::from_utf8(json::render(&error.body())).unwrap_or_default();
     let request_id = new_request_id();
-    let request_id = request_id.to_str().ok()?;
-    tracing::info!(request_id, code = error.code().1, "unreadable request");
+    let request_id = request_id.to_str().unwrap_or_default();
+    tracing::info!(request_id, code = error.code().1, "a request was refused before it was read");
     let length = body.len();
-    Some(Bytes::from(format!(
+    Bytes::from(format!(
         "{before}content-type: application/json\r\ncontent-length: {length}\r\ncache-control: no-store\r\n\
          {REQUEST_ID}: {request_id}\r\n{after}{body}"
-    )))
+    ))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Connect;
+use futures_util::stream::{Stream, poll_fn};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -12,7 +13,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use thiserror::Error;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::{Client, Config};
+use tokio_postgres::{AsyncMessage, Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::CONNECT_TIMEOUT;
@@ -80,6 +81,18 @@ impl Connector {
     /// Opens one connection outside of any pool.
     pub(super) async fn open(&self) -> Result<Client, tokio_postgres::Error> {
         open(&self.config, self.tls.clone()).await.map(|(client, _)| client)
+    }
+
+    /// Opens one connection outside of any pool, and hands on what the server says unasked. It works only while
+    /// that stream is read.
+    pub(super) async fn open_listening(
+        &self,
+    ) -> Result<
+        (Client, impl Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + use<>),
+        tokio_postgres::Error,
+    > {
+        let (client, mut connection) = self.config.connect(self.tls.clone()).await?;
+        Ok((client, poll_fn(move |cx| connection.poll_message(cx))))
     }
 }
 

@@ -11,6 +11,7 @@ mod api_keys;
 mod batch;
 mod connect;
 mod error;
+mod key_changes;
 mod migrations;
 mod pets;
 
@@ -27,6 +28,7 @@ use connect::Connector;
 pub use connect::DatabaseUrlError;
 use error::Failure;
 pub use error::StorageError;
+pub use key_changes::{FollowError, KeyNews};
 pub use migrations::{MigrateError, SCHEMA_LATEST, migrate};
 use pets::PetBatches;
 pub use pets::SharedPage;
@@ -71,6 +73,7 @@ impl Storage {
 #[derive(Clone)]
 struct Database {
     pool: Pool,
+    connector: Connector,
     deadline: Duration,
 }
 
@@ -79,7 +82,7 @@ impl Database {
         let connector = Connector::new(url)?;
         let config = connector.pooled_config(settings.database_timeout);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let pool = Pool::builder(Manager::from_connect(config, connector, recycling))
+        let pool = Pool::builder(Manager::from_connect(config, connector.clone(), recycling))
             .max_size(settings.database_connections.into())
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(POOL_WAIT))
@@ -92,7 +95,7 @@ impl Database {
             }))
             .build()
             .map_err(|_| DatabaseUrlError::Pool)?;
-        Ok(Self { pool, deadline: settings.database_timeout + GRACE })
+        Ok(Self { pool, connector, deadline: settings.database_timeout + GRACE })
     }
 
     /// Runs a statement that changes nothing.

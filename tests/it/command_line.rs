@@ -17,6 +17,10 @@ fn help_teaches_every_command() {
         &["migrate", "--help"],
         &["keys", "--help"],
         &["keys", "create", "--help"],
+        &["keys", "list", "--help"],
+        &["keys", "show", "--help"],
+        &["keys", "rotate", "--help"],
+        &["keys", "revoke", "--help"],
         &["openapi", "--help"],
     ] {
         let output = run(command, &[]);
@@ -74,6 +78,9 @@ fn a_setting_that_cannot_be_is_refused_at_the_start() {
         ("--get-pet-removal", "2029-01-01"),
         ("--header-timeout", "0s"),
         ("--database-connections", "0"),
+        ("--default-rate-limit", "fast"),
+        ("--max-requests", "0"),
+        ("--trusted-proxy", "balancer"),
     ] {
         let output = run(&["serve", flag, value], &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");

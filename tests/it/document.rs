@@ -109,7 +109,7 @@ fn every_error_answer_has_the_error_body_and_an_example_of_each_of_its_codes() {
 
 #[test]
 fn the_statuses_of_each_operation_are_these() {
-    let everywhere = ["400", "401", "403", "414", "431", "500", "503"];
+    let everywhere = ["400", "401", "403", "414", "429", "431", "500", "503"];
     for (name, own) in [
         ("listPets", &["200", "304"][..]),
         ("createPet", &["201", "408", "413", "415"]),

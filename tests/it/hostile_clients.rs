@@ -41,7 +41,10 @@ pub(crate) async fn post_half_a_body(address: SocketAddr) -> String {
 async fn five_thousand_half_sent_requests_are_closed_on_time_while_a_good_client_is_served() {
     const HALF_SENT: usize = 2_500;
     let database = TestDatabase::new().await;
-    let service = ServeProcess::start(&database.url(), &["--header-timeout", "3s", "--body-timeout", "3s"]);
+    let service = ServeProcess::start(
+        &database.url(),
+        &["--header-timeout", "3s", "--body-timeout", "3s", "--max-requests", "5000"],
+    );
     let address = service.address;
 
     let mut slow = JoinSet::new();

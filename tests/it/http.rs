@@ -1,7 +1,9 @@
 //! What holds for every route: paths, methods, headers, limits, caching, other origins, panics.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::json;
 
@@ -318,14 +320,21 @@ async fn a_browser_of_a_listed_origin_is_told_what_it_may_send() {
 
 #[tokio::test]
 async fn a_panic_answers_500_and_the_service_goes_on() {
-    let service = TestService::start_at(&[], Arc::new(|| panic!("a clock that fell off the wall"))).await;
+    static FELL: AtomicBool = AtomicBool::new(false);
+    let clock = || {
+        assert!(!FELL.load(Ordering::Relaxed), "a clock that fell off the wall");
+        Timestamp::now()
+    };
+    let service = TestService::start_at(&[], Arc::new(clock)).await;
     service.client.add("Rex", None).await;
     for _ in 0..3 {
+        FELL.store(true, Ordering::Relaxed);
         let answer = service.client.get("/v1/pets/1").await;
         assert_eq!(
             answer.body,
             r#"{"code":"internal_error","message":"The service failed: this is a bug. Please report it with the `X-Request-Id` of this answer.","status":500}"#
         );
+        FELL.store(false, Ordering::Relaxed);
         assert_eq!(service.client.get("/v1/pets").await.status, 200);
     }
 }

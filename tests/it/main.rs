@@ -17,6 +17,8 @@ mod document;
 mod get_pet;
 mod hostile_clients;
 mod http;
+mod keys;
+mod limits;
 mod list_pets;
 mod schema;
 mod structure;

@@ -137,6 +137,8 @@ async fn no_statement_scans_a_table() {
           ELSE 'available' END)::pet_status FROM generate_series(1, 100000) n; \
         INSERT INTO api_keys (name, prefix, digest, scopes) \
         SELECT 'key', 'psk_', sha256(n::text::bytea), '{}' FROM generate_series(1, 100000) n; \
+        INSERT INTO api_key_events (key_id, action, actor) \
+        SELECT n, 'created', 'a test' FROM generate_series(1, 100000) n; \
         ANALYZE";
     client.batch_execute(fill).await.unwrap();
     let statements: Vec<&str> = STATEMENTS.concat();
@@ -171,6 +173,10 @@ async fn plan(client: &Client, statement: &str, status: &str) -> String {
             "text" => "'x'".to_owned(),
             "text[]" => "'{}'".to_owned(),
             "bytea" => "sha256('x')".to_owned(),
+            "integer" => "1".to_owned(),
+            "double precision" => "60".to_owned(),
+            "timestamp with time zone" => "now()".to_owned(),
+            "timestamp with time zone[]" => "'{2026-11-15T00:00:00Z}'".to_owned(),
             other => panic!("a parameter of type {other}: give it a value here"),
         })
         .collect();

@@ -12,12 +12,12 @@ use jiff::tz::TimeZone;
 
 use super::wire::{PetBody, render_pet};
 use crate::config::GET_PET_REMOVAL;
-use crate::domain::api_key::IssuedKey;
 use crate::domain::pet::PetId;
 use crate::http::AppState;
 use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extract::{NoQuery, PetIdInPath};
+use crate::http::keys::Caller;
 
 /// The day on which getPet was declared deprecated: the release of 1.0.0.
 const DEPRECATED_ON: Date = date(2026, 11, 15);
@@ -49,12 +49,12 @@ const DEPRECATED_ON: Date = date(2026, 11, 15);
 #[deprecated]
 pub(crate) async fn get_pet(
     State(app): State<AppState>,
-    Extension(caller): Extension<Arc<IssuedKey>>,
+    Extension(caller): Extension<Arc<Caller>>,
     known: IfNoneMatch,
     id: Result<PetIdInPath, ApiError>,
     query: Result<NoQuery, ApiError>,
 ) -> Response {
-    count_call(&caller);
+    caller.get_pet_calls().increment(1);
     let wanted = id.as_ref().ok().map(|id| id.0);
     let mut response = match app.get_pet_removal.check((app.clock)()).and(query).and(id) {
         Ok(PetIdInPath(id)) => fetch(&app, &known, id).await,
@@ -79,13 +79,6 @@ pub(crate) fn get_pet_errors() -> Vec<ApiError> {
         ApiError::PetNotFound,
         ApiError::OperationRemoved,
     ]
-}
-
-/// Who still calls the operation, so that an operator sees who must move before it goes.
-fn count_call(caller: &IssuedKey) {
-    let key_id = caller.id.0.to_string();
-    metrics::counter!("petstore_deprecated_calls_total", "operation" => "getPet", "key_id" => key_id)
-        .increment(1);
 }
 
 /// When getPet goes, and the headers that say so.

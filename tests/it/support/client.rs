@@ -150,7 +150,11 @@ impl Answer {
             assert!(body["message"].as_str().unwrap().ends_with('.'), "a sentence: {self:?}");
         }
         assert_eq!(self.status == 401, self.headers.contains_key("www-authenticate") && self.status != 403);
-        assert_eq!(self.status == 503, self.headers.contains_key("retry-after"), "{self:?}");
+        let again_later = self.status == 503 || self.status == 429;
+        assert_eq!(again_later, self.headers.contains_key("retry-after"), "{self:?}");
+        let limit = self.headers.contains_key("ratelimit-policy");
+        assert_eq!(limit, self.headers.contains_key("ratelimit"), "{self:?}");
+        assert!(limit || self.status != 429, "{self:?}");
         assert_eq!(self.status == 405 || self.status == 204, self.headers.contains_key("allow"), "{self:?}");
     }
 }

@@ -12,7 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use petstore::config::{DatabaseUrl, PoolSettings};
-use petstore::domain::api_key::{ApiKey, Scope};
+use petstore::domain::api_key::ApiKey;
+use petstore::domain::key_record::{NewKey, Scope};
 use petstore::storage::{SCHEMA_LATEST, Storage, migrate};
 use tokio_postgres::{Client, NoTls};
 
@@ -58,6 +59,22 @@ impl TestDatabase {
     /// Its address.
     pub(crate) fn url(&self) -> String {
         database_url(&self.server, &self.name)
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A connection to another database of the same server.
+    pub(crate) async fn server(&self) -> Client {
+        connect(&self.server).await
+    }
+
+    /// Ends every connection to it.
+    pub(crate) async fn disconnect_all(&self) {
+        let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+        self.server().await.query(all, &[&self.name]).await.unwrap();
     }
 
     /// A connection of the test's own.
@@ -141,8 +158,13 @@ async fn prepare(url: String) {
     migrate(&url, SCHEMA_LATEST).await.unwrap();
     let settings = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(5) };
     let storage = Storage::new(&url, &settings).unwrap();
-    let name = "test".parse().unwrap();
-    storage.insert_api_key(&name, key().prefix(), &key().digest(), &Scope::ALL).await.unwrap();
+    let new = NewKey {
+        name: "test".parse().unwrap(),
+        scopes: Scope::ALL.to_vec(),
+        expires_at: None,
+        rate_limit: None,
+    };
+    storage.insert_api_key(&new, &key(), &"a test".parse().unwrap()).await.unwrap();
 }
 
 async fn wait_until_unused(admin: &Client, name: &str) {

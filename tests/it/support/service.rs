@@ -16,7 +16,7 @@ use super::postgres::{TestDatabase, key};
 
 /// A running service, stopped with this value.
 pub(crate) struct TestService {
-    pub(crate) database: TestDatabase,
+    pub(crate) database: Arc<TestDatabase>,
     pub(crate) client: Client,
     pub(crate) address: SocketAddr,
     pub(crate) admin_address: SocketAddr,
@@ -44,7 +44,15 @@ impl TestService {
 
     /// With these flags, and a clock that tells this time.
     pub(crate) async fn start_at(flags: &[&str], clock: Clock) -> Self {
-        let database = TestDatabase::new().await;
+        Self::start_on(Arc::new(TestDatabase::new().await), flags, clock).await
+    }
+
+    /// Another node over the same database.
+    pub(crate) async fn start_another(&self) -> Self {
+        Self::start_on(self.database.clone(), &[], Arc::new(Timestamp::now)).await
+    }
+
+    async fn start_on(database: Arc<TestDatabase>, flags: &[&str], clock: Clock) -> Self {
         let url = database.url();
         let own = ["petstore", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--database-url", &url];
         let Arguments { settings } = Arguments::parse_from(own.iter().chain(flags));

@@ -1,0 +1,34 @@
+//! `petstore keys list`
+
+use clap::Args;
+use jiff::Timestamp;
+
+use super::record::{RecordBody, table};
+use super::storage;
+use crate::cli::{Failure, print};
+use crate::config::DatabaseSettings;
+
+/// Lists all keys, those that have ended too: what they may do, when they end, when they were last used.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  petstore keys list
+  petstore keys list --json | jq '.[] | select(.lastUsedAt == null)'")]
+pub(in crate::cli) struct List {
+    /// Prints a JSON array instead of a table.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    database: DatabaseSettings,
+}
+
+impl List {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        let keys = storage(&self.database)?.list_api_keys().await?;
+        let now = Timestamp::now();
+        let keys: Vec<RecordBody> = keys.into_iter().map(|key| RecordBody::new(key, now)).collect();
+        let text = if self.json { serde_json::to_string_pretty(&keys)? + "\n" } else { table(&keys) };
+        Ok(print(&text)?)
+    }
+}

@@ -1,0 +1,143 @@
+//! `petstore keys`: one command a file.
+
+mod create;
+mod list;
+mod record;
+mod revoke;
+mod rotate;
+mod show;
+
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, Subcommand};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp};
+
+use super::Failure;
+use crate::config::{DatabaseSettings, PoolSettings};
+use crate::domain::key_record::{Actor, KeyId};
+use crate::storage::Storage;
+
+/// Manages API keys: makes, lists, rotates and revokes them.
+#[derive(Debug, Subcommand)]
+pub(super) enum Keys {
+    Create(create::Create),
+    List(list::List),
+    Show(show::Show),
+    Rotate(rotate::Rotate),
+    Revoke(revoke::Revoke),
+}
+
+impl Keys {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Create(create) => create.run().await,
+            Self::List(list) => list.run().await,
+            Self::Show(show) => show.run().await,
+            Self::Rotate(rotate) => rotate.run().await,
+            Self::Revoke(revoke) => revoke.run().await,
+        }
+    }
+}
+
+/// Who does it.
+#[derive(Debug, Args)]
+struct By {
+    /// Who does this, for the record of what was done to keys. The system's user and host without it.
+    #[arg(long, value_name = "WHO")]
+    by: Option<Actor>,
+}
+
+impl By {
+    fn actor(self) -> Result<Actor, Failure> {
+        if let Some(actor) = self.by {
+            return Ok(actor);
+        }
+        let (user, host) = (whoami::username()?, whoami::hostname()?);
+        Ok(format!("{user}@{host}").parse()?)
+    }
+}
+
+/// One connection is enough for a command.
+fn storage(database: &DatabaseSettings) -> Result<Storage, Failure> {
+    let pool = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(10) };
+    Ok(Storage::new(&database.database_url, &pool)?)
+}
+
+fn key_id(text: &str) -> Result<KeyId, &'static str> {
+    let id = text.parse().ok().filter(|id| *id > 0);
+    id.map(KeyId).ok_or("must be the number of a key, as `petstore keys list` shows it")
+}
+
+fn no_such_key(id: KeyId) -> Failure {
+    format!("there is no key {}: `petstore keys list` shows all", id.0).into()
+}
+
+/// When a key ends, in the words of the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expiry {
+    After(Duration),
+    On(Date),
+}
+
+impl Expiry {
+    fn at(self, now: Timestamp) -> Result<SystemTime, Failure> {
+        let at = match self {
+            Self::After(time) => now.checked_add(time)?,
+            Self::On(day) => day.to_zoned(TimeZone::UTC)?.timestamp(),
+        };
+        if at <= now {
+            return Err("the key would have ended already".into());
+        }
+        Ok(at.into())
+    }
+}
+
+fn expiry(text: &str) -> Result<Expiry, &'static str> {
+    let day = text.parse().map(Expiry::On);
+    day.or_else(|_| duration(text).map(Expiry::After))
+        .map_err(|_| "must be a time such as 90d or 12h, or a day such as 2027-01-31")
+}
+
+/// A length of time. A day has 24 hours and a week 7 days; what has no fixed length is refused.
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    let problem = "must be a time such as 24h, 7d or 90m";
+    let span: Span = text.parse().map_err(|_| problem)?;
+    let seconds =
+        span.total((jiff::Unit::Second, jiff::SpanRelativeTo::days_are_24_hours())).map_err(|_| problem)?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u64 = 24 * 60 * 60;
+
+    #[test]
+    fn an_expiry_is_a_time_from_now_or_a_day() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        for (text, at) in [
+            ("90d", "2027-02-13T12:00:00Z"),
+            ("12h", "2026-11-16T00:00:00Z"),
+            ("2w", "2026-11-29T12:00:00Z"),
+            ("2027-01-31", "2027-01-31T00:00:00Z"),
+        ] {
+            let at: Timestamp = at.parse().unwrap();
+            assert_eq!(expiry(text).unwrap().at(now).unwrap(), SystemTime::from(at), "{text}");
+        }
+        assert!(expiry("2026-11-15").unwrap().at(now).is_err(), "already past");
+        for bad in ["", "soon", "90", "-1d", "3 months", "2027-13-01"] {
+            assert!(expiry(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_day_has_24_hours() {
+        assert_eq!(duration("1d"), Ok(Duration::from_secs(DAY)));
+        assert_eq!(duration("1d 12h"), Ok(Duration::from_secs(DAY * 3 / 2)));
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        assert!(duration("1y").is_err());
+    }
+}

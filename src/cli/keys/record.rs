@@ -1,0 +1,125 @@
+//! A key's record as an operator reads it.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::domain::key_record::{KeyEvent, KeyRecord};
+
+/// A key, for people and for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RecordBody {
+    id: i64,
+    prefix: String,
+    name: String,
+    scopes: Vec<String>,
+    created_at: String,
+    expires_at: Option<String>,
+    last_used_at: Option<String>,
+    rate_limit: Option<String>,
+    state: &'static str,
+}
+
+impl RecordBody {
+    pub(super) fn new(key: KeyRecord, now: Timestamp) -> Self {
+        let state = key.state(now.into()).as_str();
+        Self {
+            id: key.id.0,
+            prefix: key.prefix,
+            name: key.name,
+            scopes: key.scopes,
+            created_at: time(key.created_at),
+            expires_at: key.expires_at.map(time),
+            last_used_at: key.last_used_at.map(time),
+            rate_limit: key.rate_limit.map(|limit| limit.to_string()),
+            state,
+        }
+    }
+
+    /// The record, a line a field.
+    pub(super) fn lines(&self) -> String {
+        let or = |value: &Option<String>, absent: &str| value.clone().unwrap_or_else(|| absent.to_owned());
+        format!(
+            "id         {}\nprefix     {}\nname       {}\nscopes     {}\nstate      {}\ncreated    {}\n\
+             expires    {}\nlast used  {}\nrate limit {}\n",
+            self.id,
+            self.prefix,
+            self.name,
+            self.scopes.join(" "),
+            self.state,
+            self.created_at,
+            or(&self.expires_at, "never"),
+            or(&self.last_used_at, "never"),
+            or(&self.rate_limit, "the service's"),
+        )
+    }
+}
+
+/// Something that was done to a key, for people and for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct EventBody {
+    happened_at: String,
+    action: String,
+    actor: String,
+    successor_id: Option<i64>,
+}
+
+impl From<KeyEvent> for EventBody {
+    fn from(event: KeyEvent) -> Self {
+        Self {
+            happened_at: time(event.happened_at),
+            action: event.action,
+            actor: event.actor,
+            successor_id: event.successor.map(|id| id.0),
+        }
+    }
+}
+
+impl EventBody {
+    /// The event as a sentence.
+    pub(super) fn line(&self) -> String {
+        let successor = self.successor_id.map(|id| format!(", replaced by key {id}")).unwrap_or_default();
+        format!("{}  {} by {}{successor}\n", self.happened_at, self.action, self.actor)
+    }
+}
+
+/// All keys, a line each, in columns.
+pub(super) fn table(keys: &[RecordBody]) -> String {
+    let heading =
+        ["ID", "PREFIX", "NAME", "STATE", "SCOPES", "RATE LIMIT", "CREATED", "EXPIRES", "LAST USED"];
+    let or = |value: &Option<String>, absent: &str| value.clone().unwrap_or_else(|| absent.to_owned());
+    let rows = keys.iter().map(|key| {
+        [
+            key.id.to_string(),
+            key.prefix.clone(),
+            key.name.clone(),
+            key.state.to_owned(),
+            key.scopes.join(" "),
+            or(&key.rate_limit, "-"),
+            key.created_at.clone(),
+            or(&key.expires_at, "never"),
+            or(&key.last_used_at, "never"),
+        ]
+    });
+    let rows: Vec<[String; 9]> = std::iter::once(heading.map(str::to_owned)).chain(rows).collect();
+    let widths: [usize; 9] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// To the second, as RFC 3339 has it.
+fn time(moment: SystemTime) -> String {
+    Timestamp::try_from(moment)
+        .map(|moment| moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+        .unwrap_or_default()
+}

@@ -1,0 +1,38 @@
+//! `petstore keys revoke`
+
+use clap::Args;
+
+use super::{By, key_id, no_such_key, storage};
+use crate::cli::{Failure, print};
+use crate::config::DatabaseSettings;
+use crate::domain::key_record::KeyId;
+
+/// Ends a key at once, for good.
+///
+/// Every node refuses it within a second; within 5 seconds where a node cannot hear of the change.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Revoke {
+    /// The key's number, as `petstore keys list` shows it.
+    #[arg(value_parser = key_id)]
+    id: KeyId,
+
+    #[command(flatten)]
+    by: By,
+
+    #[command(flatten)]
+    database: DatabaseSettings,
+}
+
+impl Revoke {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        let storage = storage(&self.database)?;
+        let text = if storage.revoke_api_key(self.id, &self.by.actor()?).await? {
+            format!("key {} is revoked\n", self.id.0)
+        } else if storage.find_key_record(self.id).await?.is_some() {
+            format!("key {} was revoked before\n", self.id.0)
+        } else {
+            return Err(no_such_key(self.id));
+        };
+        Ok(print(&text)?)
+    }
+}
