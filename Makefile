@@ -4,7 +4,7 @@ SHELL := bash
 PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 
-.PHONY: help ci tools bench-tools fmt fmt-check lint deny test contract openapi run \
+.PHONY: help ci tools release fmt fmt-check lint deny test contract openapi run \
   bench bench-smoke bench-growth bench-stale bench-protect
 
 help: ## list the targets
@@ -41,23 +41,23 @@ openapi: ## write the interface document anew
 MEASURED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c max_connections=200 -c shared_buffers=2GB' \
   scripts/postgres with target/release/petstore-bench
 
-bench-tools:
-	scripts/install-tools bench
+release:
 	cargo build --release --workspace --locked
 
-bench: bench-tools ## measure against the bare engine and against peers; writes docs/performance.md
+bench: tools release ## measure against the bare engine and against peers; writes docs/performance.md
+	scripts/install-tools peers
 	$(MEASURED) compare
 
-bench-smoke: bench-tools ## a short comparison that fails when something became much slower
+bench-smoke: release ## a short comparison that fails when something became much slower
 	$(MEASURED) smoke
 
-bench-growth: bench-tools ## the same figures with 10,000 and with 10,000,000 pets
+bench-growth: release ## the same figures with 10,000 and with 10,000,000 pets
 	$(MEASURED) growth
 
-bench-stale: bench-tools ## look for stale answers on two nodes
+bench-stale: release ## look for stale answers on two nodes
 	$(MEASURED) stale
 
-bench-protect: bench-tools ## how keys and limits hold on two nodes under load
+bench-protect: release ## how keys and limits hold on two nodes under load
 	$(MEASURED) protect
 
 run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
