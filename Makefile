@@ -5,12 +5,12 @@ PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 
 .PHONY: help ci tools release fmt fmt-check lint deny test contract openapi run \
-  bench bench-smoke bench-growth bench-stale bench-protect
+  bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test contract bench-smoke ## every check
+ci: fmt-check lint deny test contract bench-smoke crash-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -59,6 +59,15 @@ bench-stale: release ## look for stale answers on two nodes
 
 bench-protect: release ## how keys and limits hold on two nodes under load
 	$(MEASURED) protect
+
+bench-once: release ## what an Idempotency-Key costs
+	$(MEASURED) once
+
+crash: release ## kill service and database 200 times under clients that send again
+	target/release/petstore-bench crash
+
+crash-short: release
+	target/release/petstore-bench crash --rounds 10
 
 run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
 	cargo build --locked

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio::{join, select};
 
 use crate::config::ServeSettings;
@@ -35,6 +37,7 @@ pub enum AppError {
 /// A service that listens, and serves once it runs.
 pub struct App {
     settings: ServeSettings,
+    storage: Storage,
     state: AppState,
     public: TcpListener,
     admin: TcpListener,
@@ -56,8 +59,9 @@ impl App {
         }
         let public = listen(settings.listen).await?;
         let admin = listen(settings.admin_listen).await?;
-        let state = AppState::new(storage, clock, &settings.interface, &settings.timeouts, &settings.limits);
-        Ok(Self { settings, state, public, admin })
+        let state =
+            AppState::new(storage.clone(), clock, &settings.interface, &settings.timeouts, &settings.limits);
+        Ok(Self { settings, storage, state, public, admin })
     }
 
     /// Where the service listens: the port is the system's choice if 0 was asked for.
@@ -98,9 +102,25 @@ impl App {
         select! {
             () = serving => {}
             () = self.state.look_after_keys() => {}
+            () = turn_idempotency_pages(&self.storage) => {}
         }
         self.state.write_down_key_uses().await;
         tracing::info!("stopped");
+    }
+}
+
+/// Sees to it, for ever, that there is room to remember requests, and that old ones are forgotten.
+async fn turn_idempotency_pages(storage: &Storage) {
+    loop {
+        let pause = match storage.turn_idempotency_pages().await {
+            Ok(()) => Duration::from_hours(1),
+            Err(error) => {
+                let cause = telemetry::with_causes(&error);
+                tracing::warn!(cause, "old requests could not be forgotten now: trying again");
+                Duration::from_secs(10)
+            }
+        };
+        sleep(pause).await;
     }
 }
 

@@ -51,3 +51,9 @@ function create()
     ["Content-Type"] = "application/json" }, '{"name":"Rex","categoryId":3,"status":"available"}')
 end
 
+
+function create_under(key)
+  return wrk.format("POST", "/v1/pets", { ["Authorization"] = wrk.headers["Authorization"],
+    ["Content-Type"] = "application/json", ["Idempotency-Key"] = key },
+    '{"name":"Rex","categoryId":3,"status":"available"}')
+end

@@ -24,8 +24,30 @@ impl Connection {
 
     /// Sends a request and returns the status and the body of its answer.
     pub(crate) async fn send(&mut self, method: &str, path: &str, body: &str) -> Outcome<(u16, String)> {
+        let (status, body, _) = self.exchange(method, path, body, "").await?;
+        Ok((status, body))
+    }
+
+    /// Sends a request with an `Idempotency-Key`, and returns whether its answer was given before, too.
+    pub(crate) async fn send_once(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &str,
+        name: &str,
+    ) -> Outcome<(u16, String, bool)> {
+        self.exchange(method, path, body, &format!("Idempotency-Key: {name}\r\n")).await
+    }
+
+    async fn exchange(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &str,
+        header: &str,
+    ) -> Outcome<(u16, String, bool)> {
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {}\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {}\r\n{header}\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             self.key,
             body.len()
@@ -43,11 +65,12 @@ impl Connection {
     }
 }
 
-/// The answer, if all of it has arrived.
-fn parse(bytes: &[u8]) -> Option<(u16, String)> {
+/// The answer, if all of it has arrived: status, body, and whether it was given before.
+fn parse(bytes: &[u8]) -> Option<(u16, String, bool)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
     let length: usize = head.lines().find_map(|line| line.strip_prefix("content-length: "))?.parse().ok()?;
     let status = head.get(9..12)?.parse().ok()?;
-    (body.len() >= length).then(|| (status, body.to_owned()))
+    let replayed = head.contains("\r\nidempotent-replayed: true");
+    (body.len() >= length).then(|| (status, body.to_owned(), replayed))
 }

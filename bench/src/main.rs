@@ -6,8 +6,10 @@
 #![expect(clippy::print_stdout, reason = "a report is what this program is for")]
 
 mod compare;
+mod crash;
 mod growth;
 mod http;
+mod once;
 mod protect;
 mod report;
 mod stale;
@@ -36,6 +38,10 @@ enum Command {
     Growth(growth::Growth),
     /// What keys and limits promise.
     Protect(protect::Protect),
+    /// What an `Idempotency-Key` costs.
+    Once(once::Once),
+    /// Kills service and database under clients that send again.
+    Crash(crash::Crash),
     /// Looks for stale answers on two nodes.
     Stale(stale::Stale),
 }
@@ -47,6 +53,8 @@ async fn main() -> Outcome {
         Command::Smoke => compare::smoke(),
         Command::Growth(growth) => growth.run(),
         Command::Protect(protect) => protect.run().await,
+        Command::Once(once) => once.run(),
+        Command::Crash(crash) => crash.run().await,
         Command::Stale(stale) => stale.run().await,
     }
 }

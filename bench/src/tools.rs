@@ -63,7 +63,12 @@ pub(crate) struct Server {
 impl Server {
     /// The service with everything on and default settings, its log in a file.
     pub(crate) fn petstore(url: &str) -> Outcome<Self> {
-        let (address, admin) = (free_address()?, free_address()?);
+        Self::petstore_at(url, free_address()?)
+    }
+
+    /// The same at this address.
+    pub(crate) fn petstore_at(url: &str, address: SocketAddr) -> Outcome<Self> {
+        let admin = free_address()?;
         let mut command = Command::new(PETSTORE);
         command
             .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
@@ -109,6 +114,12 @@ impl Server {
         Ok(server)
     }
 
+    /// Ends it without a warning.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// The most memory that the process ever had, in megabytes.
     pub(crate) fn peak_megabytes(&self) -> Outcome<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
@@ -130,7 +141,8 @@ impl Drop for Server {
     }
 }
 
-fn free_address() -> Outcome<SocketAddr> {
+/// An address that nobody listens on.
+pub(crate) fn free_address() -> Outcome<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 

@@ -4,6 +4,7 @@
 //! A value of these types is valid, because its only constructor checks it.
 
 pub mod api_key;
+pub mod idempotency;
 pub mod key_record;
 pub mod page;
 pub mod pet;

@@ -9,9 +9,9 @@ use axum::response::{IntoResponse, Response};
 /// What a page may ask for, and what it may read of an answer besides the body.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST");
 const REQUEST_HEADERS: HeaderValue =
-    HeaderValue::from_static("Authorization, Content-Type, If-None-Match, X-Request-Id");
+    HeaderValue::from_static("Authorization, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id");
 const ANSWER_HEADERS: HeaderValue = HeaderValue::from_static(
-    "Allow, Deprecation, ETag, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, \
+    "Allow, Deprecation, ETag, Idempotent-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, \
      X-Request-Id",
 );
 /// How many seconds a browser may remember what it was told.

@@ -144,6 +144,8 @@ fn meaning(status: StatusCode) -> &'static str {
         StatusCode::FORBIDDEN => "The API key does not carry the scope that the operation needs.",
         StatusCode::NOT_FOUND => "The requested resource could not be found.",
         StatusCode::REQUEST_TIMEOUT => "The body did not arrive in time.",
+        StatusCode::CONFLICT => "The same request is still under way.",
+        StatusCode::UNPROCESSABLE_ENTITY => "The `Idempotency-Key` was used for another request.",
         StatusCode::GONE => "The operation has been removed.",
         StatusCode::PAYLOAD_TOO_LARGE => "The body has more than 16 KiB.",
         StatusCode::URI_TOO_LONG => "Path and query have more than 8 KiB.",

@@ -38,6 +38,8 @@ pub(crate) enum ApiError {
     UriTooLong,
     UnsupportedMediaType,
     HeadersTooLarge,
+    IdempotencyInProgress,
+    IdempotencyKeyReused,
     RateLimited { limit: RateLimit, seconds: u64 },
     Internal { cause: String },
     Unavailable { cause: String },
@@ -68,6 +70,8 @@ impl ApiError {
             Self::UriTooLong => (StatusCode::URI_TOO_LONG, "uri_too_long"),
             Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             Self::HeadersTooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large"),
+            Self::IdempotencyInProgress => (StatusCode::CONFLICT, "idempotency_in_progress"),
+            Self::IdempotencyKeyReused => (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused"),
             Self::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
             Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
             Self::Unavailable { .. } | Self::OutcomeUnknown { .. } => {
@@ -133,6 +137,14 @@ impl ApiError {
                 "The body must be JSON, sent with `Content-Type: application/json`."
             }
             Self::HeadersTooLarge => "The headers must be at most 100, and have at most 16384 bytes in all.",
+            Self::IdempotencyInProgress => {
+                "A request with this `Idempotency-Key` is still under way: send it again in a second to learn what \
+                 came of it."
+            }
+            Self::IdempotencyKeyReused => {
+                "This `Idempotency-Key` was sent with another body in the last 24 hours: take a new one for each new \
+                 request."
+            }
             Self::Internal { .. } => {
                 "The service failed: this is a bug. Please report it with the `X-Request-Id` of this answer."
             }
@@ -142,7 +154,7 @@ impl ApiError {
             }
             Self::OutcomeUnknown { .. } => {
                 "The service lost its database while it stored the change, which may or may not have taken \
-                 effect: look before you send the request again."
+                 effect: send the request again with the same `Idempotency-Key`, or look first if you sent none."
             }
         };
         fixed.to_owned()
@@ -205,7 +217,9 @@ impl From<&StorageError> for ApiError {
     fn from(error: &StorageError) -> Self {
         let cause = telemetry::with_causes(error);
         match error {
-            StorageError::Unavailable(_) | StorageError::SchemaTooOld(_) => Self::Unavailable { cause },
+            StorageError::Unavailable(_) | StorageError::Locked(_) | StorageError::SchemaTooOld(_) => {
+                Self::Unavailable { cause }
+            }
             StorageError::OutcomeUnknown(_) => Self::OutcomeUnknown { cause },
             StorageError::Unexpected(_) => Self::Internal { cause },
         }

@@ -14,6 +14,7 @@ mod error;
 mod extract;
 mod front;
 mod gate;
+mod idempotency;
 mod json;
 mod keys;
 mod limits;

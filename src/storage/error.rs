@@ -21,6 +21,9 @@ pub enum StorageError {
     /// A write was sent, and whether it took effect is not known. Repeating it might do it twice.
     #[error("the database did not say whether the write took effect")]
     OutcomeUnknown(#[source] Cause),
+    /// Another transaction holds what the statement needs, for too long. Nothing was done.
+    #[error("another transaction is in the way")]
+    Locked(#[source] Cause),
     /// The database has not been migrated for this program. The text says what to run.
     #[error("{0}")]
     SchemaTooOld(String),
@@ -45,6 +48,9 @@ impl Failure {
                 StorageError::SchemaTooOld(schema.into_owned())
             }
             Self::NoConnection(error) => StorageError::Unavailable(Arc::new(error)),
+            Self::Sent(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                StorageError::Locked(Arc::new(error))
+            }
             Self::NotSent(error) | Self::Sent(error) if is_passing(&error) => {
                 StorageError::Unavailable(Arc::new(error))
             }
@@ -84,7 +90,5 @@ fn is_passing(error: &tokio_postgres::Error) -> bool {
         return broken || error.is_closed();
     };
     let class = &state.code()[..2];
-    matches!(class, "08" | "40" | "53" | "57" | "58")
-        || *state == SqlState::READ_ONLY_SQL_TRANSACTION
-        || *state == SqlState::LOCK_NOT_AVAILABLE
+    matches!(class, "08" | "40" | "53" | "57" | "58") || *state == SqlState::READ_ONLY_SQL_TRANSACTION
 }

@@ -10,7 +10,9 @@
 mod api_keys;
 mod batch;
 mod connect;
+mod creations;
 mod error;
+mod idempotency_keys;
 mod key_changes;
 mod migrations;
 mod pets;
@@ -26,6 +28,7 @@ use crate::config::{DatabaseUrl, PoolSettings};
 
 use connect::Connector;
 pub use connect::DatabaseUrlError;
+pub use creations::Creation;
 use error::Failure;
 pub use error::StorageError;
 pub use key_changes::{FollowError, KeyNews};
@@ -34,7 +37,7 @@ use pets::PetBatches;
 pub use pets::SharedPage;
 
 /// Every statement that serves requests, so that a test can look at the plan of each.
-pub const STATEMENTS: [&[&str]; 2] = [pets::STATEMENTS, api_keys::STATEMENTS];
+pub const STATEMENTS: [&[&str]; 3] = [pets::STATEMENTS, api_keys::STATEMENTS, idempotency_keys::STATEMENTS];
 
 /// How long a request waits for its turn, and how long its work waits for one of the pool's connections.
 const POOL_WAIT: Duration = Duration::from_secs(1);

@@ -12,8 +12,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use super::batch::{Batcher, CallError, Limits, Work};
+use super::creations::{Create, Creation, Insert};
 use super::error::cause;
+use super::idempotency_keys::Remembered;
 use super::{Database, POOL_WAIT, Storage, StorageError};
+use crate::domain::idempotency::Once;
 use crate::domain::page::{PageLimit, PetPage, PetPageRequest};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetStatus};
 
@@ -45,7 +48,49 @@ const INSERT: &str = "\
       WITH ORDINALITY AS new (name, category_id, status, place) ORDER BY place \
     RETURNING id";
 
-pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, FIND, INSERT];
+/// The same, where a row with a digest is added once: by the first statement that remembers its digest, today. What
+/// is found of it from the last 24 hours comes back instead. A row that comes back with neither was added by another
+/// statement while this one ran.
+///
+/// Tables of two days cannot share a unique index. So in the last minute of a day a digest is remembered in the table
+/// of the next day as well, and that is what decides: no two statements that run at once, on either side of midnight,
+/// can both remember it there. What a loser has left in the table of the day before is never looked at, because of two
+/// days the later one counts. A statement that would wait for another one's digest for longer than a second gives up.
+/// Digests are remembered in their order, so that statements wait for each other in one
+/// direction only.
+const INSERT_ONCE: &str = "\
+    WITH day AS (SELECT (now() AT TIME ZONE 'UTC')::date AS today, \
+      ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date AS soon, \
+      set_config('lock_timeout', '1s', true)), \
+    new AS ( \
+      SELECT place, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id \
+      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::bytea[], $5::bytea[]) \
+        WITH ORDINALITY AS new (name, category_id, status, digest, fingerprint, place)), \
+    before AS ( \
+      SELECT DISTINCT ON (digest) digest, kept.fingerprint, subject_id \
+      FROM new JOIN idempotency_keys AS kept USING (digest) \
+      WHERE kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date + 1 \
+        AND used_at > now() - interval '24 hours' \
+      ORDER BY digest, kept_on DESC), \
+    kept_today AS ( \
+      INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
+      SELECT digest, today, now(), fingerprint, id FROM new, day \
+      WHERE digest IS NOT NULL AND digest NOT IN (SELECT digest FROM before) \
+      ORDER BY digest ON CONFLICT DO NOTHING RETURNING digest), \
+    kept_soon AS ( \
+      INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
+      SELECT digest, soon, now(), fingerprint, id FROM new JOIN kept_today USING (digest), day WHERE soon > today \
+      ORDER BY digest ON CONFLICT DO NOTHING RETURNING digest), \
+    kept AS ( \
+      SELECT digest FROM kept_today, day WHERE soon = today UNION ALL SELECT digest FROM kept_soon), \
+    added AS ( \
+      INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE \
+      SELECT id, name, category_id, status FROM new \
+      WHERE digest IS NULL OR digest IN (SELECT digest FROM kept) ORDER BY place) \
+    SELECT place, id, new.digest IS NULL OR kept.digest IS NOT NULL, before.fingerprint, subject_id \
+    FROM new LEFT JOIN kept USING (digest) LEFT JOIN before USING (digest)";
+
+pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, FIND, INSERT, INSERT_ONCE];
 
 // The statements of lists have this number as text.
 const _: () =
@@ -83,9 +128,13 @@ impl Storage {
         self.pets.find.call(id).await?
     }
 
-    /// Adds a pet and returns it with the id it was given.
-    pub async fn insert_pet(&self, new: NewPet) -> Result<Pet, StorageError> {
-        self.pets.insert.call(new).await?
+    /// Adds a pet; with a name for the request, once.
+    pub async fn insert_pet(&self, new: NewPet, once: Option<Once>) -> Result<Creation, StorageError> {
+        self.pets.insert.call(Create { new, once }).await.map_err(|error| match error {
+            // The work panicked, so what it did is not known.
+            CallError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
+            nothing_begun => nothing_begun.into(),
+        })?
     }
 }
 
@@ -93,7 +142,6 @@ impl From<CallError> for StorageError {
     fn from(error: CallError) -> Self {
         match error {
             CallError::Full | CallError::Late => Self::Unavailable(Arc::new(error)),
-            // Also right for a read, of which nothing depends on the outcome.
             CallError::Lost => Self::Unexpected(Arc::new(error)),
         }
     }
@@ -261,48 +309,71 @@ async fn find(
     rows.iter().map(|row| pet(row).map(|pet| (pet.id, pet))).collect()
 }
 
-struct Insert(Database);
-
-impl Work for Insert {
-    type Request = NewPet;
-    type Answer = Result<Pet, StorageError>;
-
-    /// One statement, one commit, one flush to disk for all. If the server refuses them together, each is
-    /// tried by itself, so that a bad one does not sink its neighbours.
-    async fn run(&self, pets: Vec<NewPet>) -> Vec<Self::Answer> {
-        match self.insert(&pets).await {
-            Ok(ids) => pets.into_iter().zip(ids).map(|(new, id)| Ok(with_id(new, id))).collect(),
-            Err(StorageError::Unexpected(_)) if pets.len() > 1 => {
-                let mut answers = Vec::with_capacity(pets.len());
-                for new in pets {
-                    let id = self.insert(std::slice::from_ref(&new)).await;
-                    answers.push(id.map(|ids| with_id(new, ids[0])));
-                }
-                answers
-            }
-            Err(error) => vec![Err(error); pets.len()],
-        }
+/// Adds pets, and returns the ids given to all of them, in their order.
+pub(super) async fn insert(database: &Database, pets: &[&NewPet]) -> Result<Vec<PetId>, StorageError> {
+    let (names, categories, statuses) = columns(pets);
+    let rows = database.write(INSERT, &[&names, &categories, &statuses]).await?;
+    let ids = rows.iter().map(id).collect::<Result<Vec<_>, _>>()?;
+    if ids.len() == pets.len() {
+        Ok(ids)
+    } else {
+        Err(StorageError::Unexpected(cause("not every pet has an id")))
     }
 }
 
-impl Insert {
-    /// The ids given to all of these, in their order.
-    async fn insert(&self, pets: &[NewPet]) -> Result<Vec<PetId>, StorageError> {
-        let names: Vec<&str> = pets.iter().map(|pet| pet.name.as_str()).collect();
-        let categories: Vec<i64> = pets.iter().map(|pet| pet.category_id.0).collect();
-        let statuses: Vec<Option<PetStatus>> = pets.iter().map(|pet| pet.status).collect();
-        let rows = self.0.write(INSERT, &[&names, &categories, &statuses]).await?;
-        let ids = rows.iter().map(id).collect::<Result<Vec<_>, _>>()?;
-        if ids.len() == pets.len() {
-            Ok(ids)
+/// What came of a pet that was to be added once.
+pub(super) enum Inserted {
+    /// It was added.
+    New(PetId),
+    /// It was added before.
+    Before(Remembered),
+    /// It was added by somebody else at the same time.
+    Raced,
+}
+
+/// Adds pets, those with a digest once; no two have the same one.
+pub(super) async fn insert_once(
+    database: &Database,
+    pets: &[&NewPet],
+    once: &[Option<Once>],
+) -> Result<Vec<Inserted>, StorageError> {
+    let (names, categories, statuses) = columns(pets);
+    let digests: Vec<Option<&[u8]>> =
+        once.iter().map(|once| once.as_ref().map(|once| &once.digest[..])).collect();
+    let fingerprints: Vec<Option<&[u8]>> =
+        once.iter().map(|once| once.as_ref().map(|once| &once.fingerprint[..])).collect();
+    let rows =
+        database.write(INSERT_ONCE, &[&names, &categories, &statuses, &digests, &fingerprints]).await?;
+    let mut inserted: Vec<Option<Inserted>> = pets.iter().map(|_| None).collect();
+    for row in &rows {
+        let place: i64 = row.try_get(0).map_err(unexpected)?;
+        let fingerprint: Option<Vec<u8>> = row.try_get(3).map_err(unexpected)?;
+        let subject: Option<i64> = row.try_get(4).map_err(unexpected)?;
+        let outcome = if row.try_get(2).map_err(unexpected)? {
+            let id: i64 = row.try_get(1).map_err(unexpected)?;
+            Inserted::New(id.try_into().map_err(unexpected)?)
         } else {
-            Err(StorageError::Unexpected(cause("not every pet was given an id")))
+            let before = fingerprint.zip(subject);
+            before.map_or(Inserted::Raced, |(fingerprint, subject_id)| {
+                Inserted::Before(Remembered { fingerprint, subject_id })
+            })
+        };
+        if let Some(slot) = usize::try_from(place - 1).ok().and_then(|place| inserted.get_mut(place)) {
+            *slot = Some(outcome);
         }
     }
+    let all: Option<Vec<Inserted>> = inserted.into_iter().collect();
+    all.ok_or_else(|| StorageError::Unexpected(cause("not every pet has an outcome")))
 }
 
-fn with_id(new: NewPet, id: PetId) -> Pet {
-    Pet { id, name: new.name, category_id: new.category_id, status: new.status }
+type Columns<'a> = (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>);
+
+fn columns<'a>(pets: &[&'a NewPet]) -> Columns<'a> {
+    (
+        pets.iter().map(|pet| pet.name.as_str()).collect(),
+        pets.iter().map(|pet| pet.category_id.0).collect(),
+        pets.iter().map(|pet| pet.status).collect(),
+    )
 }
 
 fn id(row: &Row) -> Result<PetId, StorageError> {

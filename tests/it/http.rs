@@ -301,7 +301,7 @@ async fn a_browser_of_a_listed_origin_is_told_what_it_may_send() {
     assert!(listed.contains("access-control-allow-methods: GET, HEAD, POST\r\n"), "{listed}");
     assert!(
         listed.contains(
-            "access-control-allow-headers: Authorization, Content-Type, If-None-Match, X-Request-Id\r\n"
+            "access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id\r\n"
         ),
         "{listed}"
     );

@@ -20,6 +20,7 @@ mod http;
 mod keys;
 mod limits;
 mod list_pets;
+mod retries;
 mod schema;
 mod structure;
 mod unhealthy_database;

@@ -236,6 +236,6 @@ async fn a_write_that_loses_its_connection_says_that_its_outcome_is_unknown() {
     }
     assert_eq!(
         adding.await.unwrap().body,
-        r#"{"code":"unavailable","message":"The service lost its database while it stored the change, which may or may not have taken effect: look before you send the request again.","status":503}"#
+        r#"{"code":"unavailable","message":"The service lost its database while it stored the change, which may or may not have taken effect: send the request again with the same `Idempotency-Key`, or look first if you sent none.","status":503}"#
     );
 }

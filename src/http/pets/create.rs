@@ -1,41 +1,62 @@
 //! `POST /pets`
 
+use std::sync::Arc;
+
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::wire::{NewPetBody, PetBody, render_pet};
-use crate::domain::pet::NewPet;
+use crate::domain::idempotency::Once;
+use crate::domain::pet::{NewPet, Pet};
 use crate::http::AppState;
 use crate::http::error::ApiError;
 use crate::http::extract::{JsonBody, NoQuery};
+use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
 use crate::http::json;
+use crate::http::keys::Caller;
+use crate::storage::Creation;
 
 /// Add an animal
 ///
-/// Stores the animal durably before it answers, and gives it an identifier that is never used again.
+/// Stores the animal durably before it answers, and gives it an identifier that is never used again. With an
+/// `Idempotency-Key` the request can be sent again after a lost answer, and adds the animal once.
 #[utoipa::path(
     post,
     path = "/v1/pets",
     operation_id = "createPet",
     tag = "animals",
+    params(IdempotencyKeyParameter),
     request_body(content = NewPetBody, content_type = "application/json"),
     responses(
         (status = 201, description = "Animal added; the body includes the assigned `id`.", body = PetBody, headers(
             ("Location" = String, description = "The address of the new animal."),
+            ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
         )),
     ),
 )]
 pub(crate) async fn create_pet(
     State(app): State<AppState>,
-    NoQuery: NoQuery,
+    Extension(caller): Extension<Arc<Caller>>,
+    key: Result<OptionalIdempotencyKey, ApiError>,
+    query: Result<NoQuery, ApiError>,
     JsonBody(new): JsonBody<NewPet>,
 ) -> Result<Response, ApiError> {
-    let pet = app.storage.insert_pet(new).await?;
-    let location = app.links.pet(pet.id);
-    let headers =
-        [(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)), (header::LOCATION, location)];
-    Ok((StatusCode::CREATED, headers, render_pet(&pet)).into_response())
+    let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
+    let once = key.map(|key| Once::create_pet(caller.key.id, &key, &new));
+    match app.storage.insert_pet(new, once).await? {
+        Creation::Added(pet) => Ok(created(&app, &pet)),
+        Creation::AddedBefore(pet) => Ok(([idempotency::REPLAYED], created(&app, &pet)).into_response()),
+        Creation::OtherRequest => Err(ApiError::IdempotencyKeyReused),
+        Creation::UnderWay => Err(ApiError::IdempotencyInProgress),
+    }
+}
+
+fn created(app: &AppState, pet: &Pet) -> Response {
+    let location = (header::LOCATION, app.links.pet(pet.id));
+    let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)), location];
+    (StatusCode::CREATED, headers, render_pet(pet)).into_response()
 }
 
 /// What can go wrong here, besides what can go wrong everywhere.
@@ -47,6 +68,8 @@ pub(crate) fn create_pet_errors() -> Vec<ApiError> {
         ApiError::UnknownField { pointer: "/nmae".into(), nearest: "name" },
         ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
         ApiError::RequestTimeout,
+        ApiError::IdempotencyInProgress,
+        ApiError::IdempotencyKeyReused,
         ApiError::BodyTooLarge,
         ApiError::UnsupportedMediaType,
     ]

@@ -1,0 +1,117 @@
+//! Requests that take effect once, however often they are sent.
+
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use super::key_record::KeyId;
+use super::pet::NewPet;
+
+/// The name that a client gives to a request, so that it may send it again: 1 to 255 visible ASCII characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey(String);
+
+/// The text is not such a name.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("must be 1 to 255 visible ASCII characters")]
+pub struct IdempotencyKeyError;
+
+impl FromStr for IdempotencyKey {
+    type Err = IdempotencyKeyError;
+
+    fn from_str(text: &str) -> Result<Self, IdempotencyKeyError> {
+        let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if visible && (1..=255).contains(&text.len()) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(IdempotencyKeyError)
+        }
+    }
+}
+
+/// What of a request is remembered: which one it is, and what it asks for.
+///
+/// **Frozen:** nodes of two versions, side by side during an upgrade, must take a request for the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Once {
+    /// Who sent it, to which operation, under which name.
+    pub digest: [u8; 32],
+    /// What it asks for.
+    pub fingerprint: [u8; 32],
+}
+
+impl Once {
+    /// Of a request to add a pet.
+    #[must_use]
+    pub fn create_pet(caller: KeyId, key: &IdempotencyKey, new: &NewPet) -> Self {
+        let mut asked = Sha256::new();
+        // What is asked for, not how it was written: `7` and `7.0` are the same request.
+        asked.update(new.category_id.0.to_be_bytes());
+        asked.update(new.status.map_or("", |status| status.as_str()));
+        asked.update([0]);
+        asked.update(new.name.as_str());
+        Self { digest: Self::digest(caller, "createPet", key), fingerprint: asked.finalize().into() }
+    }
+
+    fn digest(caller: KeyId, operation: &str, key: &IdempotencyKey) -> [u8; 32] {
+        let mut digest = Sha256::new();
+        digest.update(caller.0.to_be_bytes());
+        digest.update(operation);
+        digest.update([0]);
+        digest.update(&key.0);
+        digest.finalize().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::pet::{CategoryId, PetName, PetStatus};
+
+    fn key(text: &str) -> IdempotencyKey {
+        text.parse().unwrap()
+    }
+
+    fn rex(category: i64, status: Option<PetStatus>) -> NewPet {
+        let name = PetName::try_from("Rex".to_owned()).unwrap();
+        NewPet { name, category_id: CategoryId(category), status }
+    }
+
+    #[test]
+    fn a_key_is_visible_ascii() {
+        for good in ["7", "a-b_c.d~e", "\"quoted\"", &"x".repeat(255)] {
+            assert!(good.parse::<IdempotencyKey>().is_ok(), "{good}");
+        }
+        for bad in ["", " ", "a b", "a\tb", "é", "\u{7f}", &"x".repeat(256)] {
+            assert_eq!(bad.parse::<IdempotencyKey>(), Err(IdempotencyKeyError), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn requests_are_told_apart_by_caller_key_and_content() {
+        let once = |caller, text, new: &NewPet| Once::create_pet(KeyId(caller), &key(text), new);
+        let first = once(1, "a", &rex(1, None));
+        assert_eq!(first, once(1, "a", &rex(1, None)));
+        assert_ne!(first.digest, once(2, "a", &rex(1, None)).digest);
+        assert_ne!(first.digest, once(1, "b", &rex(1, None)).digest);
+        let others = [
+            rex(2, None),
+            rex(1, Some(PetStatus::Sold)),
+            NewPet { name: PetName::try_from("Max".to_owned()).unwrap(), ..rex(1, None) },
+        ];
+        for other in others {
+            let other = once(1, "a", &other);
+            assert_eq!(first.digest, other.digest);
+            assert_ne!(first.fingerprint, other.fingerprint);
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_frozen() {
+        let once = Once::create_pet(KeyId(7), &key("order-4711"), &rex(3, Some(PetStatus::Available)));
+        let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
+        assert_eq!(hex(once.digest), "0c1a333f4c3eb9fca0107291fdd5c1c9e62e3eef03cc51d94001e7f2b60aa7c3");
+        assert_eq!(hex(once.fingerprint), "190a96dd84a7104b8dbb7a80ed29896e9e4df08eb56e079c81ed278f545a4298");
+    }
+}
