@@ -3,29 +3,27 @@
 -- A table a day, so that a day is forgotten by dropping its table: nothing is deleted row by row.
 
 CREATE TABLE idempotency_keys (
-  -- SHA-256 of the API key's id, the operation and the client's key.
-  digest bytea NOT NULL,
+  -- The first 128 bits of the SHA-256 of the API key's id, the operation and the client's key.
+  digest uuid NOT NULL,
   -- The day, UTC.
   kept_on date NOT NULL,
   used_at timestamptz NOT NULL,
-  -- SHA-256 of what was asked for.
-  fingerprint bytea NOT NULL,
+  -- The same of what was asked for.
+  fingerprint uuid NOT NULL,
   -- What came of it: with the request, which is the same again, it is the whole answer.
   subject_id bigint NOT NULL,
-  CONSTRAINT idempotency_keys_pkey PRIMARY KEY (digest, kept_on),
-  CONSTRAINT idempotency_keys_digest_length CHECK (octet_length(digest) = 32),
-  CONSTRAINT idempotency_keys_fingerprint_length CHECK (octet_length(fingerprint) = 32)
+  CONSTRAINT idempotency_keys_pkey PRIMARY KEY (digest, kept_on)
 ) PARTITION BY RANGE (kept_on);
 
--- Makes the tables of the days to come, a week ahead, and drops those of days before yesterday. It gives up rather
--- than keep requests waiting, and is called again.
+-- Makes the tables of the next two days, and drops those of days before yesterday. It gives up rather than keep requests
+-- waiting, and is called again. (No more days ahead: every statement that looks for a key locks all of the tables.)
 CREATE FUNCTION turn_idempotency_pages() RETURNS void LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
 DECLARE
   today date := (now() AT TIME ZONE 'UTC')::date;
   day date;
   page text;
 BEGIN
-  FOR day IN SELECT today + n FROM generate_series(-1, 7) AS n LOOP
+  FOR day IN SELECT today + n FROM generate_series(-1, 2) AS n LOOP
     page := 'idempotency_keys_' || to_char(day, 'YYYYMMDD');
     IF to_regclass(page) IS NULL THEN
       EXECUTE format('CREATE TABLE %I (LIKE idempotency_keys INCLUDING ALL)', page);

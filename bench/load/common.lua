@@ -52,8 +52,15 @@ function create()
 end
 
 
-function create_under(key)
-  return wrk.format("POST", "/v1/pets", { ["Authorization"] = wrk.headers["Authorization"],
-    ["Content-Type"] = "application/json", ["Idempotency-Key"] = key },
+-- Creates with a header whose value is another one in every request.
+function create_with(header)
+  local template = wrk.format("POST", "/v1/pets", { ["Authorization"] = wrk.headers["Authorization"],
+    ["Content-Type"] = "application/json", [header] = "VALUE" },
     '{"name":"Rex","categoryId":3,"status":"available"}')
+  local before, after = template:match("^(.*)VALUE(.*)$")
+  local run, place = string.format("%x-%x-", os.time(), math.random(2 ^ 30)), 0
+  return function()
+    place = place + 1
+    return before .. run .. place .. after
+  end
 end

@@ -28,7 +28,7 @@ impl Once {
         let mut costs = [Samples::default(), Samples::default()];
         for round in 0..=self.rounds {
             for (connections, cost) in [64, 1].into_iter().zip(&mut costs) {
-                let plain = wrk(&service, "create", &key, 100_000, connections, self.seconds)?;
+                let plain = wrk(&service, "create_plain", &key, 100_000, connections, self.seconds)?;
                 let once = wrk(&service, "create_once", &key, 100_000, connections, self.seconds)?;
                 // The first round warms up.
                 if round > 0 {

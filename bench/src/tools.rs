@@ -130,6 +130,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
         // A peer's workers end with the process that started them only if it is asked politely.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let deadline = Instant::now() + Duration::from_secs(5);

@@ -30,15 +30,27 @@ impl FromStr for IdempotencyKey {
     }
 }
 
+/// Stands for something much longer: the first 128 bits of its SHA-256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Hash(pub [u8; 16]);
+
+impl From<Sha256> for Hash {
+    fn from(hasher: Sha256) -> Self {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hasher.finalize()[..16]);
+        Self(bytes)
+    }
+}
+
 /// What of a request is remembered: which one it is, and what it asks for.
 ///
 /// **Frozen:** nodes of two versions, side by side during an upgrade, must take a request for the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Once {
     /// Who sent it, to which operation, under which name.
-    pub digest: [u8; 32],
+    pub digest: Hash,
     /// What it asks for.
-    pub fingerprint: [u8; 32],
+    pub fingerprint: Hash,
 }
 
 impl Once {
@@ -51,16 +63,16 @@ impl Once {
         asked.update(new.status.map_or("", |status| status.as_str()));
         asked.update([0]);
         asked.update(new.name.as_str());
-        Self { digest: Self::digest(caller, "createPet", key), fingerprint: asked.finalize().into() }
+        Self { digest: Self::digest(caller, "createPet", key), fingerprint: asked.into() }
     }
 
-    fn digest(caller: KeyId, operation: &str, key: &IdempotencyKey) -> [u8; 32] {
+    fn digest(caller: KeyId, operation: &str, key: &IdempotencyKey) -> Hash {
         let mut digest = Sha256::new();
         digest.update(caller.0.to_be_bytes());
         digest.update(operation);
         digest.update([0]);
         digest.update(&key.0);
-        digest.finalize().into()
+        digest.into()
     }
 }
 
@@ -110,8 +122,8 @@ mod tests {
     #[test]
     fn what_is_remembered_is_frozen() {
         let once = Once::create_pet(KeyId(7), &key("order-4711"), &rex(3, Some(PetStatus::Available)));
-        let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
-        assert_eq!(hex(once.digest), "0c1a333f4c3eb9fca0107291fdd5c1c9e62e3eef03cc51d94001e7f2b60aa7c3");
-        assert_eq!(hex(once.fingerprint), "190a96dd84a7104b8dbb7a80ed29896e9e4df08eb56e079c81ed278f545a4298");
+        let hex = |hash: Hash| hash.0.map(|byte| format!("{byte:02x}")).concat();
+        assert_eq!(hex(once.digest), "0c1a333f4c3eb9fca0107291fdd5c1c9");
+        assert_eq!(hex(once.fingerprint), "190a96dd84a7104b8dbb7a80ed29896e");
     }
 }

@@ -217,9 +217,10 @@ impl From<&StorageError> for ApiError {
     fn from(error: &StorageError) -> Self {
         let cause = telemetry::with_causes(error);
         match error {
-            StorageError::Unavailable(_) | StorageError::Locked(_) | StorageError::SchemaTooOld(_) => {
-                Self::Unavailable { cause }
-            }
+            StorageError::Unavailable(_)
+            | StorageError::Locked(_)
+            | StorageError::Raced(_)
+            | StorageError::SchemaTooOld(_) => Self::Unavailable { cause },
             StorageError::OutcomeUnknown(_) => Self::OutcomeUnknown { cause },
             StorageError::Unexpected(_) => Self::Internal { cause },
         }

@@ -9,7 +9,6 @@ use std::collections::{HashMap, HashSet};
 
 use super::batch::Work;
 use super::error::cause;
-use super::idempotency_keys;
 use super::pets::{Inserted, insert, insert_once};
 use super::{Database, StorageError};
 use crate::domain::idempotency::Once;
@@ -72,8 +71,8 @@ impl Insert {
         let together: Vec<&Create> = places.iter().map(|place| &creates[*place]).collect();
         let answers = match self.add(&together).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
-            // The server refused them together, or one of them would wait for another node too long.
-            Err(StorageError::Unexpected(_) | StorageError::Locked(_)) => {
+            // The server refused them together, or one of them has to wait for another node, or lost to it.
+            Err(StorageError::Unexpected(_) | StorageError::Locked(_) | StorageError::Raced(_)) => {
                 let mut answers = Vec::with_capacity(together.len());
                 for create in together {
                     answers.push(self.add_one(create).await);
@@ -88,7 +87,9 @@ impl Insert {
     async fn add_one(&self, create: &Create) -> Answer {
         match self.add(&[create]).await {
             Ok(mut answers) => answers.pop().ok_or_else(forgotten),
-            Err(StorageError::Locked(_)) if create.once.is_some() => Ok(Creation::UnderWay),
+            Err(StorageError::Locked(_) | StorageError::Raced(_)) if create.once.is_some() => {
+                Ok(Creation::UnderWay)
+            }
             Err(error) => Err(error),
         }
     }
@@ -103,46 +104,22 @@ impl Insert {
                 .map(|(new, id)| Creation::Added(with_id(new, id)))
                 .collect());
         }
-        let names: Vec<Option<Once>> = creates.iter().map(|create| create.once).collect();
-        let inserted = insert_once(&self.0, &pets, &names).await?;
-        let raced: Vec<&[u8]> = inserted
-            .iter()
-            .zip(&names)
-            .filter(|(inserted, _)| matches!(inserted, Inserted::Raced))
-            .filter_map(|(_, once)| once.as_ref().map(|once| &once.digest[..]))
-            .collect();
-        // What another node added while this statement ran is there by now. The others are answered all the same.
-        let remembered = if raced.is_empty() {
-            HashMap::new()
-        } else {
-            idempotency_keys::find(&self.0, &raced).await.unwrap_or_default()
+        let once: Vec<Option<Once>> = creates.iter().map(|create| create.once).collect();
+        let inserted = match insert_once(&self.0, &pets, &once).await {
+            // Nothing was done, and whoever was faster has finished: this time it is found.
+            Err(StorageError::Raced(_)) => insert_once(&self.0, &pets, &once).await?,
+            outcome => outcome?,
         };
-        creates
-            .iter()
-            .zip(inserted)
-            .map(|(create, inserted)| {
-                Ok(match (inserted, create.once) {
-                    (Inserted::New(id), _) => Creation::Added(with_id(&create.new, id)),
-                    (Inserted::Before(before), Some(once)) => again(&create.new, once, &before)?,
-                    (_, once) => match once.and_then(|once| remembered.get(&once.digest[..]).zip(Some(once)))
-                    {
-                        Some((before, once)) => again(&create.new, once, before)?,
-                        None => Creation::UnderWay,
-                    },
-                })
-            })
-            .collect()
+        let outcomes = creates.iter().zip(inserted).map(|(create, inserted)| match (inserted, create.once) {
+            (Inserted::New(id), _) => Creation::Added(with_id(&create.new, id)),
+            // What was asked for is the same, so the answer is as well, whatever became of the pet since.
+            (Inserted::Before(before), Some(once)) if before.fingerprint == once.fingerprint => {
+                Creation::AddedBefore(with_id(&create.new, before.id))
+            }
+            (Inserted::Before(_), _) => Creation::OtherRequest,
+        });
+        Ok(outcomes.collect())
     }
-}
-
-/// The answer to a request whose name was used before.
-fn again(new: &NewPet, once: Once, before: &idempotency_keys::Remembered) -> Result<Creation, StorageError> {
-    if before.fingerprint != once.fingerprint {
-        return Ok(Creation::OtherRequest);
-    }
-    let id: PetId = before.subject_id.try_into().map_err(|_| forgotten())?;
-    // What was asked for is the same, so the answer is as well, whatever became of the pet since.
-    Ok(Creation::AddedBefore(with_id(new, id)))
 }
 
 fn with_id(new: &NewPet, id: PetId) -> Pet {
@@ -156,6 +133,7 @@ fn forgotten() -> StorageError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::idempotency::Hash;
     use crate::domain::pet::{CategoryId, PetName};
 
     fn create(name: Option<u8>, fingerprint: u8) -> Create {
@@ -164,7 +142,10 @@ mod tests {
             category_id: CategoryId(1),
             status: None,
         };
-        Create { new, once: name.map(|name| Once { digest: [name; 32], fingerprint: [fingerprint; 32] }) }
+        Create {
+            new,
+            once: name.map(|name| Once { digest: Hash([name; 16]), fingerprint: Hash([fingerprint; 16]) }),
+        }
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub enum StorageError {
     /// Another transaction holds what the statement needs, for too long. Nothing was done.
     #[error("another transaction is in the way")]
     Locked(#[source] Cause),
+    /// Another transaction did the same at the same time, and was first. Nothing was done.
+    #[error("another transaction was faster")]
+    Raced(#[source] Cause),
     /// The database has not been migrated for this program. The text says what to run.
     #[error("{0}")]
     SchemaTooOld(String),
@@ -50,6 +53,9 @@ impl Failure {
             Self::NoConnection(error) => StorageError::Unavailable(Arc::new(error)),
             Self::Sent(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                 StorageError::Locked(Arc::new(error))
+            }
+            Self::Sent(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
+                StorageError::Raced(Arc::new(error))
             }
             Self::NotSent(error) | Self::Sent(error) if is_passing(&error) => {
                 StorageError::Unavailable(Arc::new(error))

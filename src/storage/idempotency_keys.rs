@@ -1,31 +1,20 @@
-//! SQL on the `idempotency_keys` table, but for the statement that adds pets once: that is with the pets.
+//! The `idempotency_keys` table: its pages of a day each. What is on them is written with the pets that it speaks of.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::error::Error;
 
-use super::{Database, Storage, StorageError};
+use bytes::{BufMut, BytesMut};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// What was remembered of requests lately. A day before another does not count: see `INSERT_ONCE`.
-const FIND: &str = "\
-    SELECT DISTINCT ON (digest) digest, fingerprint, subject_id FROM idempotency_keys \
-    WHERE digest = ANY ($1) \
-      AND kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date + 1 \
-      AND used_at > now() - interval '24 hours' \
-    ORDER BY digest, kept_on DESC";
+use super::{Storage, StorageError};
+use crate::domain::idempotency::Hash;
 
 /// Only one node at a time does it; the others have nothing to do.
 const TURN_PAGES: &str = "SELECT turn_idempotency_pages() WHERE pg_try_advisory_xact_lock($1)";
 
-pub(super) const STATEMENTS: &[&str] = &[FIND, TURN_PAGES];
+pub(super) const STATEMENTS: &[&str] = &[TURN_PAGES];
 
 /// A number of our own among PostgreSQL's advisory locks: "petonce!" in ASCII.
 const LOCK: i64 = i64::from_be_bytes(*b"petonce!");
-
-/// What is remembered of a request: what it asked for, and what came of it.
-pub(super) struct Remembered {
-    pub(super) fingerprint: Vec<u8>,
-    pub(super) subject_id: i64,
-}
 
 impl Storage {
     /// Makes room for the days to come, and forgets those before yesterday.
@@ -34,16 +23,25 @@ impl Storage {
     }
 }
 
-/// What is remembered of these requests, by digest.
-pub(super) async fn find(
-    database: &Database,
-    digests: &[&[u8]],
-) -> Result<HashMap<Vec<u8>, Remembered>, StorageError> {
-    let rows = database.read(FIND, &[&digests]).await?;
-    let remembered = rows.iter().map(|row| {
-        Ok((row.try_get(0)?, Remembered { fingerprint: row.try_get(1)?, subject_id: row.try_get(2)? }))
-    });
-    remembered
-        .collect::<Result<_, tokio_postgres::Error>>()
-        .map_err(|error| StorageError::Unexpected(Arc::new(error)))
+impl<'a> FromSql<'a> for Hash {
+    fn from_sql(_: &Type, bytes: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(bytes.try_into()?))
+    }
+
+    fn accepts(sql_type: &Type) -> bool {
+        *sql_type == Type::UUID
+    }
+}
+
+impl ToSql for Hash {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        out.put_slice(&self.0);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(sql_type: &Type) -> bool {
+        <Self as FromSql>::accepts(sql_type)
+    }
+
+    to_sql_checked!();
 }

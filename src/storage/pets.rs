@@ -14,9 +14,8 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use super::batch::{Batcher, CallError, Limits, Work};
 use super::creations::{Create, Creation, Insert};
 use super::error::cause;
-use super::idempotency_keys::Remembered;
 use super::{Database, POOL_WAIT, Storage, StorageError};
-use crate::domain::idempotency::Once;
+use crate::domain::idempotency::{Hash, Once};
 use crate::domain::page::{PageLimit, PetPage, PetPageRequest};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetStatus};
 
@@ -48,47 +47,36 @@ const INSERT: &str = "\
       WITH ORDINALITY AS new (name, category_id, status, place) ORDER BY place \
     RETURNING id";
 
-/// The same, where a row with a digest is added once: by the first statement that remembers its digest, today. What
-/// is found of it from the last 24 hours comes back instead. A row that comes back with neither was added by another
-/// statement while this one ran.
+/// The same, where a row with a digest is added only if its digest was not remembered in the last 24 hours (and a minute,
+/// see below): then what was remembered comes back.
 ///
-/// Tables of two days cannot share a unique index. So in the last minute of a day a digest is remembered in the table
-/// of the next day as well, and that is what decides: no two statements that run at once, on either side of midnight,
-/// can both remember it there. What a loser has left in the table of the day before is never looked at, because of two
-/// days the later one counts. A statement that would wait for another one's digest for longer than a second gives up.
-/// Digests are remembered in their order, so that statements wait for each other in one
-/// direction only.
+/// If two statements run at once with the same digest, the second waits for the first, for a second at most, and is
+/// refused: then it can be sent again, and finds what the first has remembered. Tables of two days cannot share a
+/// unique index, so in the last minute of a day a digest is remembered for the next day as well: two statements on
+/// either side of midnight meet there. (It would be in its own way at the end of the next day, hence the other minute.) Digests are remembered in their order, so that statements wait for each other in
+/// one direction only.
 const INSERT_ONCE: &str = "\
-    WITH day AS (SELECT (now() AT TIME ZONE 'UTC')::date AS today, \
-      ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date AS soon, \
-      set_config('lock_timeout', '1s', true)), \
-    new AS ( \
+    WITH new AS ( \
       SELECT place, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id \
-      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::bytea[], $5::bytea[]) \
+      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::uuid[], $5::uuid[]) \
         WITH ORDINALITY AS new (name, category_id, status, digest, fingerprint, place)), \
     before AS ( \
-      SELECT DISTINCT ON (digest) digest, kept.fingerprint, subject_id \
-      FROM new JOIN idempotency_keys AS kept USING (digest) \
-      WHERE kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date + 1 \
-        AND used_at > now() - interval '24 hours' \
-      ORDER BY digest, kept_on DESC), \
-    kept_today AS ( \
+      SELECT digest, kept.fingerprint, subject_id FROM new CROSS JOIN LATERAL ( \
+        SELECT fingerprint, subject_id FROM idempotency_keys \
+        WHERE digest = new.digest AND used_at > now() - interval '24 hours 1 minute' \
+          AND kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date \
+        LIMIT 1) AS kept), \
+    fresh AS (SELECT * FROM new WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM before)), \
+    day AS ( \
+      SELECT (now() AT TIME ZONE 'UTC')::date AS day, set_config('lock_timeout', '1s', true) \
+      UNION SELECT ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date, '1s'), \
+    remembered AS ( \
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
-      SELECT digest, today, now(), fingerprint, id FROM new, day \
-      WHERE digest IS NOT NULL AND digest NOT IN (SELECT digest FROM before) \
-      ORDER BY digest ON CONFLICT DO NOTHING RETURNING digest), \
-    kept_soon AS ( \
-      INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
-      SELECT digest, soon, now(), fingerprint, id FROM new JOIN kept_today USING (digest), day WHERE soon > today \
-      ORDER BY digest ON CONFLICT DO NOTHING RETURNING digest), \
-    kept AS ( \
-      SELECT digest FROM kept_today, day WHERE soon = today UNION ALL SELECT digest FROM kept_soon), \
+      SELECT digest, day, now(), fingerprint, id FROM fresh, day WHERE digest IS NOT NULL ORDER BY day, digest), \
     added AS ( \
       INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE \
-      SELECT id, name, category_id, status FROM new \
-      WHERE digest IS NULL OR digest IN (SELECT digest FROM kept) ORDER BY place) \
-    SELECT place, id, new.digest IS NULL OR kept.digest IS NOT NULL, before.fingerprint, subject_id \
-    FROM new LEFT JOIN kept USING (digest) LEFT JOIN before USING (digest)";
+      SELECT id, name, category_id, status FROM fresh ORDER BY place) \
+    SELECT place, id, before.fingerprint, subject_id FROM new LEFT JOIN before USING (digest)";
 
 pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, FIND, INSERT, INSERT_ONCE];
 
@@ -313,7 +301,7 @@ async fn find(
 pub(super) async fn insert(database: &Database, pets: &[&NewPet]) -> Result<Vec<PetId>, StorageError> {
     let (names, categories, statuses) = columns(pets);
     let rows = database.write(INSERT, &[&names, &categories, &statuses]).await?;
-    let ids = rows.iter().map(id).collect::<Result<Vec<_>, _>>()?;
+    let ids = rows.iter().map(|row| id(row, 0)).collect::<Result<Vec<_>, _>>()?;
     if ids.len() == pets.len() {
         Ok(ids)
     } else {
@@ -327,36 +315,33 @@ pub(super) enum Inserted {
     New(PetId),
     /// It was added before.
     Before(Remembered),
-    /// It was added by somebody else at the same time.
-    Raced,
 }
 
-/// Adds pets, those with a digest once; no two have the same one.
+/// What was remembered of a request: what it asked for, and what came of it.
+pub(super) struct Remembered {
+    pub(super) fingerprint: Hash,
+    pub(super) id: PetId,
+}
+
+/// Adds pets, those with a digest once; no two have the same one. [`StorageError::Raced`] if another statement added
+/// one of them at the same time.
 pub(super) async fn insert_once(
     database: &Database,
     pets: &[&NewPet],
     once: &[Option<Once>],
 ) -> Result<Vec<Inserted>, StorageError> {
     let (names, categories, statuses) = columns(pets);
-    let digests: Vec<Option<&[u8]>> =
-        once.iter().map(|once| once.as_ref().map(|once| &once.digest[..])).collect();
-    let fingerprints: Vec<Option<&[u8]>> =
-        once.iter().map(|once| once.as_ref().map(|once| &once.fingerprint[..])).collect();
+    let digests: Vec<Option<Hash>> = once.iter().map(|once| once.map(|once| once.digest)).collect();
+    let fingerprints: Vec<Option<Hash>> = once.iter().map(|once| once.map(|once| once.fingerprint)).collect();
     let rows =
         database.write(INSERT_ONCE, &[&names, &categories, &statuses, &digests, &fingerprints]).await?;
     let mut inserted: Vec<Option<Inserted>> = pets.iter().map(|_| None).collect();
     for row in &rows {
         let place: i64 = row.try_get(0).map_err(unexpected)?;
-        let fingerprint: Option<Vec<u8>> = row.try_get(3).map_err(unexpected)?;
-        let subject: Option<i64> = row.try_get(4).map_err(unexpected)?;
-        let outcome = if row.try_get(2).map_err(unexpected)? {
-            let id: i64 = row.try_get(1).map_err(unexpected)?;
-            Inserted::New(id.try_into().map_err(unexpected)?)
-        } else {
-            let before = fingerprint.zip(subject);
-            before.map_or(Inserted::Raced, |(fingerprint, subject_id)| {
-                Inserted::Before(Remembered { fingerprint, subject_id })
-            })
+        let fingerprint: Option<Hash> = row.try_get(2).map_err(unexpected)?;
+        let outcome = match fingerprint {
+            None => Inserted::New(id(row, 1)?),
+            Some(fingerprint) => Inserted::Before(Remembered { fingerprint, id: id(row, 3)? }),
         };
         if let Some(slot) = usize::try_from(place - 1).ok().and_then(|place| inserted.get_mut(place)) {
             *slot = Some(outcome);
@@ -376,14 +361,14 @@ fn columns<'a>(pets: &[&'a NewPet]) -> Columns<'a> {
     )
 }
 
-fn id(row: &Row) -> Result<PetId, StorageError> {
-    let id: i64 = row.try_get(0).map_err(unexpected)?;
+fn id(row: &Row, column: usize) -> Result<PetId, StorageError> {
+    let id: i64 = row.try_get(column).map_err(unexpected)?;
     id.try_into().map_err(unexpected)
 }
 
 fn pet(row: &Row) -> Result<Pet, StorageError> {
     Ok(Pet {
-        id: id(row)?,
+        id: id(row, 0)?,
         name: PetName::try_from(row.try_get::<_, String>(1).map_err(unexpected)?).map_err(unexpected)?,
         category_id: CategoryId(row.try_get(2).map_err(unexpected)?),
         status: row.try_get(3).map_err(unexpected)?,
