@@ -69,13 +69,15 @@ impl Connector {
     ///
     /// Their plans are made once: a statement on arrays looks cheaper to the planner with every array that it
     /// sees, so it would plan each execution anew, which takes longer than the execution. And none of them is made
-    /// for a table that is still empty: scanning it looks best then, and the plan outlives the emptiness.
+    /// for a table that is still empty: scanning it looks best then, and the plan outlives the emptiness. None is
+    /// worth compiling.
     pub(super) fn pooled_config(&self, limit: Duration) -> Config {
         let mut config = self.config.clone();
         let options = config.get_options().unwrap_or_default();
         let limit = limit.as_millis();
         config.options(format!(
-            "{options} -c statement_timeout={limit} -c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
+            "{options} -c statement_timeout={limit} -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
+             -c jit=off"
         ));
         config
     }
