@@ -34,7 +34,7 @@ pub struct DatabaseSettings {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Database")]
 pub struct PoolSettings {
-    /// The most connections that this node holds to the database.
+    /// The most connections that this node holds to the database, besides one that hears of changed keys.
     #[arg(long, env = "PETSTORE_DATABASE_CONNECTIONS", default_value_t = 16, value_name = "COUNT",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub database_connections: u16,
