@@ -4,11 +4,11 @@
 //! - what identifies a key here is its digest; the key itself never arrives;
 //! - whatever is done to a key, and the note of who did it, are one statement: both are kept or neither.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
 
+use super::error::{cause, unexpected};
 use super::{Storage, StorageError};
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{Actor, IssuedKey, KeyEvent, KeyId, KeyRecord, NewKey};
@@ -95,7 +95,7 @@ impl Storage {
                 ],
             )
             .await?;
-        first_id(&rows)?.ok_or_else(|| StorageError::Unexpected(super::error::cause("no key was kept")))
+        first_id(&rows)?.ok_or_else(|| StorageError::Unexpected(cause("no key was kept")))
     }
 
     /// Every key, in the order in which they were issued.
@@ -163,10 +163,6 @@ impl Storage {
         let (ids, times): (Vec<i64>, Vec<SystemTime>) = uses.iter().map(|(id, at)| (id.0, *at)).unzip();
         self.database.write(NOTE_USES, &[&ids, &times]).await.map(drop)
     }
-}
-
-fn unexpected(error: tokio_postgres::Error) -> StorageError {
-    StorageError::Unexpected(Arc::new(error))
 }
 
 fn first_id(rows: &[Row]) -> Result<Option<KeyId>, StorageError> {

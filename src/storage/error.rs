@@ -74,6 +74,11 @@ impl Failure {
     }
 }
 
+/// What should not happen.
+pub(super) fn unexpected(error: impl Error + Send + Sync + 'static) -> StorageError {
+    StorageError::Unexpected(Arc::new(error))
+}
+
 /// A reason of our own words.
 pub(super) fn cause(words: impl Into<String>) -> Cause {
     Box::<dyn Error + Send + Sync>::from(words.into()).into()

@@ -13,7 +13,7 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use super::batch::{Batcher, CallError, Limits, Work};
 use super::creations::{Create, Creation, Insert};
-use super::error::cause;
+use super::error::{cause, unexpected};
 use super::{Database, POOL_WAIT, Storage, StorageError};
 use crate::domain::idempotency::{Hash, Once};
 use crate::domain::page::{PageLimit, PetPage, PetPageRequest};
@@ -47,14 +47,16 @@ const INSERT: &str = "\
       WITH ORDINALITY AS new (name, category_id, status, place) ORDER BY place \
     RETURNING id";
 
-/// The same, where a row with a digest is added only if its digest was not remembered in the last 24 hours (and a minute,
-/// see below): then what was remembered comes back.
+/// The same, where a row with a digest is added only if its digest was not remembered in the last 24 hours (and a
+/// minute, see below): then what was remembered comes back.
 ///
 /// If two statements run at once with the same digest, the second waits for the first, for a second at most, and is
-/// refused: then it can be sent again, and finds what the first has remembered. Tables of two days cannot share a
-/// unique index, so in the last minute of a day a digest is remembered for the next day as well: two statements on
-/// either side of midnight meet there. (It would be in its own way at the end of the next day, hence the other minute.) Digests are remembered in their order, so that statements wait for each other in
-/// one direction only.
+/// refused: then it can be sent again, and finds what the first has remembered. Digests are remembered in their order,
+/// so that statements wait for each other in one direction only.
+///
+/// Tables of two days cannot share a unique index, so in the last minute of a day a digest is remembered for the next
+/// day as well: two statements on either side of midnight meet there. (It would be in its own way at the end of that
+/// day, hence the other minute.)
 const INSERT_ONCE: &str = "\
     WITH new AS ( \
       SELECT place, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id \
@@ -373,10 +375,6 @@ fn pet(row: &Row) -> Result<Pet, StorageError> {
         category_id: CategoryId(row.try_get(2).map_err(unexpected)?),
         status: row.try_get(3).map_err(unexpected)?,
     })
-}
-
-fn unexpected(error: impl Error + Send + Sync + 'static) -> StorageError {
-    StorageError::Unexpected(Arc::new(error))
 }
 
 impl<'a> FromSql<'a> for PetStatus {

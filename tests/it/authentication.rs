@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::client::DOCUMENT;
 use crate::support::postgres::key;
-use crate::support::program::run;
+use crate::support::program::new_key;
 use crate::support::{Client, TestService};
 
 const MISSING: &str = r#"{"code":"missing_api_key","message":"Send your API key in a header: `Authorization: Bearer <API_KEY>`.","status":401}"#;
@@ -112,8 +112,7 @@ async fn the_scheme_is_not_case_sensitive() {
 #[tokio::test]
 async fn a_key_is_known_on_every_route_once_it_is_created() {
     let service = TestService::start().await;
-    let output = run(&["keys", "create", "--name", "shop"], &[("DATABASE_URL", &service.database.url())]);
-    let key: ApiKey = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let key = new_key(&service.database.url(), &[]);
     let client = Client::new(service.address, Some(&key));
     assert_eq!(client.get("/v1/pets").await.status, 200);
     assert_eq!(client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await.status, 201);
@@ -123,9 +122,7 @@ async fn a_key_is_known_on_every_route_once_it_is_created() {
 async fn every_scope_opens_the_operations_that_declare_it_and_no_other() {
     let service = TestService::start().await;
     for scope in ["pets:read", "pets:write", "orders:read", "orders:write"] {
-        let url = service.database.url();
-        let output = run(&["keys", "create", "--name", scope, "--scope", scope], &[("DATABASE_URL", &url)]);
-        let key: ApiKey = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        let key = new_key(&service.database.url(), &["--scope", scope]);
         let client = Client::new(service.address, Some(&key));
         for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {

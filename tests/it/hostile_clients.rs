@@ -27,14 +27,18 @@ async fn read_to_end(mut socket: TcpStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Begins a request whose body never ends, and returns the answer.
-pub(crate) async fn post_half_a_body(address: SocketAddr) -> String {
-    let head = format!(
+/// A request whose body never ends.
+pub(crate) fn half_a_post() -> String {
+    format!(
         "POST /v1/pets HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
          Content-Length: 100\r\n\r\n{{\"name\": ",
         key().reveal()
-    );
-    exchange(address, head.as_bytes()).await
+    )
+}
+
+/// Begins such a request, and returns the answer.
+pub(crate) async fn post_half_a_body(address: SocketAddr) -> String {
+    exchange(address, half_a_post().as_bytes()).await
 }
 
 #[tokio::test]

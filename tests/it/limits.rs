@@ -2,28 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::hostile_clients::exchange;
-use crate::support::postgres::key;
-use crate::support::program::run;
+use crate::hostile_clients::{exchange, half_a_post};
+use crate::support::program::new_key;
 use crate::support::{Client, TestService};
-
-fn new_key(service: &TestService, flags: &[&str]) -> ApiKey {
-    let arguments = [&["keys", "create", "--name", "limited"], flags].concat();
-    let output = run(&arguments, &[("DATABASE_URL", &service.database.url())]);
-    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
-}
 
 #[tokio::test]
 async fn a_key_is_refused_once_it_has_used_up_its_limit() {
     let service = TestService::start().await;
-    let client = Client::new(service.address, Some(&new_key(&service, &["--rate-limit", "3/h"])));
+    let client =
+        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "3/h"])));
     for left in ["r=2;t=1200", "r=1;t=2400", "r=0;t=3600"] {
         let answer = client.get("/v1/pets").await;
         assert_eq!(answer.status, 200);
@@ -45,7 +38,8 @@ async fn a_key_is_refused_once_it_has_used_up_its_limit() {
 #[tokio::test]
 async fn a_limit_comes_after_the_key_and_before_the_route() {
     let service = TestService::start().await;
-    let client = Client::new(service.address, Some(&new_key(&service, &["--rate-limit", "1/h"])));
+    let client =
+        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "1/h"])));
     assert_eq!(client.get("/v1/nowhere").await.status, 404, "an unknown route counts");
     assert_eq!(client.get("/v1/nowhere").await.status, 429);
     let too_long = format!("/v1/pets?cursor={}", "x".repeat(9_000));
@@ -56,7 +50,8 @@ async fn a_limit_comes_after_the_key_and_before_the_route() {
 #[tokio::test]
 async fn a_limit_is_filled_again_as_time_passes() {
     let service = TestService::start().await;
-    let client = Client::new(service.address, Some(&new_key(&service, &["--rate-limit", "5/s"])));
+    let client =
+        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "5/s"])));
     let mut statuses = Vec::new();
     for _ in 0..20 {
         statuses.push(client.get("/v1/pets").await.status);
@@ -74,7 +69,8 @@ async fn the_services_limit_holds_for_keys_without_one_of_their_own() {
     for status in [200, 200, 429] {
         assert_eq!(service.client.get("/v1/pets").await.status, status);
     }
-    let other = Client::new(service.address, Some(&new_key(&service, &["--rate-limit", "7/h"])));
+    let other =
+        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "7/h"])));
     assert_eq!(other.get("/v1/pets").await.header("ratelimit-policy"), "\"key\";q=7;w=3600");
 }
 
@@ -88,7 +84,8 @@ async fn nothing_is_said_of_limits_where_there_are_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_within_its_limit_is_served_while_another_floods() {
     let service = TestService::start().await;
-    let flooding = Client::new(service.address, Some(&new_key(&service, &["--rate-limit", "10/s"])));
+    let flooding =
+        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "10/s"])));
     let mut floods = JoinSet::new();
     for _ in 0..32 {
         let flooding = flooding.clone();
@@ -111,12 +108,7 @@ async fn a_key_within_its_limit_is_served_while_another_floods() {
 /// Begins a request and leaves it under way.
 async fn leave_under_way(service: &TestService) -> TcpStream {
     let mut socket = TcpStream::connect(service.address).await.unwrap();
-    let head = format!(
-        "POST /v1/pets HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
-         Content-Length: 100\r\n\r\n",
-        key().reveal()
-    );
-    socket.write_all(head.as_bytes()).await.unwrap();
+    socket.write_all(half_a_post().as_bytes()).await.unwrap();
     socket
 }
 

@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use petstore::domain::api_key::ApiKey;
 use petstore::storage::STATEMENTS;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -18,17 +17,20 @@ use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
 use crate::support::postgres::{ROOT, key};
-use crate::support::program::{ServeProcess, run};
+use crate::support::program::{ServeProcess, new_key};
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
 /// Adds a pet under a key.
 async fn add_once(client: &Client, key: &str, body: &Value) -> Answer {
+    post_under(client, &[key.as_bytes()], &body.to_string()).await
+}
+
+/// Sends text as JSON, with so many keys.
+async fn post_under(client: &Client, keys: &[&[u8]], body: &str) -> Answer {
     client
         .send(Method::POST, "/v1/pets", |request| {
-            request
-                .header("idempotency-key", key)
-                .header("content-type", "application/json")
-                .body(body.to_string())
+            let request = request.header("content-type", "application/json").body(body.to_owned());
+            keys.iter().fold(request, |request, key| request.header("idempotency-key", *key))
         })
         .await
 }
@@ -59,15 +61,7 @@ async fn the_same_request_gets_the_first_answer_again() {
     }
     // The same, in other words.
     let other_words = r#"{"status":"available", "categoryId":3.0,"name":"\u0052ex"}"#;
-    let again = service
-        .client
-        .send(Method::POST, "/v1/pets", |request| {
-            request
-                .header("idempotency-key", "order-4711")
-                .header("content-type", "application/json")
-                .body(other_words)
-        })
-        .await;
+    let again = post_under(&service.client, &[b"order-4711"], other_words).await;
     assert_eq!((again.body, count(&service).await), (first.body, 1));
 }
 
@@ -89,8 +83,7 @@ async fn another_request_under_the_same_key_is_refused() {
 #[tokio::test]
 async fn keys_of_different_callers_are_different() {
     let service = TestService::start().await;
-    let output = run(&["keys", "create", "--name", "other"], &[("DATABASE_URL", &service.database.url())]);
-    let key: ApiKey = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let key = new_key(&service.database.url(), &[]);
     let other = Client::new(service.address, Some(&key));
     assert!(!replayed(&add_once(&service.client, "a", &rex()).await));
     assert!(!replayed(&add_once(&other, "a", &rex()).await));
@@ -110,27 +103,10 @@ async fn a_request_that_failed_is_not_remembered() {
 async fn a_bad_idempotency_key_is_refused_but_after_a_bad_media_type() {
     let service = TestService::start().await;
     for bad in ["", "a b", "caf\u{e9}", &"x".repeat(256)] {
-        let answer = service
-            .client
-            .send(Method::POST, "/v1/pets", |request| {
-                request
-                    .header("idempotency-key", bad.as_bytes())
-                    .header("content-type", "application/json")
-                    .body(rex().to_string())
-            })
-            .await;
+        let answer = post_under(&service.client, &[bad.as_bytes()], &rex().to_string()).await;
         assert_eq!(answer.error(), (400, "invalid_header".into()), "{bad:?}");
     }
-    let twice = service
-        .client
-        .send(Method::POST, "/v1/pets", |request| {
-            request
-                .header("idempotency-key", "a")
-                .header("idempotency-key", "a")
-                .header("content-type", "application/json")
-                .body(rex().to_string())
-        })
-        .await;
+    let twice = post_under(&service.client, &[b"a", b"a"], &rex().to_string()).await;
     assert_eq!(twice.error(), (400, "invalid_header".into()));
     let text = service.client.send(Method::POST, "/v1/pets", |request| {
         request.header("idempotency-key", "").header("content-type", "text/plain").body("{}")

@@ -40,7 +40,6 @@ impl RecordBody {
 
     /// The record, a line a field.
     pub(super) fn lines(&self) -> String {
-        let or = |value: &Option<String>, absent: &str| value.clone().unwrap_or_else(|| absent.to_owned());
         format!(
             "id         {}\nprefix     {}\nname       {}\nscopes     {}\nstate      {}\ncreated    {}\n\
              expires    {}\nlast used  {}\nrate limit {}\n",
@@ -50,9 +49,9 @@ impl RecordBody {
             self.scopes.join(" "),
             self.state,
             self.created_at,
-            or(&self.expires_at, "never"),
-            or(&self.last_used_at, "never"),
-            or(&self.rate_limit, "the service's"),
+            self.expires_at.as_deref().unwrap_or("never"),
+            self.last_used_at.as_deref().unwrap_or("never"),
+            self.rate_limit.as_deref().unwrap_or("the service's"),
         )
     }
 }
@@ -90,7 +89,6 @@ impl EventBody {
 pub(super) fn table(keys: &[RecordBody]) -> String {
     let heading =
         ["ID", "PREFIX", "NAME", "STATE", "SCOPES", "RATE LIMIT", "CREATED", "EXPIRES", "LAST USED"];
-    let or = |value: &Option<String>, absent: &str| value.clone().unwrap_or_else(|| absent.to_owned());
     let rows = keys.iter().map(|key| {
         [
             key.id.to_string(),
@@ -98,10 +96,10 @@ pub(super) fn table(keys: &[RecordBody]) -> String {
             key.name.clone(),
             key.state.to_owned(),
             key.scopes.join(" "),
-            or(&key.rate_limit, "-"),
+            key.rate_limit.clone().unwrap_or_else(|| "-".to_owned()),
             key.created_at.clone(),
-            or(&key.expires_at, "never"),
-            or(&key.last_used_at, "never"),
+            key.expires_at.clone().unwrap_or_else(|| "never".to_owned()),
+            key.last_used_at.clone().unwrap_or_else(|| "never".to_owned()),
         ]
     });
     let rows: Vec<[String; 9]> = std::iter::once(heading.map(str::to_owned)).chain(rows).collect();

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use petstore::domain::api_key::ApiKey;
+
 use super::client::Client;
 use super::postgres::key;
 
@@ -19,6 +21,13 @@ pub(crate) fn petstore(arguments: &[&str]) -> Command {
 /// Runs it to its end.
 pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     petstore(arguments).envs(environment.iter().copied()).output().unwrap()
+}
+
+/// Makes a key as an operator does.
+pub(crate) fn new_key(database_url: &str, flags: &[&str]) -> ApiKey {
+    let output =
+        run(&[&["keys", "create", "--name", "other"], flags].concat(), &[("DATABASE_URL", database_url)]);
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }
 
 /// `petstore serve` as a process of its own, killed with this value.
