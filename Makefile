@@ -4,13 +4,13 @@ SHELL := bash
 PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 
-.PHONY: help ci tools release fmt fmt-check lint deny test contract openapi run \
-  bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short
+.PHONY: help ci tools release fmt fmt-check lint deny test contract openapi states run \
+  bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test contract bench-smoke crash-short ## every check
+ci: fmt-check lint deny test contract bench-smoke crash-short sell-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -36,6 +36,9 @@ contract: ## hold the running service against its own document
 
 openapi: ## write the interface document anew
 	cargo run --quiet --locked -- openapi > openapi.json
+
+states: ## draw the states of an animal anew, from the table in docs/orders.md
+	INSTA_UPDATE=always cargo nextest run --locked -E 'test(the_picture_is_drawn_from_the_table)'
 
 # With the durability of a real shop, and memory for its pets.
 MEASURED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c max_connections=200 -c shared_buffers=2GB' \
@@ -68,6 +71,12 @@ crash: release ## kill service and database 200 times under clients that send ag
 
 crash-short: release
 	target/release/petstore-bench crash --rounds 10
+
+sell: release ## sell 1,000 animals on two nodes that are killed meanwhile, and check the whole history
+	$(MEASURED) sell
+
+sell-short: release
+	$(MEASURED) sell --operations 30000 --contests 20
 
 run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
 	cargo build --locked

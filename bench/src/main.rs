@@ -12,6 +12,7 @@ mod http;
 mod once;
 mod protect;
 mod report;
+mod sell;
 mod stale;
 mod tools;
 
@@ -42,6 +43,8 @@ enum Command {
     Once(once::Once),
     /// Kills service and database under clients that send again.
     Crash(crash::Crash),
+    /// Sells animals on nodes that are killed, and looks at the whole history.
+    Sell(sell::Sell),
     /// Looks for stale answers on two nodes.
     Stale(stale::Stale),
 }
@@ -55,6 +58,7 @@ async fn main() -> Outcome {
         Command::Protect(protect) => protect.run().await,
         Command::Once(once) => once.run(),
         Command::Crash(crash) => crash.run().await,
+        Command::Sell(sell) => sell.run().await,
         Command::Stale(stale) => stale.run().await,
     }
 }

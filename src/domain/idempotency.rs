@@ -6,7 +6,8 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::key_record::KeyId;
-use super::pet::NewPet;
+use super::order::{OrderEnd, OrderId};
+use super::pet::{NewPet, PetId};
 
 /// The name that a client gives to a request, so that it may send it again: 1 to 255 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +65,24 @@ impl Once {
         asked.update([0]);
         asked.update(new.name.as_str());
         Self { digest: Self::digest(caller, "createPet", key), fingerprint: asked.into() }
+    }
+
+    /// Of a request to place an order.
+    #[must_use]
+    pub fn place_order(caller: KeyId, key: &IdempotencyKey, pet: PetId) -> Self {
+        let asked = Sha256::new().chain_update(pet.get().to_be_bytes());
+        Self { digest: Self::digest(caller, "placeOrder", key), fingerprint: asked.into() }
+    }
+
+    /// Of a request to end an order.
+    #[must_use]
+    pub fn end_order(caller: KeyId, key: &IdempotencyKey, order: OrderId, end: OrderEnd) -> Self {
+        let operation = match end {
+            OrderEnd::Complete => "completeOrder",
+            OrderEnd::Cancel => "cancelOrder",
+        };
+        let asked = Sha256::new().chain_update(order.get().to_be_bytes());
+        Self { digest: Self::digest(caller, operation, key), fingerprint: asked.into() }
     }
 
     fn digest(caller: KeyId, operation: &str, key: &IdempotencyKey) -> Hash {
@@ -125,5 +144,20 @@ mod tests {
         let hex = |hash: Hash| hash.0.map(|byte| format!("{byte:02x}")).concat();
         assert_eq!(hex(once.digest), "0c1a333f4c3eb9fca0107291fdd5c1c9");
         assert_eq!(hex(once.fingerprint), "190a96dd84a7104b8dbb7a80ed29896e");
+        let order = OrderId::try_from(7).unwrap();
+        let orders = [
+            Once::place_order(KeyId(7), &key("order-4711"), 7.try_into().unwrap()),
+            Once::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Complete),
+            Once::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Cancel),
+        ];
+        assert_eq!(orders.map(|once| hex(once.fingerprint)), ["a3eb8db89fc5123ccfd49585059f292b"; 3]);
+        assert_eq!(
+            orders.map(|once| hex(once.digest)),
+            [
+                "76f26e09bf35e3985c16ea068f7a8231",
+                "8ed7bd2d4e2a6fe6295e932a4bef45e2",
+                "bdb845c9d0806bdc61ec45bf42689d67",
+            ]
+        );
     }
 }

@@ -1,10 +1,11 @@
-//! A page of the inventory: which pets are asked for, and how many at a time.
+//! A page of a list: what is asked for, and how much at a time.
 
 use thiserror::Error;
 
+use super::order::{OrderFilter, OrderId};
 use super::pet::{Pet, PetId, PetStatus};
 
-/// How many pets one page may hold: 1 to 100, 20 unless asked otherwise.
+/// How many things one page may hold: 1 to 100, 20 unless asked otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageLimit(u8);
 
@@ -48,17 +49,40 @@ pub struct PetFilter {
     pub ids: Option<Vec<PetId>>,
 }
 
+/// What lists hold: things in the order of their ids.
+pub trait Listed {
+    /// What tells them apart.
+    type Id: Copy;
+
+    /// The id of this one.
+    fn id(&self) -> Self::Id;
+}
+
+impl Listed for Pet {
+    type Id = PetId;
+
+    fn id(&self) -> PetId {
+        self.id
+    }
+}
+
 /// A request for one page. Pages are in the order of ids; each begins after the last id of the one before,
-/// so pets that are added meanwhile neither shift nor repeat what a walk meets.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct PetPageRequest {
-    /// Which pets.
-    pub filter: PetFilter,
+/// so what is added meanwhile neither shifts nor repeats what a walk meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PageRequest<Filter, Id> {
+    /// Which of all.
+    pub filter: Filter,
     /// Begin after this id; at the beginning if absent.
-    pub after: Option<PetId>,
+    pub after: Option<Id>,
     /// At most this many.
     pub limit: PageLimit,
 }
+
+/// A request for a page of pets.
+pub type PetPageRequest = PageRequest<PetFilter, PetId>;
+
+/// A request for a page of orders.
+pub type OrderPageRequest = PageRequest<OrderFilter, OrderId>;
 
 impl PetPageRequest {
     /// Whether the page may hold this pet: the list does, and the page does not begin after it.
@@ -73,21 +97,21 @@ impl PetPageRequest {
 
 /// One page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PetPage {
-    /// The pets, by ascending id.
-    pub pets: Vec<Pet>,
+pub struct Page<T: Listed> {
+    /// What is on it, by ascending id.
+    pub items: Vec<T>,
     /// Where the next page begins; absent on the last page.
-    pub next_after: Option<PetId>,
+    pub next_after: Option<T::Id>,
 }
 
-impl PetPage {
-    /// Makes a page from the pets found, by ascending id, when at least one more than the limit was looked for.
+impl<T: Listed> Page<T> {
+    /// Makes a page from what was found, by ascending id, when at least one more than the limit was looked for.
     #[must_use]
-    pub fn from_one_too_many(mut pets: Vec<Pet>, limit: PageLimit) -> Self {
-        let more = pets.len() > usize::from(limit.get());
-        pets.truncate(limit.get().into());
-        let next_after = if more { pets.last().map(|pet| pet.id) } else { None };
-        Self { pets, next_after }
+    pub fn from_one_too_many(mut items: Vec<T>, limit: PageLimit) -> Self {
+        let more = items.len() > usize::from(limit.get());
+        items.truncate(limit.get().into());
+        let next_after = if more { items.last().map(Listed::id) } else { None };
+        Self { items, next_after }
     }
 }
 
@@ -151,8 +175,8 @@ mod tests {
     fn a_page_names_the_next_one_only_if_there_is_more() {
         let limit = PageLimit::try_from(2).unwrap();
         for (found, held, next) in [(0, 0, None), (1, 1, None), (2, 2, None), (3, 2, Some(2))] {
-            let page = PetPage::from_one_too_many(pets(found), limit);
-            assert_eq!(page.pets.len(), held);
+            let page = Page::from_one_too_many(pets(found), limit);
+            assert_eq!(page.items.len(), held);
             assert_eq!(page.next_after.map(PetId::get), next);
         }
     }

@@ -4,36 +4,17 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::identifier::identifier;
+
 /// The most characters that a name may have.
 pub const PET_NAME_MAX_CHARS: usize = 255;
 
-/// Identifier of a pet: at least 1, given out by the database, growing, never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PetId(i64);
-
-impl PetId {
-    /// The largest id given out: 2^53 − 1, which JavaScript still holds exactly.
-    pub const MAX_ISSUED: i64 = (1 << 53) - 1;
-
-    /// The id as a number.
-    #[must_use]
-    pub fn get(self) -> i64 {
-        self.0
-    }
-}
-
-/// The number cannot be the id of a pet.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("a pet's id is at least 1")]
-pub struct PetIdError;
-
-impl TryFrom<i64> for PetId {
-    type Error = PetIdError;
-
-    fn try_from(id: i64) -> Result<Self, PetIdError> {
-        if id >= 1 { Ok(Self(id)) } else { Err(PetIdError) }
-    }
-}
+identifier!(
+    /// Identifier of a pet.
+    PetId,
+    PetIdError,
+    "a pet's id is at least 1"
+);
 
 /// Reference to a category. The category record is not described anywhere, so any 64-bit integer is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +84,13 @@ impl PetStatus {
     /// Every status, in the order of an animal's way through the shop.
     pub const ALL: [Self; 3] = [Self::Available, Self::Pending, Self::Sold];
 
+    /// Whether an animal of this status, if it has one, may become of that one: every move but back to none, and but
+    /// from sold to pending. To stay as it is is no move, and always allowed.
+    #[must_use]
+    pub fn may_become(from: Option<Self>, to: Self) -> bool {
+        from != Some(Self::Sold) || to != Self::Pending
+    }
+
     /// The word for this status, the same in JSON, in a query and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -149,6 +137,53 @@ pub struct Pet {
     pub category_id: CategoryId,
     /// Absent if none was ever stated.
     pub status: Option<PetStatus>,
+}
+
+/// A change of an animal: what is absent stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PetPatch {
+    /// Its new name.
+    pub name: Option<PetName>,
+    /// The category it is to belong to.
+    pub category_id: Option<CategoryId>,
+    /// Its new status.
+    pub status: Option<PetStatus>,
+}
+
+/// Why an animal cannot be changed so.
+#[derive(Debug, Clone, Copy, Error, PartialEq, Eq)]
+pub enum PatchError {
+    /// An order is open: what becomes of the animal is what becomes of the order.
+    #[error("the pet has an open order")]
+    OpenOrder,
+    /// Its status may not become that one.
+    #[error("the pet's status may not become that one")]
+    Move {
+        /// What it is.
+        from: Option<PetStatus>,
+        /// What it was to be.
+        to: PetStatus,
+    },
+}
+
+impl PetPatch {
+    /// The animal as it is after the change.
+    pub fn apply(&self, pet: &Pet, has_open_order: bool) -> Result<Pet, PatchError> {
+        if let Some(to) = self.status {
+            if has_open_order {
+                return Err(PatchError::OpenOrder);
+            }
+            if !PetStatus::may_become(pet.status, to) {
+                return Err(PatchError::Move { from: pet.status, to });
+            }
+        }
+        Ok(Pet {
+            id: pet.id,
+            name: self.name.as_ref().unwrap_or(&pet.name).clone(),
+            category_id: self.category_id.unwrap_or(pet.category_id),
+            status: self.status.or(pet.status),
+        })
+    }
 }
 
 #[cfg(test)]

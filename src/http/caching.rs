@@ -1,4 +1,4 @@
-//! Answers that a client may keep and ask about: `ETag`, `If-None-Match`, and who may store what.
+//! Answers that a client may keep and ask about: `ETag`, `If-None-Match`, `If-Match`, and who may store what.
 
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hasher};
@@ -36,7 +36,7 @@ impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
 impl IfNoneMatch {
     /// Answers 200 with the body, or 304 without it if the client has it already.
     pub(crate) fn answer(&self, body: Bytes, tag: Bytes, link: Option<HeaderValue>) -> Response {
-        let etag = HeaderValue::from_maybe_shared(tag).unwrap_or_else(|_| HeaderValue::from_static("\"\""));
+        let etag = header_of(tag);
         let mut headers = HeaderMap::with_capacity(8);
         headers.extend(link.map(|link| (header::LINK, link)));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
@@ -51,12 +51,43 @@ impl IfNoneMatch {
     }
 
     fn matches(&self, etag: &HeaderValue) -> bool {
-        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| {
-            value.split(',').map(str::trim).any(|candidate| {
-                candidate == "*"
-                    || candidate.strip_prefix("W/").unwrap_or(candidate).as_bytes() == etag.as_bytes()
-            })
-        })
+        // A weak tag is as good as a strong one here, and its text the same.
+        tags(&self.0)
+            .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).as_bytes() == etag.as_bytes())
+    }
+}
+
+/// The tags in all values of a header.
+fn tags(values: &[HeaderValue]) -> impl Iterator<Item = &str> {
+    values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',').map(str::trim))
+}
+
+/// The client's `If-Match`, or its absence. What is malformed matches nothing.
+pub(crate) struct IfMatch(Vec<HeaderValue>);
+
+/// The header, for the document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "describes the header for the document; IfMatch reads it")]
+pub(crate) struct IfMatchParameter {
+    /// The `ETag` of the animal as you know it: if it is another by now, nothing is changed and the answer is 412.
+    #[param(rename = "If-Match", nullable = false)]
+    if_match: Option<String>,
+}
+
+impl<S: Sync> FromRequestParts<S> for IfMatch {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.headers.get_all(header::IF_MATCH).iter().cloned().collect()))
+    }
+}
+
+impl IfMatch {
+    /// Whether the client knows the thing as it is, or does not say what it knows.
+    pub(crate) fn holds(&self, body: Vec<u8>) -> bool {
+        let (_, etag) = with_etag(body);
+        self.0.is_empty() || tags(&self.0).any(|tag| tag == "*" || tag.as_bytes() == etag.as_bytes())
     }
 }
 
@@ -64,7 +95,8 @@ impl IfNoneMatch {
 /// another one, though its pets are the same.
 ///
 /// A fast hash is enough: a tag is only ever compared with others of the same address, and nobody gains by
-/// making two of them equal. Another release may hash otherwise; then clients fetch once more.
+/// making two of them equal. Another release may hash otherwise; then clients fetch once more, and a change with
+/// `If-Match` is refused once.
 pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&HeaderValue>) -> (Bytes, Bytes) {
     let body = body.into();
     let mut hasher = DefaultHasher::new();
@@ -72,4 +104,14 @@ pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&HeaderValue>) -> (B
     hasher.write(link.map_or(&[][..], HeaderValue::as_bytes));
     let tag = hasher.finish();
     (body, Bytes::from(format!("\"{tag:016x}\"")))
+}
+
+/// The same, with the tag as a header has it.
+pub(crate) fn with_etag(body: impl Into<Bytes>) -> (Bytes, HeaderValue) {
+    let (body, tag) = with_tag(body, None);
+    (body, header_of(tag))
+}
+
+fn header_of(tag: Bytes) -> HeaderValue {
+    HeaderValue::from_maybe_shared(tag).unwrap_or_else(|_| HeaderValue::from_static("\"\""))
 }

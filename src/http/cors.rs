@@ -7,9 +7,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// What a page may ask for, and what it may read of an answer besides the body.
-const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST");
-const REQUEST_HEADERS: HeaderValue =
-    HeaderValue::from_static("Authorization, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id");
+const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, PATCH, POST");
+const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
+    "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, X-Request-Id",
+);
 const ANSWER_HEADERS: HeaderValue = HeaderValue::from_static(
     "Allow, Deprecation, ETag, Idempotent-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, \
      X-Request-Id",

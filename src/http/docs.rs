@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa::OpenApi as _;
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::example::ExampleBuilder;
@@ -33,13 +33,18 @@ const BEARER: &str = "bearer";
         title = "Pet Store",
         version = "1.0.0",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
-        description = "An inventory of animals: list them, add them, fetch one.\n\n\
+        description = "An inventory of animals: list them, add them, sell each of them once.\n\n\
             Send your API key with every request: `Authorization: Bearer <API_KEY>`. Every error has the same \
             body; act on its `code`, read its `message`, and quote the `X-Request-Id` header when you ask for \
             help (your own is kept if it is 1 to 64 of `A-Za-z0-9._-`). A field or a parameter that this \
-            document does not describe is refused, never ignored.",
+            document does not describe is refused, never ignored.\n\n\
+            Operations without a marker are stable. Those marked `x-stability: beta` may change with 90 days' notice, \
+            `experimental` ones at any time.",
     ),
-    tags((name = "animals", description = "The animals of the shop.")),
+    tags(
+        (name = "animals", description = "The animals of the shop."),
+        (name = "store", description = "Orders: an animal is in one open order at most, and sold once."),
+    ),
     components(schemas(ErrorBody)),
     security(("bearer" = [])),
 )]
@@ -60,7 +65,8 @@ pub(super) fn preamble() -> OpenApi {
 
 /// Adds to an operation what the router knows of it: its scope, and the errors that it can answer.
 pub(super) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError]) {
-    let operations = paths.paths.values_mut().flat_map(|path| [&mut path.get, &mut path.post]).flatten();
+    let operations =
+        paths.paths.values_mut().flat_map(|path| [&mut path.get, &mut path.post, &mut path.patch]).flatten();
     for operation in operations {
         operation.security = Some(vec![SecurityRequirement::new(BEARER, [scope.as_str()])]);
         for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
@@ -144,12 +150,15 @@ fn meaning(status: StatusCode) -> &'static str {
         StatusCode::FORBIDDEN => "The API key does not carry the scope that the operation needs.",
         StatusCode::NOT_FOUND => "The requested resource could not be found.",
         StatusCode::REQUEST_TIMEOUT => "The body did not arrive in time.",
-        StatusCode::CONFLICT => "The same request is still under way.",
+        StatusCode::CONFLICT => {
+            "The request does not fit what is there now, or the same request is still under way."
+        }
         StatusCode::UNPROCESSABLE_ENTITY => "The `Idempotency-Key` was used for another request.",
+        StatusCode::PRECONDITION_FAILED => "The animal is not as `If-Match` says.",
         StatusCode::GONE => "The operation has been removed.",
         StatusCode::PAYLOAD_TOO_LARGE => "The body has more than 16 KiB.",
         StatusCode::URI_TOO_LONG => "Path and query have more than 8 KiB.",
-        StatusCode::UNSUPPORTED_MEDIA_TYPE => "The body is not sent as `application/json`.",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "The body is not sent as JSON.",
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The headers have more than 16 KiB in all.",
         StatusCode::TOO_MANY_REQUESTS => "The API key has used up its limit.",
         StatusCode::SERVICE_UNAVAILABLE => "The service cannot answer at the moment.",
@@ -176,17 +185,33 @@ pub fn document(settings: &InterfaceSettings) -> String {
         .collect();
     document.servers = Some(servers(settings));
     // A body with a member that nobody described is refused, and the document says so.
-    if let Some(RefOr::T(Schema::Object(new_pet))) =
-        document.components.as_mut().and_then(|components| components.schemas.get_mut("NewPet"))
-    {
-        new_pet.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+    for name in ["NewPet", "PetPatch", "NewOrder"] {
+        if let Some(RefOr::T(Schema::Object(body))) =
+            document.components.as_mut().and_then(|components| components.schemas.get_mut(name))
+        {
+            body.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+        }
     }
     if let Some(get_pet) = document.paths.paths.get_mut("/pets/{petId}").and_then(|path| path.get.as_mut()) {
         let removal = settings.get_pet_removal.unwrap_or(GET_PET_REMOVAL).to_string();
         get_pet.extensions =
             Some(Extensions::from_iter([("x-deprecated-sunset".to_owned(), json!(removal))]));
     }
+    let mut document = serde_json::to_value(&document).unwrap_or_default();
+    sort_extensions(&mut document);
     serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
+}
+
+/// Extensions come in an order of chance; the document is to be the same each time.
+fn sort_extensions(document: &mut Value) {
+    let paths = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
+    let operations = paths.filter_map(Value::as_object_mut).flat_map(|path| path.values_mut());
+    for operation in operations.filter_map(Value::as_object_mut) {
+        let (mut extensions, others): (Vec<_>, Vec<_>) =
+            std::mem::take(operation).into_iter().partition(|(name, _)| name.starts_with("x-"));
+        extensions.sort_by(|(one, _), (other, _)| one.cmp(other));
+        operation.extend(others.into_iter().chain(extensions));
+    }
 }
 
 fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {

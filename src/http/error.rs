@@ -30,13 +30,18 @@ pub(crate) enum ApiError {
     InvalidApiKey,
     InsufficientScope { needed: Scope },
     PetNotFound,
+    OrderNotFound,
     RouteNotFound,
     MethodNotAllowed,
     RequestTimeout,
+    InvalidTransition { what: &'static str, from: &'static str, to: &'static str },
+    PetNotAvailable,
+    PetHasOpenOrder,
     OperationRemoved,
+    PreconditionFailed,
     BodyTooLarge,
     UriTooLong,
-    UnsupportedMediaType,
+    UnsupportedMediaType { taken: &'static [&'static str] },
     HeadersTooLarge,
     IdempotencyInProgress,
     IdempotencyKeyReused,
@@ -47,6 +52,11 @@ pub(crate) enum ApiError {
 }
 
 impl ApiError {
+    /// A query parameter that breaks a rule.
+    pub(crate) fn invalid_parameter(name: &'static str, problem: &impl ToString) -> Self {
+        Self::InvalidParameter { name, problem: problem.to_string() }
+    }
+
     /// The status and the code of each error: the only place where they are written down.
     pub(crate) fn code(&self) -> (StatusCode, &'static str) {
         match self {
@@ -62,13 +72,20 @@ impl ApiError {
             Self::InvalidApiKey => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::InsufficientScope { .. } => (StatusCode::FORBIDDEN, "insufficient_scope"),
             Self::PetNotFound => (StatusCode::NOT_FOUND, "pet_not_found"),
+            Self::OrderNotFound => (StatusCode::NOT_FOUND, "order_not_found"),
             Self::RouteNotFound => (StatusCode::NOT_FOUND, "route_not_found"),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+            Self::InvalidTransition { .. } => (StatusCode::CONFLICT, "invalid_transition"),
+            Self::PetNotAvailable => (StatusCode::CONFLICT, "pet_not_available"),
+            Self::PetHasOpenOrder => (StatusCode::CONFLICT, "pet_has_open_order"),
             Self::OperationRemoved => (StatusCode::GONE, "operation_removed"),
+            Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::UriTooLong => (StatusCode::URI_TOO_LONG, "uri_too_long"),
-            Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
+            Self::UnsupportedMediaType { .. } => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
+            }
             Self::HeadersTooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large"),
             Self::IdempotencyInProgress => (StatusCode::CONFLICT, "idempotency_in_progress"),
             Self::IdempotencyKeyReused => (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused"),
@@ -113,6 +130,15 @@ impl ApiError {
                     limit.seconds()
                 );
             }
+            Self::InvalidTransition { what, from, to } => {
+                return format!("The {what} is `{from}`, and cannot become `{to}`.");
+            }
+            Self::UnsupportedMediaType { taken } => {
+                return format!(
+                    "The body must be JSON, sent with `Content-Type: {}`.",
+                    taken.join("` or `Content-Type: ")
+                );
+            }
             Self::InvalidCursor => {
                 "`cursor` is not one that this service gave out: take it whole from a `Link` header, or leave \
                  it out to begin at the first page."
@@ -122,6 +148,17 @@ impl ApiError {
                 "The API key is not valid: check that it was copied whole, has not expired and was not revoked."
             }
             Self::PetNotFound => "There is no pet with this id.",
+            Self::OrderNotFound => "There is no order with this id.",
+            Self::PetNotAvailable => {
+                "The pet is not available: only one whose `status` is `available` can be ordered."
+            }
+            Self::PetHasOpenOrder => {
+                "The pet has an open order, which alone decides its `status`: complete or cancel the order first."
+            }
+            Self::PreconditionFailed => {
+                "The pet is not as `If-Match` says: it has changed since you read it. Read it again, and change it if \
+                 you still want to."
+            }
             Self::RouteNotFound => {
                 "There is nothing at this path: paths are lower case, without a slash at the end; \
                  `/openapi.json` lists them."
@@ -133,9 +170,6 @@ impl ApiError {
             Self::OperationRemoved => "This operation has been removed: use `GET /v1/pets?id=…` instead.",
             Self::BodyTooLarge => "The body must have at most 16384 bytes.",
             Self::UriTooLong => "The path and query together must have at most 8192 bytes.",
-            Self::UnsupportedMediaType => {
-                "The body must be JSON, sent with `Content-Type: application/json`."
-            }
             Self::HeadersTooLarge => "The headers must be at most 100, and have at most 16384 bytes in all.",
             Self::IdempotencyInProgress => {
                 "A request with this `Idempotency-Key` is still under way: send it again in a second to learn what \

@@ -1,5 +1,7 @@
 //! From a request to what a handler takes: the body, the query, an id in the path.
 
+use std::str::FromStr;
+
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
@@ -7,16 +9,23 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body;
 use tokio::time::timeout;
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 use super::AppState;
 use super::error::ApiError;
 use super::json::{self, Members};
 use super::limits::MAX_BODY_BYTES;
+use super::links::decode_cursor;
 use super::spelling::{nearest, shown};
+use crate::domain::order::OrderId;
+use crate::domain::page::{PageLimit, PageLimitError};
 use crate::domain::pet::PetId;
 
 /// What can be read from the members of a JSON object.
 pub(crate) trait FromMembers: Sized {
+    /// The media types that it may be sent as.
+    const MEDIA_TYPES: &'static [&'static str] = &[json::MEDIA_TYPE];
+
     /// Reads it, or says what is wrong with the first wrong member.
     fn from_members(members: &Members<'_>) -> Result<Self, ApiError>;
 }
@@ -29,8 +38,8 @@ impl<T: FromMembers> FromRequest<AppState> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
-        if !is_json(request.headers()) {
-            return Err(ApiError::UnsupportedMediaType);
+        if !is_sent_as(T::MEDIA_TYPES, request.headers()) {
+            return Err(ApiError::UnsupportedMediaType { taken: T::MEDIA_TYPES });
         }
         // What is announced as too large is not even asked for.
         if request.body().size_hint().lower() > MAX_BODY_BYTES as u64 {
@@ -49,15 +58,15 @@ impl<T: FromMembers> FromRequest<AppState> for JsonBody<T> {
     }
 }
 
-/// `application/json`, alone or with `charset=utf-8`.
-fn is_json(headers: &HeaderMap) -> bool {
+/// One of the media types, alone or with `charset=utf-8`.
+fn is_sent_as(taken: &[&str], headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return false;
     };
     let Ok(value) = value.to_str() else { return false };
     let mut parts = value.split(';').map(str::trim);
-    parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case(json::MEDIA_TYPE))
+    parts.next().is_some_and(|essence| taken.iter().any(|taken| essence.eq_ignore_ascii_case(taken)))
         && parts.all(|parameter| {
             ["charset=utf-8", "charset=\"utf-8\""].iter().any(|utf8| parameter.eq_ignore_ascii_case(utf8))
         })
@@ -96,6 +105,41 @@ impl Query {
     }
 }
 
+/// What every list takes besides its filters.
+impl Query {
+    /// `limit`: how many things the page may hold.
+    pub(crate) fn limit(&self) -> Result<PageLimit, ApiError> {
+        match self.one("limit")? {
+            None => Ok(PageLimit::DEFAULT),
+            Some(text) => decimal(text)
+                .and_then(|number| number.try_into().ok())
+                .ok_or_else(|| ApiError::invalid_parameter("limit", &PageLimitError)),
+        }
+    }
+
+    /// `cursor`: what the page begins after.
+    pub(crate) fn after<Id: TryFrom<i64>>(&self) -> Result<Option<Id>, ApiError> {
+        let cursor = self.one("cursor")?;
+        cursor.map(|text| decode_cursor(text).ok_or(ApiError::InvalidCursor)).transpose()
+    }
+
+    /// `status`, if it is given: one of the words.
+    pub(crate) fn status<Status: FromStr<Err: ToString>>(&self) -> Result<Option<Status>, ApiError> {
+        let status = self.one("status")?.map(str::parse).transpose();
+        status.map_err(|problem| ApiError::invalid_parameter("status", &problem))
+    }
+}
+
+/// The schema of `limit`.
+pub(crate) fn limit_schema() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(PageLimit::MIN))
+        .maximum(Some(PageLimit::MAX))
+        .default(Some(PageLimit::DEFAULT.get().into()))
+        .build()
+}
+
 /// For operations without query parameters: refuses any.
 pub(crate) struct NoQuery;
 
@@ -114,19 +158,33 @@ impl<S: Send + Sync> FromRequestParts<S> for PetIdInPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let params =
-            RawPathParams::from_request_parts(parts, state).await.map_err(|_| ApiError::PetNotFound)?;
-        params.iter().find_map(|(_, text)| pet_id(text)).map(Self).ok_or(ApiError::PetNotFound)
+        id_in_path(parts, state).await.map(Self).ok_or(ApiError::PetNotFound)
     }
 }
 
+/// The id of an order in the path, likewise.
+pub(crate) struct OrderIdInPath(pub(crate) OrderId);
+
+impl<S: Send + Sync> FromRequestParts<S> for OrderIdInPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        id_in_path(parts, state).await.map(Self).ok_or(ApiError::OrderNotFound)
+    }
+}
+
+async fn id_in_path<Id: TryFrom<i64>>(parts: &mut Parts, state: &(impl Send + Sync)) -> Option<Id> {
+    let params = RawPathParams::from_request_parts(parts, state).await.ok()?;
+    params.iter().find_map(|(_, text)| id_in_text(text))
+}
+
 /// The id that a text in a path or query stands for.
-pub(crate) fn pet_id(text: &str) -> Option<PetId> {
+pub(crate) fn id_in_text<Id: TryFrom<i64>>(text: &str) -> Option<Id> {
     decimal(text)?.try_into().ok()
 }
 
 /// A whole number as people write it: digits, with neither sign nor leading zeros.
-pub(crate) fn decimal(text: &str) -> Option<i64> {
+fn decimal(text: &str) -> Option<i64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || (text.len() > 1 && text.starts_with('0')) { None } else { text.parse().ok() }
 }

@@ -5,7 +5,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::config::BaseUrl;
-use crate::domain::page::PetPageRequest;
+use crate::domain::order::OrderId;
+use crate::domain::page::PageLimit;
 use crate::domain::pet::PetId;
 
 /// Makes addresses: below the public base address if the operator named one, else relative to the host.
@@ -23,18 +24,25 @@ impl Links {
         ascii(&format!("{}/pets/{}", self.base, id.get()))
     }
 
-    /// `Link` to the page after the one that was asked for, with the same filter and limit.
-    pub(crate) fn next_page(&self, request: &PetPageRequest, after: PetId) -> HeaderValue {
+    /// `Location` of an order.
+    pub(crate) fn order(&self, id: OrderId) -> HeaderValue {
+        ascii(&format!("{}/store/orders/{}", self.base, id.get()))
+    }
+
+    /// `Link` to the page of a list that begins after an id, if there is one, with the same filters and limit.
+    pub(crate) fn next_page(
+        &self,
+        list: &str,
+        limit: PageLimit,
+        filters: Vec<(&'static str, String)>,
+        after: Option<impl Into<i64>>,
+    ) -> Option<HeaderValue> {
+        let after = after?.into();
         let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("limit", &request.limit.get().to_string());
-        if let Some(status) = request.filter.status {
-            query.append_pair("status", status.as_str());
-        }
-        for id in request.filter.ids.iter().flatten() {
-            query.append_pair("id", &id.get().to_string());
-        }
+        query.append_pair("limit", &limit.get().to_string());
+        query.extend_pairs(filters);
         query.append_pair("cursor", &encode_cursor(after));
-        ascii(&format!("<{}/pets?{}>; rel=\"next\"", self.base, query.finish()))
+        Some(ascii(&format!("<{}{list}?{}>; rel=\"next\"", self.base, query.finish())))
     }
 
     /// `Link` to what takes the place of getPet, for the pet that was asked for.
@@ -48,14 +56,14 @@ impl Links {
 const CURSOR_VERSION: u8 = 1;
 
 /// The cursor of the page that begins after this id. It is opaque to clients but no secret: it grants nothing.
-pub(crate) fn encode_cursor(after: PetId) -> String {
+fn encode_cursor(after: i64) -> String {
     let mut bytes = [CURSOR_VERSION; 9];
-    bytes[1..].copy_from_slice(&after.get().to_be_bytes());
+    bytes[1..].copy_from_slice(&after.to_be_bytes());
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// The id in a cursor that [`encode_cursor`] made.
-pub(crate) fn decode_cursor(cursor: &str) -> Option<PetId> {
+pub(crate) fn decode_cursor<Id: TryFrom<i64>>(cursor: &str) -> Option<Id> {
     let bytes: [u8; 9] = URL_SAFE_NO_PAD.decode(cursor).ok()?.try_into().ok()?;
     let [CURSOR_VERSION, id @ ..] = bytes else {
         return None;
@@ -71,6 +79,7 @@ fn ascii(text: &str) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::identifier::MAX_ISSUED;
 
     fn id(number: i64) -> PetId {
         number.try_into().unwrap()
@@ -78,14 +87,14 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_back() {
-        for number in [1, 20, PetId::MAX_ISSUED, i64::MAX] {
-            assert_eq!(decode_cursor(&encode_cursor(id(number))), Some(id(number)));
+        for number in [1, 20, MAX_ISSUED, i64::MAX] {
+            assert_eq!(decode_cursor(&encode_cursor(number)), Some(id(number)));
         }
     }
 
     #[test]
     fn the_form_of_a_cursor_is_frozen() {
-        assert_eq!(encode_cursor(id(20)), "AQAAAAAAAAAU");
+        assert_eq!(encode_cursor(20), "AQAAAAAAAAAU");
     }
 
     #[test]
@@ -101,7 +110,7 @@ mod tests {
             "AQ/AAAAAAAAU",
             "AQAAAAAAAAA ",
         ] {
-            assert_eq!(decode_cursor(text), None, "{text:?}");
+            assert_eq!(decode_cursor::<PetId>(text), None, "{text:?}");
         }
     }
 }

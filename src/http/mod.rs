@@ -20,6 +20,7 @@ mod keys;
 mod limits;
 mod links;
 mod observe;
+mod orders;
 mod pets;
 mod rate;
 mod router;

@@ -13,7 +13,7 @@ use super::auth::Entrance;
 use super::cors::Origins;
 use super::error::ApiError;
 use super::front::Front;
-use super::{AppState, admin, docs, pets};
+use super::{AppState, admin, docs, orders, pets};
 use crate::config::{InterfaceSettings, LimitSettings};
 use crate::domain::key_record::Scope;
 
@@ -24,6 +24,12 @@ pub(super) fn operations() -> (Router<AppState>, OpenApi) {
         .routes(operation(Scope::PetsRead, &pets::list_pets_errors(), routes!(pets::list_pets)))
         .routes(operation(Scope::PetsWrite, &pets::create_pet_errors(), routes!(pets::create_pet)))
         .routes(operation(Scope::PetsRead, &pets::get_pet_errors(), routes!(pets::get_pet)))
+        .routes(operation(Scope::PetsWrite, &pets::update_pet_errors(), routes!(pets::update_pet)))
+        .routes(operation(Scope::OrdersRead, &orders::list_orders_errors(), routes!(orders::list_orders)))
+        .routes(operation(Scope::OrdersWrite, &orders::place_order_errors(), routes!(orders::place_order)))
+        .routes(operation(Scope::OrdersRead, &orders::get_order_errors(), routes!(orders::get_order)))
+        .routes(operation(Scope::OrdersWrite, &orders::end_order_errors(), routes!(orders::complete_order)))
+        .routes(operation(Scope::OrdersWrite, &orders::end_order_errors(), routes!(orders::cancel_order)))
         .split_for_parts()
 }
 

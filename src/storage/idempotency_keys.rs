@@ -1,4 +1,5 @@
-//! The `idempotency_keys` table: its pages of a day each. What is on them is written with the pets that it speaks of.
+//! The `idempotency_keys` table: its pages of a day each. What is on them is written with what it speaks of, by the
+//! statements on pets and on orders; the parts of these that know how the pages work are here.
 
 use std::error::Error;
 
@@ -10,6 +11,31 @@ use crate::domain::idempotency::Hash;
 
 /// Only one node at a time does it; the others have nothing to do.
 const TURN_PAGES: &str = "SELECT turn_idempotency_pages() WHERE pg_try_advisory_xact_lock($1)";
+
+/// A query: what is remembered of the request `asked.digest` from the last 24 hours (and a minute, see below).
+macro_rules! remembered_before {
+    () => {
+        "SELECT fingerprint, subject_id FROM idempotency_keys \
+        WHERE digest = asked.digest AND used_at > now() - interval '24 hours 1 minute' \
+          AND kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date \
+        LIMIT 1"
+    };
+}
+
+/// A query: the days to remember a request for. Whoever reads it waits for others' requests for a second at most.
+///
+/// If two statements run at once with the same digest, the second waits for the first, and is refused: then it can be
+/// sent again, and finds what the first has remembered. Tables of two days cannot share a unique index, so in the last
+/// minute of a day a digest is remembered for the next day as well: two statements on either side of midnight meet
+/// there. (It would be in its own way at the end of that day, hence the other minute.)
+macro_rules! days_to_remember {
+    () => {
+        "SELECT (now() AT TIME ZONE 'UTC')::date AS day, set_config('lock_timeout', '1s', true) \
+        UNION SELECT ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date, '1s'"
+    };
+}
+
+pub(super) use {days_to_remember, remembered_before};
 
 pub(super) const STATEMENTS: &[&str] = &[TURN_PAGES];
 

@@ -16,10 +16,10 @@ mod embedded {
 }
 
 /// The version of the schema that this program brings.
-pub const SCHEMA_LATEST: i32 = 4;
+pub const SCHEMA_LATEST: i32 = 5;
 
 /// The oldest version that this program runs on.
-const SCHEMA_NEEDED: i32 = 4;
+const SCHEMA_NEEDED: i32 = 5;
 
 /// A number of our own among PostgreSQL's advisory locks: "petstore" in ASCII.
 const LOCK: i64 = i64::from_be_bytes(*b"petstore");

@@ -15,7 +15,9 @@ mod error;
 mod idempotency_keys;
 mod key_changes;
 mod migrations;
+mod orders;
 mod pets;
+mod words;
 
 use std::time::Duration;
 
@@ -33,11 +35,13 @@ use error::Failure;
 pub use error::StorageError;
 pub use key_changes::{FollowError, KeyNews};
 pub use migrations::{MigrateError, SCHEMA_LATEST, migrate};
+pub use orders::{Ending, Placement};
 use pets::PetBatches;
-pub use pets::SharedPage;
+pub use pets::{Change, SharedPage};
 
 /// Every statement that serves requests, so that a test can look at the plan of each.
-pub const STATEMENTS: [&[&str]; 3] = [pets::STATEMENTS, api_keys::STATEMENTS, idempotency_keys::STATEMENTS];
+pub const STATEMENTS: [&[&str]; 4] =
+    [pets::STATEMENTS, api_keys::STATEMENTS, idempotency_keys::STATEMENTS, orders::STATEMENTS];
 
 /// How long a request waits for its turn, and how long its work waits for one of the pool's connections.
 const POOL_WAIT: Duration = Duration::from_secs(1);

@@ -1,22 +1,22 @@
 //! SQL on the `pets` table. Requests that arrive together share a statement: see [`batch`](super::batch).
 //!
-//! **Invariant:** rows leave as domain values; no other file names this table.
+//! **Invariant:** rows leave as domain values; no other file names this table, but the one of orders, which move pets.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::{Arc, OnceLock};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::future::join3;
 use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use super::batch::{Batcher, CallError, Limits, Work};
 use super::creations::{Create, Creation, Insert};
 use super::error::{cause, unexpected};
-use super::{Database, POOL_WAIT, Storage, StorageError};
+use super::idempotency_keys::{days_to_remember, remembered_before};
+use super::words::stored_as_words;
+use super::{Database, POOL_WAIT, Parameters, Storage, StorageError};
 use crate::domain::idempotency::{Hash, Once};
-use crate::domain::page::{PageLimit, PetPage, PetPageRequest};
+use crate::domain::page::{Page, PageLimit, PetPageRequest};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetStatus};
 
 /// Pages of many requests: `$1` has where each begins, `$2` how many rows it wants. The longest page, and one
@@ -47,40 +47,40 @@ const INSERT: &str = "\
       WITH ORDINALITY AS new (name, category_id, status, place) ORDER BY place \
     RETURNING id";
 
-/// The same, where a row with a digest is added only if its digest was not remembered in the last 24 hours (and a
-/// minute, see below): then what was remembered comes back.
-///
-/// If two statements run at once with the same digest, the second waits for the first, for a second at most, and is
-/// refused: then it can be sent again, and finds what the first has remembered. Digests are remembered in their order,
-/// so that statements wait for each other in one direction only.
-///
-/// Tables of two days cannot share a unique index, so in the last minute of a day a digest is remembered for the next
-/// day as well: two statements on either side of midnight meet there. (It would be in its own way at the end of that
-/// day, hence the other minute.)
-const INSERT_ONCE: &str = "\
-    WITH new AS ( \
+/// The same, where a row with a digest is added only if its digest is not remembered: then what was remembered comes
+/// back. Digests are remembered in their order, so that statements wait for each other in one direction only.
+const INSERT_ONCE: &str = concat!(
+    "WITH asked AS ( \
       SELECT place, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id \
       FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::uuid[], $5::uuid[]) \
-        WITH ORDINALITY AS new (name, category_id, status, digest, fingerprint, place)), \
-    before AS ( \
-      SELECT digest, kept.fingerprint, subject_id FROM new CROSS JOIN LATERAL ( \
-        SELECT fingerprint, subject_id FROM idempotency_keys \
-        WHERE digest = new.digest AND used_at > now() - interval '24 hours 1 minute' \
-          AND kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date \
-        LIMIT 1) AS kept), \
-    fresh AS (SELECT * FROM new WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM before)), \
-    day AS ( \
-      SELECT (now() AT TIME ZONE 'UTC')::date AS day, set_config('lock_timeout', '1s', true) \
-      UNION SELECT ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date, '1s'), \
+        WITH ORDINALITY AS asked (name, category_id, status, digest, fingerprint, place)), \
+    before AS (SELECT digest, kept.fingerprint, subject_id FROM asked CROSS JOIN LATERAL (",
+    remembered_before!(),
+    ") AS kept), \
+    fresh AS (SELECT * FROM asked WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM before)), \
+    day AS (",
+    days_to_remember!(),
+    "), \
     remembered AS ( \
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
       SELECT digest, day, now(), fingerprint, id FROM fresh, day WHERE digest IS NOT NULL ORDER BY day, digest), \
     added AS ( \
       INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE \
       SELECT id, name, category_id, status FROM fresh ORDER BY place) \
-    SELECT place, id, before.fingerprint, subject_id FROM new LEFT JOIN before USING (digest)";
+    SELECT place, id, before.fingerprint, subject_id FROM asked LEFT JOIN before USING (digest)"
+);
 
-pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, FIND, INSERT, INSERT_ONCE];
+/// A pet as it is now, the mark that PostgreSQL gives to every new version of a row, and whether an order is open.
+const LOOK_AT: &str = "\
+    SELECT id, name, category_id, status, xmin::text, \
+      EXISTS (SELECT FROM orders WHERE pet_id = $1 AND orders.status = 'placed') \
+    FROM pets WHERE id = $1";
+
+/// Changes a pet if it is still the version that was looked at. Every order placed or ended makes a new one.
+const UPDATE: &str = "\
+    UPDATE pets SET name = $3, category_id = $4, status = $5 WHERE id = $1 AND xmin::text = $2 RETURNING id";
+
+pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, FIND, INSERT, INSERT_ONCE, LOOK_AT, UPDATE];
 
 // The statements of lists have this number as text.
 const _: () =
@@ -137,16 +137,60 @@ impl From<CallError> for StorageError {
     }
 }
 
+/// How often a change is tried again because the pet changed meanwhile.
+const CHANGES: usize = 10;
+
+/// What came of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change<E> {
+    /// The pet is now like this.
+    Done(Pet),
+    /// It is as it was.
+    Refused(E),
+    /// There is no such pet.
+    NoSuchPet,
+}
+
+impl Storage {
+    /// Changes a pet as `change` says, which is told the pet and whether an order is open for it. It may be asked again
+    /// if the pet changes meanwhile: what it saw last is what is changed.
+    pub async fn change_pet<E>(
+        &self,
+        id: PetId,
+        change: impl Fn(&Pet, bool) -> Result<Pet, E>,
+    ) -> Result<Change<E>, StorageError> {
+        for _ in 0..CHANGES {
+            let rows = self.database.read(LOOK_AT, &[&id.get()]).await?;
+            let Some(row) = rows.first() else { return Ok(Change::NoSuchPet) };
+            let (old, has_open_order) = (pet(row)?, row.try_get(5).map_err(unexpected)?);
+            let new = match change(&old, has_open_order) {
+                Ok(new) => new,
+                Err(refusal) => return Ok(Change::Refused(refusal)),
+            };
+            if new == old {
+                return Ok(Change::Done(new));
+            }
+            let version: &str = row.try_get(4).map_err(unexpected)?;
+            let Pet { id, name, category_id, status } = &new;
+            let parameters: Parameters<'_> = &[&id.get(), &version, &name.as_str(), &category_id.0, status];
+            if !self.database.write(UPDATE, parameters).await?.is_empty() {
+                return Ok(Change::Done(new));
+            }
+        }
+        Err(StorageError::Raced(cause("the pet changed every time before it could be changed")))
+    }
+}
+
 /// A page that several requests may have got at once.
 pub struct SharedPage {
     /// The page.
-    pub page: PetPage,
+    pub page: Page<Pet>,
     rendered: OnceLock<(Bytes, Bytes)>,
 }
 
 impl SharedPage {
     /// Whatever the first of the requests makes of the page, kept for the others.
-    pub fn rendered(&self, render: impl FnOnce(&PetPage) -> (Bytes, Bytes)) -> (Bytes, Bytes) {
+    pub fn rendered(&self, render: impl FnOnce(&Page<Pet>) -> (Bytes, Bytes)) -> (Bytes, Bytes) {
         self.rendered.get_or_init(|| render(&self.page)).clone()
     }
 }
@@ -207,7 +251,7 @@ impl List {
         &self,
         requests: &[&PetPageRequest],
         by_status: bool,
-    ) -> Vec<Result<PetPage, StorageError>> {
+    ) -> Vec<Result<Page<Pet>, StorageError>> {
         if requests.is_empty() {
             return Vec::new();
         }
@@ -227,7 +271,7 @@ impl List {
     }
 
     /// Finds whatever any of the requests names, and gives each what it asks for.
-    async fn by_id(&self, requests: &[&PetPageRequest]) -> Vec<Result<PetPage, StorageError>> {
+    async fn by_id(&self, requests: &[&PetPageRequest]) -> Vec<Result<Page<Pet>, StorageError>> {
         if requests.is_empty() {
             return Vec::new();
         }
@@ -239,12 +283,12 @@ impl List {
     }
 }
 
-fn page_of_found(request: &PetPageRequest, found: &HashMap<PetId, Pet>) -> PetPage {
+fn page_of_found(request: &PetPageRequest, found: &HashMap<PetId, Pet>) -> Page<Pet> {
     let mut ids = request.filter.ids.clone().unwrap_or_default();
     ids.sort_unstable();
     ids.dedup();
     let pets = ids.iter().filter_map(|id| found.get(id)).filter(|pet| request.asks_for(pet));
-    PetPage::from_one_too_many(pets.cloned().collect(), request.limit)
+    Page::from_one_too_many(pets.cloned().collect(), request.limit)
 }
 
 fn begins_after(request: &PetPageRequest) -> i64 {
@@ -255,7 +299,7 @@ fn one_too_many(request: &PetPageRequest) -> i64 {
     i64::from(request.limit.get()) + 1
 }
 
-fn sort_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<PetPage>, StorageError> {
+fn sort_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<Page<Pet>>, StorageError> {
     let mut pages: Vec<Vec<Pet>> = requests.iter().map(|_| Vec::new()).collect();
     for row in rows {
         let place: i64 = row.try_get(4).map_err(unexpected)?;
@@ -268,7 +312,7 @@ fn sort_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<Pet
         .map(|(mut pets, request)| {
             // The statement promises which pets, and not their order.
             pets.sort_unstable_by_key(|pet| pet.id);
-            PetPage::from_one_too_many(pets, request.limit)
+            Page::from_one_too_many(pets, request.limit)
         })
         .collect())
 }
@@ -377,25 +421,4 @@ fn pet(row: &Row) -> Result<Pet, StorageError> {
     })
 }
 
-impl<'a> FromSql<'a> for PetStatus {
-    fn from_sql(_: &Type, word: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
-        Ok(std::str::from_utf8(word)?.parse()?)
-    }
-
-    fn accepts(sql_type: &Type) -> bool {
-        sql_type.name() == "pet_status"
-    }
-}
-
-impl ToSql for PetStatus {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        out.extend_from_slice(self.as_str().as_bytes());
-        Ok(IsNull::No)
-    }
-
-    fn accepts(sql_type: &Type) -> bool {
-        <Self as FromSql>::accepts(sql_type)
-    }
-
-    to_sql_checked!();
-}
+stored_as_words!(PetStatus, "pet_status");

@@ -17,7 +17,7 @@ fn routes() -> Vec<(Method, String)> {
     let mut routes = Vec::new();
     for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys() {
-            let path = format!("/v1{}", path.replace("{petId}", "1"));
+            let path = format!("/v1{}", path.replace("{petId}", "1").replace("{orderId}", "1"));
             routes.push((method.to_uppercase().parse().unwrap(), path));
         }
     }
@@ -128,7 +128,7 @@ async fn every_scope_opens_the_operations_that_declare_it_and_no_other() {
             for (method, operation) in item.as_object().unwrap() {
                 let needed =
                     operation["security"][0]["bearer"][0].as_str().expect("every operation has a scope");
-                let path = format!("/v1{}", path.replace("{petId}", "1"));
+                let path = format!("/v1{}", path.replace("{petId}", "1").replace("{orderId}", "1"));
                 let method: Method = method.to_uppercase().parse().unwrap();
                 let answer = client.send(method.clone(), &path, |request| request).await;
                 assert_eq!(answer.status == 403, needed != scope, "{method} {path} with {scope}");

@@ -36,8 +36,18 @@ fn it_has_the_operations_of_the_specification_with_their_names_and_tag() {
             (format!("{method} {path}"), operation["operationId"].clone(), operation["tags"].clone())
         })
         .collect();
-    let expected = [("get /pets", "listPets"), ("post /pets", "createPet"), ("get /pets/{petId}", "getPet")];
-    let expected = expected.map(|(operation, name)| (operation.to_owned(), json!(name), json!(["animals"])));
+    let expected = [
+        ("get /pets", "listPets", "animals"),
+        ("post /pets", "createPet", "animals"),
+        ("get /pets/{petId}", "getPet", "animals"),
+        ("patch /pets/{petId}", "updatePet", "animals"),
+        ("get /store/orders", "listOrders", "store"),
+        ("post /store/orders", "placeOrder", "store"),
+        ("get /store/orders/{orderId}", "getOrder", "store"),
+        ("post /store/orders/{orderId}/cancel", "cancelOrder", "store"),
+        ("post /store/orders/{orderId}/complete", "completeOrder", "store"),
+    ];
+    let expected = expected.map(|(operation, name, tag)| (operation.to_owned(), json!(name), json!([tag])));
     assert_eq!(found, expected);
     assert_eq!(DOCUMENT["openapi"], "3.1.0");
     assert_eq!(DOCUMENT["info"]["version"], "1.0.0");
@@ -49,7 +59,20 @@ fn only_get_pet_is_deprecated_with_the_day_of_its_removal() {
         let deprecated = operation["operationId"] == "getPet";
         assert_eq!(operation.get("deprecated"), deprecated.then_some(&json!(true)));
         assert_eq!(operation.get("x-deprecated-sunset"), deprecated.then_some(&json!("2030-12-05")));
-        assert_eq!(operation.get("x-stability"), None, "the documented operations carry no marker");
+    }
+}
+
+#[test]
+fn every_addition_to_the_specification_says_how_stable_it_is() {
+    for (_, _, operation) in operations() {
+        let marker = match operation["operationId"].as_str().unwrap() {
+            "listPets" | "createPet" | "getPet" => None,
+            "updatePet" => Some("beta"),
+            _ => Some("experimental"),
+        };
+        assert_eq!(operation.get("x-stability"), marker.map(|marker| json!(marker)).as_ref());
+        let hidden = operation["operationId"] == "listOrders";
+        assert_eq!(operation.get("x-hideTryItPanel"), hidden.then_some(&json!(true)));
     }
 }
 
@@ -72,12 +95,22 @@ fn the_schemas_are_those_of_the_specification() {
         ("NewPet", json!(["name", "categoryId"]), vec!["name", "categoryId", "status"]),
         ("Pet", json!(["id", "name", "categoryId"]), vec!["id", "name", "categoryId", "status"]),
         ("Error", json!(["code", "message", "status"]), vec!["code", "message", "status"]),
+        ("PetPatch", Value::Null, vec!["name", "categoryId", "status"]),
+        ("NewOrder", json!(["petId"]), vec!["petId"]),
+        (
+            "Order",
+            json!(["id", "petId", "status", "createdAt", "updatedAt"]),
+            vec!["id", "petId", "status", "createdAt", "updatedAt"],
+        ),
     ] {
         assert_eq!(schemas[name]["required"], required, "{name}");
         let found: Vec<&String> = schemas[name]["properties"].as_object().unwrap().keys().collect();
         assert_eq!(found, members, "{name}");
     }
-    assert_eq!(schemas["NewPet"]["additionalProperties"], json!(false));
+    assert_eq!(schemas["OrderStatus"]["enum"], json!(["placed", "completed", "cancelled"]));
+    for body in ["NewPet", "PetPatch", "NewOrder"] {
+        assert_eq!(schemas[body]["additionalProperties"], json!(false), "{body}");
+    }
     for (schema, member) in [("Pet", "id"), ("Pet", "categoryId"), ("NewPet", "categoryId")] {
         assert_eq!(schemas[schema]["properties"][member]["type"], "integer");
         assert_eq!(schemas[schema]["properties"][member]["format"], "int64");
@@ -114,6 +147,12 @@ fn the_statuses_of_each_operation_are_these() {
         ("listPets", &["200", "304"][..]),
         ("createPet", &["201", "408", "409", "413", "415", "422"]),
         ("getPet", &["200", "304", "404", "410"]),
+        ("updatePet", &["200", "404", "408", "409", "412", "413", "415"]),
+        ("listOrders", &["200", "304"]),
+        ("placeOrder", &["201", "408", "409", "413", "415", "422"]),
+        ("getOrder", &["200", "304", "404"]),
+        ("completeOrder", &["200", "404", "409", "422"]),
+        ("cancelOrder", &["200", "404", "409", "422"]),
     ] {
         let (_, _, operation) =
             operations().into_iter().find(|(_, _, operation)| operation["operationId"] == name).unwrap();

@@ -30,7 +30,10 @@ async fn an_unknown_path_answers_404() {
         "/v1/pets//1",
         "/v1/pets/1/photos",
         "/v1/%70ets",
-        "/v1/store/orders",
+        "/v1/store",
+        "/v1/store/orders/",
+        "/v1/store/orders/1/complete/",
+        "/v1/store/orders/1/return",
         "/openapi.json/",
         "/openapi.yaml",
         "/livez",
@@ -49,8 +52,11 @@ async fn a_method_that_a_path_does_not_take_answers_405_with_those_it_takes() {
         ("/v1/pets", Method::DELETE, "GET, HEAD, POST, OPTIONS"),
         ("/v1/pets", Method::PUT, "GET, HEAD, POST, OPTIONS"),
         ("/v1/pets", Method::TRACE, "GET, HEAD, POST, OPTIONS"),
-        ("/v1/pets/1", Method::POST, "GET, HEAD, OPTIONS"),
-        ("/v1/pets/1", "BREW".parse().unwrap(), "GET, HEAD, OPTIONS"),
+        ("/v1/pets/1", Method::POST, "GET, HEAD, PATCH, OPTIONS"),
+        ("/v1/pets/1", "BREW".parse().unwrap(), "GET, HEAD, PATCH, OPTIONS"),
+        ("/v1/store/orders", Method::PATCH, "GET, HEAD, POST, OPTIONS"),
+        ("/v1/store/orders/1", Method::POST, "GET, HEAD, OPTIONS"),
+        ("/v1/store/orders/1/complete", Method::GET, "POST, OPTIONS"),
         ("/openapi.json", Method::POST, "GET, HEAD, OPTIONS"),
     ] {
         let answer = service.client.send(method.clone(), path, |request| request).await;
@@ -64,7 +70,8 @@ async fn options_answers_204_with_the_methods_and_needs_no_key() {
     let service = TestService::start().await;
     for (path, allow) in [
         ("/v1/pets", "GET, HEAD, POST, OPTIONS"),
-        ("/v1/pets/1", "GET, HEAD, OPTIONS"),
+        ("/v1/pets/1", "GET, HEAD, PATCH, OPTIONS"),
+        ("/v1/store/orders/1/cancel", "POST, OPTIONS"),
         ("/openapi.json", "GET, HEAD, OPTIONS"),
     ] {
         let answer = service.client.without_key().send(Method::OPTIONS, path, |request| request).await;
@@ -298,10 +305,10 @@ async fn a_browser_of_a_listed_origin_is_told_what_it_may_send() {
     };
     let listed = ask("https://shop.example").await;
     assert!(listed.starts_with("HTTP/1.1 204 "), "{listed}");
-    assert!(listed.contains("access-control-allow-methods: GET, HEAD, POST\r\n"), "{listed}");
+    assert!(listed.contains("access-control-allow-methods: GET, HEAD, PATCH, POST\r\n"), "{listed}");
     assert!(
         listed.contains(
-            "access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id\r\n"
+            "access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, X-Request-Id\r\n"
         ),
         "{listed}"
     );

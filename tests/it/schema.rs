@@ -14,7 +14,7 @@ use crate::support::program::{petstore, run};
 use crate::unhealthy_database::PrivatePostgres;
 
 /// What a shop may have stored once the schema was at a version: added as soon as that version is reached.
-const SAMPLES: [(i32, &str); 2] = [
+const SAMPLES: [(i32, &str); 4] = [
     (
         1,
         "INSERT INTO pets (name, category_id, status) \
@@ -24,6 +24,16 @@ const SAMPLES: [(i32, &str); 2] = [
         2,
         "INSERT INTO api_keys (name, prefix, digest, scopes) \
          VALUES ('shop', 'psk_abcdef', sha256('x'), '{pets:read}')",
+    ),
+    (
+        4,
+        "INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
+         VALUES (gen_random_uuid(), (now() AT TIME ZONE 'UTC')::date, now(), gen_random_uuid(), 1)",
+    ),
+    (
+        5,
+        "INSERT INTO orders (pet_id, status, created_at, updated_at) \
+         VALUES (1, 'placed', now(), now()), (1, 'cancelled', now(), now())",
     ),
 ];
 
@@ -143,6 +153,9 @@ async fn no_statement_scans_a_table() {
         SELECT n, 'created', 'a test' FROM generate_series(1, 100000) n; \
         INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
         SELECT gen_random_uuid(), current_date - n % 2, now(), gen_random_uuid(), n FROM generate_series(1, 100000) n; \
+        INSERT INTO orders (pet_id, status, created_at, updated_at) \
+        SELECT n, (CASE WHEN n % 100 = 0 THEN 'placed' WHEN n % 100 < 10 THEN 'cancelled' ELSE 'completed' END)::order_status, \
+          now(), now() FROM generate_series(1, 100000) n; \
         ANALYZE";
     client.batch_execute(fill).await.unwrap();
     look_at_all_plans(&client, true).await;
@@ -168,13 +181,29 @@ async fn look_at_all_plans(client: &Client, filled: bool) {
                     assert!(line.contains("digest ="), "{statement}\n{plan}");
                 }
                 // Looking for a status among all others would read the whole table for a rare one.
-                assert!(!plan.contains("Filter: (status"), "{statement}\n{plan}");
+                assert!(!looks_for_a_status(&plan), "{statement}\n{plan}");
                 // Sorting what the client sent is fine; sorting what is stored is not, if it is much.
                 let sent = !filled || statement.contains("INSERT") || statement.contains("idempotency_keys");
+                // The three short pages of a pet's orders.
+                let sent = sent || statement.contains("unnest($3::order_status[])");
                 assert!(sent || !plan.contains("Sort"), "{statement}\n{plan}");
             }
         }
     }
+}
+
+/// Whether a table is read and the status of its rows looked at afterwards, but for a single row.
+fn looks_for_a_status(plan: &str) -> bool {
+    let mut from_a_table = false;
+    plan.lines().any(|line| {
+        if line.contains(" Scan ") {
+            from_a_table = !line.contains("CTE Scan");
+        }
+        if line.contains("Index Cond") && line.contains("(id = ") {
+            from_a_table = false;
+        }
+        from_a_table && line.contains("Filter: (") && line.contains("status")
+    })
 }
 
 async fn plan(client: &Client, statement: &str, status: &str) -> String {
@@ -187,6 +216,9 @@ async fn plan(client: &Client, statement: &str, status: &str) -> String {
             "bigint" => "20".to_owned(),
             "bigint[]" => "'{1,500,90000}'".to_owned(),
             "pet_status" => format!("'{status}'"),
+            "order_status" => "'placed'".to_owned(),
+            "order_status[]" => "'{placed,completed}'".to_owned(),
+            "uuid" => "gen_random_uuid()".to_owned(),
             "pet_status[]" => format!("'{{{status}}}'"),
             "text" => "'x'".to_owned(),
             "text[]" => "'{}'".to_owned(),

@@ -11,8 +11,9 @@ use super::wire::{NewPetBody, PetBody, render_pet};
 use crate::domain::idempotency::Once;
 use crate::domain::pet::{NewPet, Pet};
 use crate::http::AppState;
+use crate::http::caching::with_etag;
 use crate::http::error::ApiError;
-use crate::http::extract::{JsonBody, NoQuery};
+use crate::http::extract::{FromMembers, JsonBody, NoQuery};
 use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
 use crate::http::json;
 use crate::http::keys::Caller;
@@ -32,6 +33,7 @@ use crate::storage::Creation;
     responses(
         (status = 201, description = "Animal added; the body includes the assigned `id`.", body = PetBody, headers(
             ("Location" = String, description = "The address of the new animal."),
+            ("ETag" = String, description = "Changes with the animal; for `If-Match`."),
             ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
         )),
     ),
@@ -54,9 +56,13 @@ pub(crate) async fn create_pet(
 }
 
 fn created(app: &AppState, pet: &Pet) -> Response {
-    let location = (header::LOCATION, app.links.pet(pet.id));
-    let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)), location];
-    (StatusCode::CREATED, headers, render_pet(pet)).into_response()
+    let (body, etag) = with_etag(render_pet(pet));
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)),
+        (header::LOCATION, app.links.pet(pet.id)),
+        (header::ETAG, etag),
+    ];
+    (StatusCode::CREATED, headers, body).into_response()
 }
 
 /// What can go wrong here, besides what can go wrong everywhere.
@@ -71,6 +77,6 @@ pub(crate) fn create_pet_errors() -> Vec<ApiError> {
         ApiError::IdempotencyInProgress,
         ApiError::IdempotencyKeyReused,
         ApiError::BodyTooLarge,
-        ApiError::UnsupportedMediaType,
+        ApiError::UnsupportedMediaType { taken: NewPet::MEDIA_TYPES },
     ]
 }

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 
-use super::wire::{ListPetsParameters, ListPetsQuery, PetBody, render_pets};
+use super::wire::{ListPetsParameters, ListPetsQuery, PetBody, filters, render_pets};
 use crate::http::AppState;
 use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
@@ -32,10 +32,9 @@ pub(crate) async fn list_pets(
     known: IfNoneMatch,
     ListPetsQuery(request): ListPetsQuery,
 ) -> Result<Response, ApiError> {
-    let links = &app.links;
     let shared = app.storage.list_pets(request.clone()).await?;
-    let next = shared.page.next_after.map(|after| links.next_page(&request, after));
-    let (body, tag) = shared.rendered(|page| with_tag(render_pets(&page.pets), next.as_ref()));
+    let next = app.links.next_page("/pets", request.limit, filters(&request.filter), shared.page.next_after);
+    let (body, tag) = shared.rendered(|page| with_tag(render_pets(&page.items), next.as_ref()));
     Ok(known.answer(body, tag, next))
 }
 

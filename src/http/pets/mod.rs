@@ -3,8 +3,10 @@
 mod create;
 mod get;
 mod list;
+mod update;
 mod wire;
 
 pub(crate) use create::*;
 pub(crate) use get::*;
 pub(crate) use list::*;
+pub(crate) use update::*;

@@ -2,15 +2,13 @@
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::domain::page::{PageLimit, PageLimitError, PetFilter, PetPageRequest};
-use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName};
+use crate::domain::page::{PageLimit, PetFilter, PetPageRequest};
+use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetPatch, PetStatus};
 use crate::http::error::ApiError;
-use crate::http::extract::{FromMembers, Query, decimal, pet_id};
+use crate::http::extract::{FromMembers, Query, id_in_text, limit_schema};
 use crate::http::json::{self, Members};
-use crate::http::links::decode_cursor;
 
 /// The most `id` parameters of one request.
 const MAX_IDS: usize = 100;
@@ -117,21 +115,63 @@ pub(crate) struct NewPetBody {
 impl FromMembers for NewPet {
     /// Reports what is not known first, since it is most often a misspelt field; then the fields in order.
     fn from_members(members: &Members<'_>) -> Result<Self, ApiError> {
-        members.refuse_unknown(&["name", "categoryId", "status"])?;
+        members.refuse_unknown(FIELDS)?;
         let missing = |pointer, expected| ApiError::MissingField { pointer, expected };
-
-        let name = members.get("/name").ok_or(missing("/name", "must be a string of 1 to 255 characters"))?;
-        let name = PetName::try_from(name.string()?).map_err(|problem| name.invalid(&problem))?;
-
-        let category_id = members.get("/categoryId").ok_or(missing("/categoryId", "must be an integer"))?;
-        let category_id = CategoryId(category_id.integer()?);
-
-        let status = match members.get("/status") {
-            None => None,
-            Some(status) => Some(status.string()?.parse().map_err(|problem| status.invalid(&problem))?),
-        };
-        Ok(Self { name, category_id, status })
+        Ok(Self {
+            name: name(members)?.ok_or(missing("/name", "must be a string of 1 to 255 characters"))?,
+            category_id: category_id(members)?.ok_or(missing("/categoryId", "must be an integer"))?,
+            status: status(members)?,
+        })
     }
+}
+
+/// A change of an animal: what is left out stays as it is.
+#[derive(ToSchema)]
+#[schema(as = PetPatch, rename_all = "camelCase", example = json!({"status": "sold"}))]
+#[expect(dead_code, reason = "describes the body for the document; reading it goes straight to domain types")]
+pub(crate) struct PetPatchBody {
+    /// The animal's new name: at least one character that is not white space, and no control characters.
+    #[schema(
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$"
+    )]
+    name: Option<String>,
+    /// Identifier of the category that the animal is to belong to.
+    #[schema(nullable = false)]
+    category_id: Option<i64>,
+    /// The new status. It cannot be taken away, a sold animal cannot become `pending`, and an open order decides alone.
+    #[schema(nullable = false)]
+    status: Option<StatusWord>,
+}
+
+impl FromMembers for PetPatch {
+    /// A JSON merge patch (RFC 7396), under its own name or as plain JSON.
+    const MEDIA_TYPES: &'static [&'static str] = &["application/merge-patch+json", json::MEDIA_TYPE];
+
+    fn from_members(members: &Members<'_>) -> Result<Self, ApiError> {
+        members.refuse_unknown(FIELDS)?;
+        Ok(Self { name: name(members)?, category_id: category_id(members)?, status: status(members)? })
+    }
+}
+
+/// What a client may set.
+const FIELDS: &[&str] = &["name", "categoryId", "status"];
+
+fn name(members: &Members<'_>) -> Result<Option<PetName>, ApiError> {
+    let Some(member) = members.get("/name") else { return Ok(None) };
+    PetName::try_from(member.string()?).map(Some).map_err(|problem| member.invalid(&problem))
+}
+
+fn category_id(members: &Members<'_>) -> Result<Option<CategoryId>, ApiError> {
+    let Some(member) = members.get("/categoryId") else { return Ok(None) };
+    Ok(Some(CategoryId(member.integer()?)))
+}
+
+fn status(members: &Members<'_>) -> Result<Option<PetStatus>, ApiError> {
+    let Some(member) = members.get("/status") else { return Ok(None) };
+    member.string()?.parse().map(Some).map_err(|problem| member.invalid(&problem))
 }
 
 /// The query parameters of listPets.
@@ -157,15 +197,6 @@ pub(crate) struct ListPetsParameters {
     cursor: Option<String>,
 }
 
-fn limit_schema() -> Object {
-    ObjectBuilder::new()
-        .schema_type(Type::Integer)
-        .minimum(Some(PageLimit::MIN))
-        .maximum(Some(PageLimit::MAX))
-        .default(Some(PageLimit::DEFAULT.get().into()))
-        .build()
-}
-
 /// The page that listPets was asked for.
 pub(crate) struct ListPetsQuery(pub(crate) PetPageRequest);
 
@@ -174,32 +205,22 @@ impl<S: Sync> FromRequestParts<S> for ListPetsQuery {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let query = Query::parse(parts, &["limit", "status", "id", "cursor"])?;
-        let invalid =
-            |name, problem: &dyn ToString| ApiError::InvalidParameter { name, problem: problem.to_string() };
-
-        let limit = match query.one("limit")? {
-            None => PageLimit::DEFAULT,
-            Some(text) => decimal(text)
-                .and_then(|number| number.try_into().ok())
-                .ok_or_else(|| invalid("limit", &PageLimitError))?,
-        };
-        let status = query
-            .one("status")?
-            .map(str::parse)
-            .transpose()
-            .map_err(|problem| invalid("status", &problem))?;
-        let ids: Option<Vec<PetId>> = query.all("id").map(pet_id).collect();
+        let (limit, status) = (query.limit()?, query.status()?);
+        let ids: Option<Vec<PetId>> = query.all("id").map(id_in_text).collect();
         let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {
-            invalid("id", &"must be a positive integer of 64 bits, given at most 100 times")
+            let problem = "must be a positive integer of 64 bits, given at most 100 times";
+            ApiError::invalid_parameter("id", &problem)
         })?;
         let ids = if ids.is_empty() { None } else { Some(ids) };
-        let after = query
-            .one("cursor")?
-            .map(|text| decode_cursor(text).ok_or(ApiError::InvalidCursor))
-            .transpose()?;
-
-        Ok(Self(PetPageRequest { filter: PetFilter { status, ids }, after, limit }))
+        Ok(Self(PetPageRequest { filter: PetFilter { status, ids }, after: query.after()?, limit }))
     }
+}
+
+/// The filters of a list, as its query has them.
+pub(crate) fn filters(filter: &PetFilter) -> Vec<(&'static str, String)> {
+    let status = filter.status.map(|status| ("status", status.as_str().to_owned()));
+    let ids = filter.ids.iter().flatten().map(|id| ("id", id.get().to_string()));
+    status.into_iter().chain(ids).collect()
 }
 
 #[cfg(test)]
@@ -207,7 +228,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::pet::PetStatus;
 
     proptest! {
         #[test]

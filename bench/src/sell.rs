@@ -1,0 +1,494 @@
+//! Sells animals on two nodes that are killed meanwhile, and looks at the whole history afterwards.
+//!
+//! Two histories are recorded, and nothing is ever taken out of them: the database's, by triggers that this program
+//! installs, of every change of every animal and order in the order in which they happened; and the buyers', of every
+//! answer with the times at which it was asked for and given. The first must be a legal path for every animal. The second
+//! must be found in the first, and must not have an animal in two open orders at once.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::Outcome;
+use crate::http::Connection;
+use crate::report::Samples;
+use crate::tools::{Server, database_url, free_address, prepare, psql};
+
+/// Two nodes, many buyers, few animals.
+#[derive(Args)]
+pub(crate) struct Sell {
+    /// How many requests are sent in all.
+    #[arg(long, default_value_t = 1_000_000)]
+    operations: u64,
+    /// How many buyers there are.
+    #[arg(long, default_value_t = 200)]
+    buyers: u64,
+    /// How many animals there are.
+    #[arg(long, default_value_t = 1_000)]
+    animals: u64,
+    /// How often 64 buyers want the same animal at the same instant.
+    #[arg(long, default_value_t = 100)]
+    contests: u32,
+    /// Decides who does what, and when each blow falls.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+const RECORD: &str = "\
+    CREATE TABLE history ( \
+      place bigint GENERATED ALWAYS AS IDENTITY, transaction xid8 NOT NULL DEFAULT pg_current_xact_id(), \
+      pet_id bigint NOT NULL, order_id bigint, old text, new text, name text); \
+    CREATE FUNCTION note_pet() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+      INSERT INTO history (pet_id, old, new, name) VALUES (NEW.id, OLD.status, NEW.status, NEW.name); \
+      RETURN NULL; END $$; \
+    CREATE FUNCTION note_order() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+      INSERT INTO history (pet_id, order_id, old, new) VALUES (NEW.pet_id, NEW.id, OLD.status, NEW.status); \
+      RETURN NULL; END $$; \
+    CREATE TRIGGER note AFTER UPDATE ON pets FOR EACH ROW EXECUTE FUNCTION note_pet(); \
+    CREATE TRIGGER note AFTER INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION note_order()";
+
+/// Ends one connection of the service's, whatever it is doing.
+const CUT: &str = "\
+    SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity \
+      WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND datname = current_database() \
+      ORDER BY random() LIMIT 1) AS one";
+
+impl Sell {
+    pub(crate) async fn run(self) -> Outcome {
+        let url = database_url()?;
+        let key = prepare(&url, 0)?;
+        let insert = format!(
+            "INSERT INTO pets (name, category_id, status) SELECT 'Pet ' || n, 1, 'available' FROM generate_series(1, {}) n",
+            self.animals
+        );
+        psql(&url, &insert)?;
+        let addresses = [free_address()?, free_address()?];
+        let mut nodes = [Server::petstore_at(&url, addresses[0])?, Server::petstore_at(&url, addresses[1])?];
+        contest(addresses, &key, self.contests).await?;
+        psql(&url, RECORD)?;
+
+        let began = Instant::now();
+        let left = Arc::new(AtomicU64::new(self.operations));
+        let mut buyers = JoinSet::new();
+        for number in 0..self.buyers {
+            let buyer = Buyer {
+                number,
+                addresses,
+                key: key.clone(),
+                animals: self.animals,
+                random: Random(self.seed.wrapping_mul(1_000_003).wrapping_add(number)),
+                connection: None,
+                record: Record::default(),
+            };
+            buyers.spawn(buyer.buy_until_none_is_left(left.clone()));
+        }
+        let mut random = Random(self.seed);
+        let (mut kills, mut cuts) = (0_u32, 0_u32);
+        while left.load(Ordering::Relaxed) > 0 {
+            sleep(Duration::from_millis(100 + random.below(300))).await;
+            psql(&url, CUT)?;
+            cuts += 1;
+            if cuts.is_multiple_of(8) {
+                let node = usize::from(kills.is_multiple_of(2));
+                nodes[node].kill();
+                nodes[node] = Server::petstore_at(&url, addresses[node])?;
+                kills += 1;
+            }
+        }
+        let mut record = Record::default();
+        for buyer in buyers.join_all().await {
+            record.add(buyer);
+        }
+        println!(
+            "{} s, {kills} nodes killed, {cuts} connections to the database cut",
+            began.elapsed().as_secs()
+        );
+        println!("answers: {:?}, broken connections: {}", record.answers, record.broken);
+        record.check_no_overlap()?;
+        let history = History::read(&url)?;
+        history.check_is_legal(self.animals)?;
+        history.check_has(&record)?;
+        println!(
+            "{} changes of {} animals, each on a legal path, none ever in two open orders; every acknowledged effect is \
+             there: {} orders placed, {} ended, {} patches",
+            history.changes.len(),
+            self.animals,
+            record.placed.len(),
+            record.ended.len(),
+            record.patched.len()
+        );
+        Ok(())
+    }
+}
+
+/// One of 64 buyers gets the animal; how long does each wait for the answer?
+async fn contest(addresses: [SocketAddr; 2], key: &str, rounds: u32) -> Outcome {
+    let mut connections = Vec::new();
+    for number in 0..64 {
+        connections.push(Connection::open(addresses[number % 2], key).await?);
+    }
+    let mut waits = Samples::default();
+    for _ in 0..rounds {
+        let new = r#"{"name":"Rex","categoryId":2,"status":"available"}"#;
+        let (_, pet) = connections[0].send("POST", "/v1/pets", new).await?;
+        let body = format!(r#"{{"petId":{}}}"#, number(&pet, "id").ok_or("no pet")?);
+        let barrier = Arc::new(Barrier::new(64));
+        let mut buyers = JoinSet::new();
+        for mut connection in connections.drain(..) {
+            let (body, barrier) = (body.clone(), barrier.clone());
+            buyers.spawn(async move {
+                barrier.wait().await;
+                let asked = Instant::now();
+                let answer = connection.send("POST", "/v1/store/orders", &body).await;
+                (connection, answer.map(|(status, _)| status), asked.elapsed())
+            });
+        }
+        let mut won = 0;
+        for (connection, status, wait) in buyers.join_all().await {
+            match status? {
+                201 => won += 1,
+                409 => {}
+                other => return Err(format!("a contested order was answered {other}").into()),
+            }
+            waits.push(wait.as_secs_f64() * 1000.0);
+            connections.push(connection);
+        }
+        if won != 1 {
+            return Err(format!("{won} of 64 buyers got the same animal").into());
+        }
+    }
+    println!(
+        "{rounds} contests of 64 buyers: one winner and 63 times 409 in each; the answer after {:.1} ms (median), \
+         {:.1} ms (99 %), {:.1} ms (slowest)",
+        waits.median(),
+        waits.at(0.99),
+        waits.at(1.0)
+    );
+    Ok(())
+}
+
+/// A source of numbers that is the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// When an order was surely open, as its buyer saw it: since when it is known to be placed, until it was first asked to
+/// end.
+struct Open {
+    pet: i64,
+    order: i64,
+    since: Instant,
+    until: Option<Instant>,
+}
+
+/// What buyers were told.
+#[derive(Default)]
+struct Record {
+    placed: Vec<Open>,
+    /// Orders and what they were said to have become.
+    ended: Vec<(i64, &'static str)>,
+    /// Animals, the name that was given to each, and the status, if one was set.
+    patched: Vec<(i64, String, Option<&'static str>)>,
+    answers: BTreeMap<String, u64>,
+    broken: u64,
+}
+
+impl Record {
+    fn add(&mut self, other: Self) {
+        self.placed.extend(other.placed);
+        self.ended.extend(other.ended);
+        self.patched.extend(other.patched);
+        self.broken += other.broken;
+        for (answer, count) in other.answers {
+            *self.answers.entry(answer).or_default() += count;
+        }
+    }
+
+    /// What the buyers saw is enough to see that no animal was in two open orders.
+    fn check_no_overlap(&mut self) -> Outcome {
+        self.placed.sort_by_key(|open| (open.pet, open.since));
+        for pair in self.placed.windows(2) {
+            if let [one, other] = pair
+                && one.pet == other.pet
+                && one.until.is_none_or(|until| until > other.since)
+            {
+                return Err(format!(
+                    "pet {} was in orders {} and {} at once",
+                    one.pet, one.order, other.order
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Buyer {
+    number: u64,
+    addresses: [SocketAddr; 2],
+    key: String,
+    animals: u64,
+    random: Random,
+    connection: Option<Connection>,
+    record: Record,
+}
+
+const STATUSES: [&str; 3] = ["available", "pending", "sold"];
+
+impl Buyer {
+    async fn buy_until_none_is_left(mut self, left: Arc<AtomicU64>) -> Record {
+        let mut open: Vec<usize> = Vec::new();
+        for count in 0_u64.. {
+            if left.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            let name = format!("b{}-{count}", self.number);
+            match self.random.below(10) {
+                0..4 => open.extend(self.place(&left, &name).await),
+                4..7 if !open.is_empty() => {
+                    let choice = usize::try_from(self.random.below(open.len() as u64)).unwrap_or(0);
+                    let order = open.swap_remove(choice);
+                    self.end(&left, order).await;
+                }
+                _ => self.patch(&left, &name).await,
+            }
+        }
+        // An order that its buyer leaves open is in nobody's way any more.
+        self.record
+    }
+
+    fn some_animal(&mut self) -> i64 {
+        i64::try_from(1 + self.random.below(self.animals)).unwrap_or(1)
+    }
+
+    /// Orders an animal, and asks until the answer is known. Returns where the order is in the record.
+    async fn place(&mut self, left: &AtomicU64, name: &str) -> Option<usize> {
+        let pet = self.some_animal();
+        let body = format!(r#"{{"petId":{pet}}}"#);
+        let (status, answer) = self.send_until_known(left, "POST", "/v1/store/orders", &body, name).await?;
+        let order = number(&answer, "id").filter(|_| status == 201)?;
+        self.record.placed.push(Open { pet, order, since: Instant::now(), until: None });
+        Some(self.record.placed.len() - 1)
+    }
+
+    /// Completes or cancels an order, and asks until the answer is known.
+    async fn end(&mut self, left: &AtomicU64, place: usize) {
+        let (operation, end) =
+            [("complete", "completed"), ("cancel", "cancelled")][usize::from(self.random.below(2) == 0)];
+        let Some(open) = self.record.placed.get_mut(place) else { return };
+        open.until = Some(Instant::now());
+        let order = open.order;
+        let path = format!("/v1/store/orders/{order}/{operation}");
+        let name = format!("{order}-{operation}");
+        if let Some((200, _)) = self.send_until_known(left, "POST", &path, "", &name).await {
+            self.record.ended.push((order, end));
+        }
+    }
+
+    /// Gives an animal a name that no other change gives, and most often a status. Not sent again.
+    async fn patch(&mut self, left: &AtomicU64, name: &str) {
+        let pet = self.some_animal();
+        let choice = usize::try_from(self.random.below(8)).unwrap_or(0);
+        // Most often back on sale, so that there is something to buy.
+        let status = if choice < 3 { Some(STATUSES[choice]) } else { (choice < 7).then_some("available") };
+        let body = match status {
+            Some(status) => format!(r#"{{"name":"{name}","status":"{status}"}}"#),
+            None => format!(r#"{{"name":"{name}"}}"#),
+        };
+        if let Some((200, _)) = self.send(left, "PATCH", &format!("/v1/pets/{pet}"), &body, name).await {
+            self.record.patched.push((pet, name.to_owned(), status));
+        }
+    }
+
+    async fn send_until_known(
+        &mut self,
+        left: &AtomicU64,
+        method: &str,
+        path: &str,
+        body: &str,
+        name: &str,
+    ) -> Option<(u16, String)> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < deadline {
+            match self.send(left, method, path, body, name).await {
+                Some((status, answer)) if status != 503 && !answer.contains("idempotency_in_progress") => {
+                    return Some((status, answer));
+                }
+                _ => sleep(Duration::from_millis(10)).await,
+            }
+        }
+        *self.record.answers.entry("never known".into()).or_default() += 1;
+        None
+    }
+
+    /// Sends a request once. Every fiftieth is given up after a moment, while the service works on it.
+    async fn send(
+        &mut self,
+        left: &AtomicU64,
+        method: &str,
+        path: &str,
+        body: &str,
+        name: &str,
+    ) -> Option<(u16, String)> {
+        let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let give_up = self.random.below(50) == 0;
+        let patience =
+            if give_up { Duration::from_micros(self.random.below(20_000)) } else { Duration::from_secs(10) };
+        let node = usize::try_from(self.random.below(2)).unwrap_or(0);
+        let attempt = async {
+            let open = match self.connection.take() {
+                Some(open) => open,
+                None => Connection::open(self.addresses[node], &self.key).await?,
+            };
+            self.connection.insert(open).send_once(method, path, body, name).await
+        };
+        if let Ok(Ok((status, answer, _))) = timeout(patience, attempt).await {
+            let code = text(&answer, "code").unwrap_or_default();
+            *self.record.answers.entry(format!("{method} {status} {code}")).or_default() += 1;
+            return Some((status, answer));
+        }
+        self.connection = None;
+        self.record.broken += 1;
+        None
+    }
+}
+
+/// A transaction, as the triggers noted it: what it did to a pet, and to an order of that pet.
+#[derive(Default, Debug)]
+struct Changed {
+    pet: i64,
+    status: Option<(String, String)>,
+    name: String,
+    order: Option<(i64, String, String)>,
+}
+
+/// Every change, in the order in which they happened.
+struct History {
+    changes: Vec<Changed>,
+}
+
+impl History {
+    fn read(url: &str) -> Outcome<Self> {
+        let sql = "SELECT transaction, pet_id, coalesce(order_id, 0), coalesce(old, ''), coalesce(new, ''), \
+            coalesce(name, '') FROM history ORDER BY place";
+        let mut changes: Vec<Changed> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
+        for row in psql(url, sql)?.lines() {
+            let fields: Vec<&str> = row.split('|').collect();
+            let [transaction, pet, order, old, new, name] = fields[..] else {
+                return Err(format!("not a row: {row}").into());
+            };
+            let place = *places.entry(transaction.to_owned()).or_insert_with(|| {
+                changes.push(Changed::default());
+                changes.len() - 1
+            });
+            let change = &mut changes[place];
+            change.pet = pet.parse()?;
+            let moved = (old.to_owned(), new.to_owned());
+            match order.parse()? {
+                0 => (change.status, change.name) = (Some(moved), name.to_owned()),
+                order => change.order = Some((order, moved.0, moved.1)),
+            }
+        }
+        Ok(Self { changes })
+    }
+
+    /// Follows every animal from change to change.
+    fn check_is_legal(&self, animals: u64) -> Outcome {
+        let mut status: HashMap<i64, String> = HashMap::new();
+        let mut open: HashMap<i64, i64> = HashMap::new();
+        for change in &self.changes {
+            let illegal = || format!("{change:?}: not what the rules allow");
+            let (old, new) = change.status.clone().ok_or_else(illegal)?;
+            let before = status.get(&change.pet).map_or("available", String::as_str);
+            if before != old {
+                return Err(format!("{change:?}: the pet was {before}").into());
+            }
+            let allowed = match &change.order {
+                Some((order, from, to)) => match (from.as_str(), to.as_str(), old.as_str(), new.as_str()) {
+                    ("", "placed", "available", "pending") => open.insert(change.pet, *order).is_none(),
+                    ("placed", "completed", "pending", "sold")
+                    | ("placed", "cancelled", "pending", "available") => {
+                        open.remove(&change.pet) == Some(*order)
+                    }
+                    _ => false,
+                },
+                None => {
+                    old == new || (!open.contains_key(&change.pet) && (old != "sold" || new != "pending"))
+                }
+            };
+            if !allowed {
+                return Err(illegal().into());
+            }
+            status.insert(change.pet, new);
+        }
+        if (status.len() as u64) < animals / 2 {
+            return Err(format!("only {} of {animals} animals ever changed", status.len()).into());
+        }
+        Ok(())
+    }
+
+    /// Looks for everything that was acknowledged.
+    fn check_has(&self, record: &Record) -> Outcome {
+        let orders: HashSet<(i64, i64, &str)> = self
+            .changes
+            .iter()
+            .filter_map(|change| {
+                change.order.as_ref().map(|(order, _, to)| (*order, change.pet, to.as_str()))
+            })
+            .collect();
+        let ends: HashSet<(i64, &str)> = orders.iter().map(|(order, _, to)| (*order, *to)).collect();
+        let names: HashMap<(i64, &str), &str> = self
+            .changes
+            .iter()
+            .filter(|change| change.order.is_none())
+            .filter_map(|change| {
+                Some(((change.pet, change.name.as_str()), change.status.as_ref()?.1.as_str()))
+            })
+            .collect();
+        for open in &record.placed {
+            if !orders.contains(&(open.order, open.pet, "placed")) {
+                return Err(format!("order {} was acknowledged, and never placed", open.order).into());
+            }
+        }
+        for end in &record.ended {
+            if !ends.contains(end) {
+                return Err(format!("order {end:?} was acknowledged, and never came to that").into());
+            }
+        }
+        for (pet, name, status) in &record.patched {
+            let found = names.get(&(*pet, name.as_str()));
+            if found.is_none() || status.is_some_and(|status| found != Some(&status)) {
+                return Err(format!(
+                    "pet {pet} was acknowledged as {name}, {status:?}, and is found {found:?}"
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number of a member of a JSON object.
+fn number(json: &str, member: &str) -> Option<i64> {
+    let (_, rest) = json.split_once(&format!("\"{member}\":"))?;
+    rest.split([',', '}']).next()?.parse().ok()
+}
+
+/// The text of a member of a JSON object.
+fn text<'a>(json: &'a str, member: &str) -> Option<&'a str> {
+    let (_, rest) = json.split_once(&format!("\"{member}\":\""))?;
+    rest.split('"').next()
+}

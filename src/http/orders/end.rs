@@ -1,0 +1,119 @@
+//! `POST /store/orders/{orderId}/complete` and `…/cancel`
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+use super::wire::OrderBody;
+use crate::domain::idempotency::{IdempotencyKey, Once};
+use crate::domain::order::{Order, OrderEnd, OrderId};
+use crate::http::AppState;
+use crate::http::error::ApiError;
+use crate::http::extract::{NoQuery, OrderIdInPath};
+use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
+use crate::http::json;
+use crate::http::keys::Caller;
+use crate::storage::Ending;
+
+/// Complete an order
+///
+/// The buyer takes the animal: the order is `completed` and the animal `sold`, both or neither. A completed order can be
+/// completed again: nothing changes, and the answer is the same. A cancelled one cannot.
+#[utoipa::path(
+    post,
+    path = "/v1/store/orders/{orderId}/complete",
+    operation_id = "completeOrder",
+    tag = "store",
+    extensions(("x-stability" = json!("experimental"))),
+    params(
+        ("orderId" = i64, Path, description = "The identifier of the order to complete.", example = 4711),
+        IdempotencyKeyParameter,
+    ),
+    responses(
+        (status = 200, description = "The completed order.", body = OrderBody, headers(
+            ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
+        )),
+    ),
+)]
+pub(crate) async fn complete_order(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Arc<Caller>>,
+    id: Result<OrderIdInPath, ApiError>,
+    key: Result<OptionalIdempotencyKey, ApiError>,
+    query: Result<NoQuery, ApiError>,
+) -> Result<Response, ApiError> {
+    let (NoQuery, OptionalIdempotencyKey(key), OrderIdInPath(id)) = (query?, key?, id?);
+    end(&app, &caller, id, key, OrderEnd::Complete).await
+}
+
+/// Cancel an order
+///
+/// The shop keeps the animal: the order is `cancelled` and the animal `available` again, both or neither. A cancelled
+/// order can be cancelled again: nothing changes, and the answer is the same. A completed one cannot.
+#[utoipa::path(
+    post,
+    path = "/v1/store/orders/{orderId}/cancel",
+    operation_id = "cancelOrder",
+    tag = "store",
+    extensions(("x-stability" = json!("experimental"))),
+    params(
+        ("orderId" = i64, Path, description = "The identifier of the order to cancel.", example = 4711),
+        IdempotencyKeyParameter,
+    ),
+    responses(
+        (status = 200, description = "The cancelled order.", body = OrderBody, headers(
+            ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
+        )),
+    ),
+)]
+pub(crate) async fn cancel_order(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Arc<Caller>>,
+    id: Result<OrderIdInPath, ApiError>,
+    key: Result<OptionalIdempotencyKey, ApiError>,
+    query: Result<NoQuery, ApiError>,
+) -> Result<Response, ApiError> {
+    let (NoQuery, OptionalIdempotencyKey(key), OrderIdInPath(id)) = (query?, key?, id?);
+    end(&app, &caller, id, key, OrderEnd::Cancel).await
+}
+
+async fn end(
+    app: &AppState,
+    caller: &Caller,
+    id: OrderId,
+    key: Option<IdempotencyKey>,
+    end: OrderEnd,
+) -> Result<Response, ApiError> {
+    let once = key.map(|key| Once::end_order(caller.key.id, &key, id, end));
+    match app.storage.end_order(id, end, once).await? {
+        Ending::Ended(order) => Ok(ended(&order)),
+        Ending::EndedBefore(order) => Ok(([idempotency::REPLAYED], ended(&order)).into_response()),
+        Ending::NoSuchOrder => Err(ApiError::OrderNotFound),
+        Ending::OtherEnd(status) => Err(ApiError::InvalidTransition {
+            what: "order",
+            from: status.as_str(),
+            to: end.status().as_str(),
+        }),
+        Ending::OtherRequest => Err(ApiError::IdempotencyKeyReused),
+        Ending::UnderWay => Err(ApiError::IdempotencyInProgress),
+    }
+}
+
+fn ended(order: &Order) -> Response {
+    let media_type = (header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE));
+    ([media_type], json::render(&OrderBody::from(order))).into_response()
+}
+
+/// What can go wrong here, besides what can go wrong everywhere.
+pub(crate) fn end_order_errors() -> Vec<ApiError> {
+    vec![
+        ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
+        ApiError::OrderNotFound,
+        ApiError::InvalidTransition { what: "order", from: "cancelled", to: "completed" },
+        ApiError::IdempotencyInProgress,
+        ApiError::IdempotencyKeyReused,
+    ]
+}

@@ -1,0 +1,12 @@
+//! The operations on orders: one file each, the two ends in one.
+
+mod end;
+mod get;
+mod list;
+mod place;
+mod wire;
+
+pub(crate) use end::*;
+pub(crate) use get::*;
+pub(crate) use list::*;
+pub(crate) use place::*;

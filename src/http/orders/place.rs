@@ -1,0 +1,85 @@
+//! `POST /store/orders`
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::wire::{NewOrder, NewOrderBody, OrderBody};
+use crate::domain::idempotency::Once;
+use crate::domain::order::Order;
+use crate::http::AppState;
+use crate::http::error::ApiError;
+use crate::http::extract::{FromMembers, JsonBody, NoQuery};
+use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
+use crate::http::json;
+use crate::http::keys::Caller;
+use crate::storage::Placement;
+
+/// Place an order
+///
+/// Takes an animal that is `available` for one buyer: the order is `placed` and the animal `pending`, both or neither.
+/// However many ask for the same animal at once, one of them gets it. Complete the order to sell the animal, or cancel
+/// it to make the animal `available` again.
+#[utoipa::path(
+    post,
+    path = "/v1/store/orders",
+    operation_id = "placeOrder",
+    tag = "store",
+    extensions(("x-stability" = json!("experimental"))),
+    params(IdempotencyKeyParameter),
+    request_body(content = NewOrderBody, content_type = "application/json"),
+    responses(
+        (status = 201, description = "Order placed; the body includes the assigned `id`.", body = OrderBody, headers(
+            ("Location" = String, description = "The address of the new order."),
+            ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
+        )),
+    ),
+)]
+pub(crate) async fn place_order(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Arc<Caller>>,
+    key: Result<OptionalIdempotencyKey, ApiError>,
+    query: Result<NoQuery, ApiError>,
+    JsonBody(NewOrder { pet_id }): JsonBody<NewOrder>,
+) -> Result<Response, ApiError> {
+    let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
+    let once = key.map(|key| Once::place_order(caller.key.id, &key, pet_id));
+    match app.storage.place_order(pet_id, once).await? {
+        Placement::Placed(order) => Ok(placed(&app, &order)),
+        Placement::PlacedBefore(order) => Ok(([idempotency::REPLAYED], placed(&app, &order)).into_response()),
+        Placement::NoSuchPet => Err(no_such_pet()),
+        Placement::NotAvailable => Err(ApiError::PetNotAvailable),
+        Placement::OtherRequest => Err(ApiError::IdempotencyKeyReused),
+        Placement::UnderWay => Err(ApiError::IdempotencyInProgress),
+    }
+}
+
+fn placed(app: &AppState, order: &Order) -> Response {
+    let location = (header::LOCATION, app.links.order(order.id));
+    let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)), location];
+    (StatusCode::CREATED, headers, json::render(&OrderBody::from(order))).into_response()
+}
+
+fn no_such_pet() -> ApiError {
+    ApiError::InvalidField { pointer: "/petId", problem: "must be the id of a pet that there is".into() }
+}
+
+/// What can go wrong here, besides what can go wrong everywhere.
+pub(crate) fn place_order_errors() -> Vec<ApiError> {
+    vec![
+        ApiError::InvalidJson { problem: "it is empty".into() },
+        ApiError::MissingField { pointer: "/petId", expected: "must be the id of a pet" },
+        no_such_pet(),
+        ApiError::UnknownField { pointer: "/petID".into(), nearest: "petId" },
+        ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
+        ApiError::RequestTimeout,
+        ApiError::PetNotAvailable,
+        ApiError::IdempotencyInProgress,
+        ApiError::IdempotencyKeyReused,
+        ApiError::BodyTooLarge,
+        ApiError::UnsupportedMediaType { taken: NewOrder::MEDIA_TYPES },
+    ]
+}

@@ -1,0 +1,94 @@
+//! `PATCH /pets/{petId}`
+
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+use super::wire::{PetBody, PetPatchBody, render_pet};
+use crate::domain::pet::{PatchError, PetPatch, PetStatus};
+use crate::http::AppState;
+use crate::http::caching::{IfMatch, IfMatchParameter, with_etag};
+use crate::http::error::ApiError;
+use crate::http::extract::{FromMembers, JsonBody, NoQuery, PetIdInPath};
+use crate::http::json;
+use crate::storage::Change;
+
+/// Change an animal
+///
+/// What the body leaves out stays as it is; an empty object changes nothing and answers with the animal and its `ETag`.
+/// Send an `ETag` that you have in `If-Match`, and nothing is changed if the animal is another by now. The `status` of
+/// an animal can become any other, but a sold one not `pending`; while an order is open, only the order changes it.
+#[utoipa::path(
+    patch,
+    path = "/v1/pets/{petId}",
+    operation_id = "updatePet",
+    tag = "animals",
+    extensions(("x-stability" = json!("beta"))),
+    params(
+        ("petId" = i64, Path, description = "The identifier of the animal to change.", example = 7),
+        IfMatchParameter,
+    ),
+    request_body(content(
+        (PetPatchBody = "application/merge-patch+json"),
+        (PetPatchBody = "application/json"),
+    )),
+    responses(
+        (status = 200, description = "The animal as it is now.", body = PetBody, headers(
+            ("ETag" = String, description = "Changes with the animal; for `If-Match`."),
+        )),
+    ),
+)]
+pub(crate) async fn update_pet(
+    State(app): State<AppState>,
+    known: IfMatch,
+    id: Result<PetIdInPath, ApiError>,
+    query: Result<NoQuery, ApiError>,
+    JsonBody(patch): JsonBody<PetPatch>,
+) -> Result<Response, ApiError> {
+    let (NoQuery, PetIdInPath(id)) = (query?, id?);
+    let change = app.storage.change_pet(id, |pet, has_open_order| {
+        if !known.holds(render_pet(pet)) {
+            return Err(ApiError::PreconditionFailed);
+        }
+        patch.apply(pet, has_open_order).map_err(ApiError::from)
+    });
+    match change.await? {
+        Change::Done(pet) => {
+            let (body, etag) = with_etag(render_pet(&pet));
+            let media_type = HeaderValue::from_static(json::MEDIA_TYPE);
+            Ok(([(header::CONTENT_TYPE, media_type), (header::ETAG, etag)], body).into_response())
+        }
+        Change::Refused(refusal) => Err(refusal),
+        Change::NoSuchPet => Err(ApiError::PetNotFound),
+    }
+}
+
+impl From<PatchError> for ApiError {
+    fn from(error: PatchError) -> Self {
+        match error {
+            PatchError::OpenOrder => Self::PetHasOpenOrder,
+            PatchError::Move { from, to } => Self::InvalidTransition {
+                what: "pet",
+                from: from.map_or("", PetStatus::as_str),
+                to: to.as_str(),
+            },
+        }
+    }
+}
+
+/// What can go wrong here, besides what can go wrong everywhere.
+pub(crate) fn update_pet_errors() -> Vec<ApiError> {
+    vec![
+        ApiError::InvalidJson { problem: "it is empty".into() },
+        ApiError::InvalidField { pointer: "/name", problem: "must have at most 255 characters".into() },
+        ApiError::UnknownField { pointer: "/nmae".into(), nearest: "name" },
+        ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
+        ApiError::PetNotFound,
+        ApiError::RequestTimeout,
+        ApiError::InvalidTransition { what: "pet", from: "sold", to: "pending" },
+        ApiError::PetHasOpenOrder,
+        ApiError::PreconditionFailed,
+        ApiError::BodyTooLarge,
+        ApiError::UnsupportedMediaType { taken: PetPatch::MEDIA_TYPES },
+    ]
+}

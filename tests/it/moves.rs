@@ -1,0 +1,405 @@
+//! What becomes of an animal and of its order: the tables of `docs/orders.md`, cell by cell, on the rules alone and on
+//! the service; long random sequences against a model made of them; and the picture that is drawn from them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use petstore::domain::order::{ORDERABLE, ORDERED, OrderEnd, OrderStatus};
+use petstore::domain::pet::{CategoryId, PatchError, Pet, PetName, PetPatch, PetStatus};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::postgres::ROOT;
+use crate::support::{Answer, Client, TestService};
+
+/// A row's state, a column's move, and what comes of it.
+type Cell = (String, String, String);
+
+/// The cells, but the empty ones, of the table whose first heading this is.
+fn table(heading: &str) -> Vec<Cell> {
+    let page = std::fs::read_to_string(Path::new(ROOT).join("docs/orders.md")).unwrap();
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect()
+    };
+    let mut lines = page.lines().skip_while(|line| !line.starts_with(&format!("| {heading} |")));
+    let moves = cells(lines.next().unwrap());
+    let rows = lines.skip(1).take_while(|line| line.starts_with('|')).map(cells);
+    rows.flat_map(|row| {
+        let moves = moves.clone().into_iter().zip(row.clone()).skip(1);
+        moves.map(move |(what, outcome)| (row[0].clone(), what, outcome)).collect::<Vec<_>>()
+    })
+    .filter(|(_, _, outcome)| !outcome.is_empty())
+    .collect()
+}
+
+fn is_code(outcome: &str) -> bool {
+    outcome.contains('_')
+}
+
+/// The status of an animal in a state, and whether it has an open order.
+fn parts(state: &str) -> (Option<PetStatus>, bool) {
+    match state {
+        "no status" => (None, false),
+        "ordered" => (Some(PetStatus::Pending), true),
+        status => (Some(status.parse().unwrap()), false),
+    }
+}
+
+fn state(status: Option<PetStatus>, has_open_order: bool) -> &'static str {
+    match status {
+        None => "no status",
+        Some(_) if has_open_order => "ordered",
+        Some(status) => status.as_str(),
+    }
+}
+
+#[test]
+fn the_tables_have_every_state_and_every_move() {
+    let animals = table("animal");
+    assert_eq!(animals.len(), 5 * 4 + 2);
+    assert_eq!(table("order").len(), 3 * 2);
+    for from in ["no status", "available", "pending", "sold"] {
+        for to in ["available", "pending", "sold"] {
+            let cell = animals.iter().find(|(state, what, _)| state == from && *what == format!("set {to}"));
+            let allowed = (from, to) != ("sold", "pending");
+            assert_eq!(cell.unwrap().2, if allowed { to } else { "invalid_transition" });
+        }
+    }
+}
+
+#[test]
+fn the_rules_say_what_the_table_of_animals_says() {
+    for (from, what, outcome) in table("animal") {
+        let (status, has_open_order) = parts(&from);
+        let found = match what.as_str() {
+            "placeOrder" if status == Some(ORDERABLE) => state(Some(ORDERED), true),
+            "placeOrder" => "pet_not_available",
+            "completeOrder" => state(Some(OrderEnd::Complete.pet_status()), false),
+            "cancelOrder" => state(Some(OrderEnd::Cancel.pet_status()), false),
+            set => {
+                let name = PetName::try_from("Rex".to_owned()).unwrap();
+                let pet = Pet { id: 7.try_into().unwrap(), name, category_id: CategoryId(1), status };
+                let to = set.trim_start_matches("set ").parse().unwrap();
+                let patch = PetPatch { status: Some(to), ..PetPatch::default() };
+                match patch.apply(&pet, has_open_order) {
+                    Ok(pet) => state(pet.status, has_open_order),
+                    Err(PatchError::OpenOrder) => "pet_has_open_order",
+                    Err(PatchError::Move { .. }) => "invalid_transition",
+                }
+            }
+        };
+        assert_eq!(found, outcome, "{from}: {what}");
+    }
+}
+
+#[test]
+fn the_rules_say_what_the_table_of_orders_says() {
+    for (from, what, outcome) in table("order") {
+        let end = if what == "completeOrder" { OrderEnd::Complete } else { OrderEnd::Cancel };
+        let allowed = from.parse::<OrderStatus>().unwrap().may_end(end);
+        assert_eq!(
+            if allowed { end.status().as_str() } else { "invalid_transition" },
+            outcome,
+            "{from}: {what}"
+        );
+    }
+}
+
+async fn patch(client: &Client, pet: i64, body: &Value) -> Answer {
+    client
+        .send(Method::PATCH, &format!("/v1/pets/{pet}"), |request| {
+            request.header("content-type", "application/merge-patch+json").body(body.to_string())
+        })
+        .await
+}
+
+async fn end(client: &Client, order: i64, what: &str) -> Answer {
+    let path = format!("/v1/store/orders/{order}/{}", what.trim_end_matches("Order"));
+    client.send(Method::POST, &path, |request| request).await
+}
+
+async fn place(client: &Client, pet: i64) -> Answer {
+    client.post("/v1/store/orders", &json!({"petId": pet})).await
+}
+
+/// The state of an animal, as the service tells it.
+async fn state_of(client: &Client, pet: i64) -> &'static str {
+    let body = client.get(&format!("/v1/pets/{pet}")).await.json();
+    let status = body.get("status").map(|status| status.as_str().unwrap().parse().unwrap());
+    let open = client.get(&format!("/v1/store/orders?petId={pet}&status=placed")).await.ids();
+    state(status, !open.is_empty())
+}
+
+#[tokio::test]
+async fn the_service_does_what_the_table_of_animals_says() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    for (from, what, outcome) in table("animal") {
+        let (status, has_open_order) = parts(&from);
+        let pet = client
+            .add("Rex", if has_open_order { Some("available") } else { status.map(PetStatus::as_str) })
+            .await;
+        let mut order = 0;
+        if has_open_order {
+            order = place(client, pet).await.json()["id"].as_i64().unwrap();
+        }
+        assert_eq!(state_of(client, pet).await, from);
+        let answer = match what.as_str() {
+            "placeOrder" => place(client, pet).await,
+            "completeOrder" | "cancelOrder" => end(client, order, &what).await,
+            set => patch(client, pet, &json!({"status": set.trim_start_matches("set ")})).await,
+        };
+        if is_code(&outcome) {
+            assert_eq!(answer.error(), (409, outcome), "{from}: {what}");
+            assert_eq!(state_of(client, pet).await, from, "{from}: {what}");
+        } else {
+            assert!(answer.status < 300, "{from}: {what}: {answer:?}");
+            assert_eq!(state_of(client, pet).await, outcome, "{from}: {what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_service_does_what_the_table_of_orders_says() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    for (from, what, outcome) in table("order") {
+        let pet = client.add("Rex", Some("available")).await;
+        let order = place(client, pet).await.json()["id"].as_i64().unwrap();
+        match from.as_str() {
+            "completed" => assert_eq!(end(client, order, "completeOrder").await.status, 200),
+            "cancelled" => assert_eq!(end(client, order, "cancelOrder").await.status, 200),
+            _ => {}
+        }
+        let before = client.get(&format!("/v1/store/orders/{order}")).await;
+        let answer = end(client, order, &what).await;
+        let after = client.get(&format!("/v1/store/orders/{order}")).await;
+        if is_code(&outcome) {
+            assert_eq!(answer.error(), (409, outcome), "{from}: {what}");
+            assert_eq!(after.body, before.body);
+        } else {
+            assert_eq!(answer.json()["status"], *outcome, "{from}: {what}");
+            assert_eq!(answer.body, after.body, "{from}: {what}");
+            assert!(from == "placed" || answer.body == before.body, "twice is as once");
+        }
+    }
+}
+
+/// Something that a client does, to one of a few animals or to one of the orders placed so far.
+#[derive(Debug, Clone)]
+enum Step {
+    Set { pet: usize, status: PetStatus },
+    Rename { pet: usize },
+    Place { pet: usize },
+    End { order: usize, what: &'static str },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => (0..3_usize, proptest::sample::select(&PetStatus::ALL[..])).prop_map(|(pet, status)| Step::Set { pet, status }),
+        1 => (0..3_usize).prop_map(|pet| Step::Rename { pet }),
+        4 => (0..3_usize).prop_map(|pet| Step::Place { pet }),
+        4 => (0..6_usize, proptest::sample::select(vec!["completeOrder", "cancelOrder"])).prop_map(|(order, what)| Step::End { order, what }),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+/// What the tables say of all that was done.
+struct Model {
+    animals: HashMap<(String, String), String>,
+    orders: HashMap<(String, String), String>,
+    /// The state of each animal.
+    pets: Vec<String>,
+    /// The animal and the status of each order.
+    placed: Vec<(usize, String)>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let by_move = |cells: Vec<Cell>| {
+            cells.into_iter().map(|(from, what, outcome)| ((from, what), outcome)).collect()
+        };
+        Self {
+            animals: by_move(table("animal")),
+            orders: by_move(table("order")),
+            pets: vec!["no status".into(), "available".into(), "available".into()],
+            placed: Vec::new(),
+        }
+    }
+
+    /// Moves an animal, and says what came of it.
+    fn animal(&mut self, pet: usize, what: &str) -> String {
+        let outcome = self.animals[&(self.pets[pet].clone(), what.to_owned())].clone();
+        if !is_code(&outcome) {
+            self.pets[pet].clone_from(&outcome);
+        }
+        outcome
+    }
+
+    /// Ends an order, and says what came of it.
+    fn order(&mut self, order: usize, what: &str) -> String {
+        let (pet, status) = self.placed[order].clone();
+        let outcome = self.orders[&(status.clone(), what.to_owned())].clone();
+        if status == "placed" {
+            self.animal(pet, what);
+        }
+        if !is_code(&outcome) {
+            self.placed[order].1.clone_from(&outcome);
+        }
+        outcome
+    }
+}
+
+async fn follow_model(service: &TestService, steps: &[Step]) {
+    let client = &service.client;
+    let mut model = Model::new();
+    let mut pets = Vec::new();
+    for state in &model.pets {
+        pets.push(client.add("Rex", parts(state).0.map(PetStatus::as_str)).await);
+    }
+    let mut orders: Vec<i64> = Vec::new();
+    for step in steps {
+        let (expected, answer) = match step {
+            Step::Set { pet, status } => {
+                let expected = model.animal(*pet, &format!("set {}", status.as_str()));
+                (expected, patch(client, pets[*pet], &json!({"status": status.as_str()})).await)
+            }
+            Step::Rename { pet } => {
+                ("always".into(), patch(client, pets[*pet], &json!({"name": "Max"})).await)
+            }
+            Step::Place { pet } => {
+                let expected = model.animal(*pet, "placeOrder");
+                let answer = place(client, pets[*pet]).await;
+                if answer.status == 201 {
+                    orders.push(answer.json()["id"].as_i64().unwrap());
+                    model.placed.push((*pet, "placed".into()));
+                }
+                (expected, answer)
+            }
+            Step::End { order, what } if *order < orders.len() => {
+                (model.order(*order, what), end(client, orders[*order], what).await)
+            }
+            Step::End { .. } => continue,
+        };
+        if is_code(&expected) {
+            assert_eq!(answer.error(), (409, expected), "{steps:?}");
+        } else {
+            assert!(answer.status < 300, "{steps:?}: {answer:?}");
+        }
+    }
+    for (pet, expected) in pets.iter().zip(&model.pets) {
+        assert_eq!(state_of(client, *pet).await, expected, "{steps:?}");
+    }
+    for (order, (pet, status)) in orders.iter().zip(&model.placed) {
+        let found = client.get(&format!("/v1/store/orders/{order}")).await.json();
+        assert_eq!((&found["petId"], &found["status"]), (&json!(pets[*pet]), &json!(status)), "{steps:?}");
+    }
+}
+
+#[test]
+fn any_sequence_of_moves_ends_as_the_tables_say() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let service = runtime.block_on(TestService::start());
+    let mut runner = TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
+    runner
+        .run(&steps(), |steps| {
+            runtime.block_on(follow_model(&service, &steps));
+            Ok(())
+        })
+        .unwrap();
+    runtime.block_on(service.stop());
+}
+
+/// Where each state stands in the picture.
+const PLACES: [(&str, f64, f64); 5] = [
+    ("no status", 90.0, 60.0),
+    ("available", 90.0, 230.0),
+    ("pending", 390.0, 120.0),
+    ("ordered", 390.0, 340.0),
+    ("sold", 690.0, 230.0),
+];
+const HALF: (f64, f64) = (78.0, 22.0);
+
+/// Every move that changes an animal, as an arrow.
+fn picture() -> String {
+    let mut arrows: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for (from, what, to) in table("animal") {
+        if !is_code(&to) && from != to {
+            let by = if what.starts_with("set ") { "PATCH".to_owned() } else { what };
+            arrows.entry((from, to)).or_default().push(by);
+        }
+    }
+    let mut svg = String::from(concat!(
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 400" font-family="system-ui, sans-serif" font-size="14">"##,
+        "\n",
+        r##"<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 10 5 0 10z" fill="#475569"/></marker></defs>"##,
+        "\n",
+        r##"<rect width="780" height="400" rx="12" fill="#ffffff"/>"##,
+        "\n",
+    ));
+    let place = |state: &str| {
+        let (_, x, y) = PLACES.into_iter().find(|(name, _, _)| *name == state).unwrap();
+        (x, y)
+    };
+    let mut labels = String::new();
+    for ((from, to), by) in &arrows {
+        let ((x1, y1), (x2, y2)) = (place(from), place(to));
+        let (dx, dy) = (x2 - x1, y2 - y1);
+        let length = dx.hypot(dy);
+        // To the side of the straight line, so that the way back is another arrow.
+        let bend = if from == "no status" && to == "sold" { -0.28 * length } else { -26.0 };
+        let (cx, cy) =
+            (f64::midpoint(x1, x2) - dy / length * bend, f64::midpoint(y1, y2) + dx / length * bend);
+        let ((sx, sy), (ex, ey)) = (on_edge((x1, y1), (cx, cy)), on_edge((x2, y2), (cx, cy)));
+        writeln!(
+            svg,
+            r##"<path d="M{sx:.0} {sy:.0} Q{cx:.0} {cy:.0} {ex:.0} {ey:.0}" fill="none" stroke="#475569" stroke-width="1.5" marker-end="url(#head)"/>"##
+        )
+        .unwrap();
+        let (lx, ly) = (0.25 * sx + 0.5 * cx + 0.25 * ex, 0.25 * sy + 0.5 * cy + 0.25 * ey);
+        let colour = if by.iter().any(|by| by == "PATCH") { "#64748b" } else { "#0f766e" };
+        writeln!(
+            labels,
+            r##"<text x="{lx:.0}" y="{:.0}" text-anchor="middle" fill="{colour}" stroke="#ffffff" stroke-width="6" paint-order="stroke">{}</text>"##,
+            ly + 5.0,
+            by.join(", ")
+        )
+        .unwrap();
+    }
+    svg += &labels;
+    for (state, x, y) in PLACES {
+        let (dash, words) = match state {
+            "no status" => (r#" stroke-dasharray="5 4""#, "no status"),
+            "ordered" => ("", "pending, ordered"),
+            status => ("", status),
+        };
+        let (left, top, width, height) = (x - HALF.0, y - HALF.1, 2.0 * HALF.0, 2.0 * HALF.1);
+        writeln!(
+            svg,
+            r##"<rect x="{left}" y="{top}" width="{width}" height="{height}" rx="10" fill="#f1f5f9" stroke="#0f172a"{dash}/><text x="{x}" y="{}" text-anchor="middle" font-weight="600" fill="#0f172a">{words}</text>"##,
+            y + 5.0
+        )
+        .unwrap();
+    }
+    svg + "</svg>\n"
+}
+
+/// Where the line from the middle of a state to a point leaves its box.
+fn on_edge((x, y): (f64, f64), (to_x, to_y): (f64, f64)) -> (f64, f64) {
+    let (dx, dy) = (to_x - x, to_y - y);
+    let share = (HALF.0 / dx.abs()).min(HALF.1 / dy.abs());
+    (x + dx * share, y + dy * share)
+}
+
+#[test]
+fn the_picture_is_drawn_from_the_table() {
+    let file = Path::new(ROOT).join("docs/img/states.svg");
+    if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
+        std::fs::write(&file, picture()).unwrap();
+    }
+    let committed = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(committed, picture(), "run `make states`");
+}

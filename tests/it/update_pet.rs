@@ -1,0 +1,213 @@
+//! `PATCH /pets/{petId}`: changing an animal, and only the one that the client knows.
+
+use std::sync::Arc;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use crate::support::{Answer, Client, TestService};
+
+/// Sends text as a patch, with these headers.
+async fn patch_text(client: &Client, pet: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    client
+        .send(Method::PATCH, &format!("/v1/pets/{pet}"), |request| {
+            let request = request.body(body.to_owned());
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
+        })
+        .await
+}
+
+const MERGE_PATCH: (&str, &str) = ("content-type", "application/merge-patch+json");
+
+async fn patch(client: &Client, pet: i64, body: &Value) -> Answer {
+    patch_text(client, &pet.to_string(), &[MERGE_PATCH], &body.to_string()).await
+}
+
+/// Changes a pet that must be as this tag says.
+async fn patch_if(client: &Client, pet: i64, tag: &str, body: &Value) -> Answer {
+    patch_text(client, &pet.to_string(), &[MERGE_PATCH, ("if-match", tag)], &body.to_string()).await
+}
+
+#[tokio::test]
+async fn what_is_sent_changes_and_the_rest_stays() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let pet = client.add("Rex", None).await;
+    for (body, expected) in [
+        (json!({"name": " Rex II "}), json!({"id": pet, "name": " Rex II ", "categoryId": 1})),
+        (json!({"categoryId": -9}), json!({"id": pet, "name": " Rex II ", "categoryId": -9})),
+        (
+            json!({"status": "available"}),
+            json!({"id": pet, "name": " Rex II ", "categoryId": -9, "status": "available"}),
+        ),
+        (
+            json!({"name": "Max", "categoryId": 7.0, "status": "sold"}),
+            json!({"id": pet, "name": "Max", "categoryId": 7, "status": "sold"}),
+        ),
+        (json!({}), json!({"id": pet, "name": "Max", "categoryId": 7, "status": "sold"})),
+    ] {
+        let answer = patch(client, pet, &body).await;
+        assert_eq!((answer.status, answer.json()), (200, expected), "{body}");
+        assert_eq!(answer.header("content-type"), "application/json");
+        assert_eq!(answer.header("cache-control"), "no-store");
+        let read = client.get(&format!("/v1/pets/{pet}")).await;
+        assert_eq!((&read.body, read.header("etag")), (&answer.body, answer.header("etag")));
+    }
+    assert_eq!(client.get("/v1/pets?status=sold").await.ids(), [pet]);
+    assert_eq!(client.get("/v1/pets?status=available").await.ids(), [0; 0]);
+}
+
+#[tokio::test]
+async fn a_patch_is_sent_under_its_own_name_or_as_json() {
+    let service = TestService::start().await;
+    let pet = service.client.add("Rex", None).await.to_string();
+    for media_type in
+        ["application/merge-patch+json", "application/json", "Application/Merge-Patch+JSON; charset=utf-8"]
+    {
+        let answer = patch_text(&service.client, &pet, &[("content-type", media_type)], "{}").await;
+        assert_eq!(answer.status, 200, "{media_type}");
+    }
+    for media_type in
+        ["application/json-patch+json", "text/plain", "application/merge-patch+json; charset=latin1"]
+    {
+        let answer = patch_text(&service.client, &pet, &[("content-type", media_type)], "{}").await;
+        assert_eq!(answer.error(), (415, "unsupported_media_type".into()), "{media_type}");
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("application/merge-patch+json") && message.contains("application/json`"));
+    }
+    assert_eq!(patch_text(&service.client, &pet, &[], "{}").await.status, 415);
+    // The other operations take what they always took.
+    let post = service.client.send(Method::POST, "/v1/pets", |request| {
+        request.header(MERGE_PATCH.0, MERGE_PATCH.1).body(r#"{"name": "Rex", "categoryId": 1}"#)
+    });
+    assert_eq!(post.await.status, 415);
+}
+
+#[tokio::test]
+async fn a_bad_patch_is_refused_and_changes_nothing() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let pet = client.add("Rex", Some("available")).await;
+    let before = client.get(&format!("/v1/pets/{pet}")).await.body;
+    for (body, code) in [
+        ("", "invalid_json"),
+        ("[]", "invalid_json"),
+        (r#"{"name": "Max", "name": "Moritz"}"#, "invalid_json"),
+        (r#"{"name": ""}"#, "invalid_field"),
+        (r#"{"name": null}"#, "invalid_field"),
+        (r#"{"categoryId": null}"#, "invalid_field"),
+        (r#"{"status": null}"#, "invalid_field"),
+        (r#"{"status": "gone"}"#, "invalid_field"),
+        (r#"{"name": "Max", "categoryId": 1.5}"#, "invalid_field"),
+        (r#"{"id": 8}"#, "unknown_field"),
+        (r#"{"nmae": "Max"}"#, "unknown_field"),
+    ] {
+        let answer = patch_text(client, &pet.to_string(), &[MERGE_PATCH], body).await;
+        assert_eq!(answer.error(), (400, code.into()), "{body}");
+    }
+    let query = patch_text(client, &format!("{pet}?force=1"), &[MERGE_PATCH], "{}").await;
+    assert_eq!(query.error(), (400, "unknown_parameter".into()));
+    let large = patch_text(client, &pet.to_string(), &[MERGE_PATCH], &" ".repeat(16 * 1024 + 1)).await;
+    assert_eq!(large.error(), (413, "body_too_large".into()));
+    assert_eq!(client.get(&format!("/v1/pets/{pet}")).await.body, before);
+}
+
+#[tokio::test]
+async fn a_pet_that_there_is_not_is_not_found_whatever_the_tag() {
+    let service = TestService::start().await;
+    for id in ["1", "0", "-1", "abc", "9223372036854775808"] {
+        for headers in [&[MERGE_PATCH][..], &[MERGE_PATCH, ("if-match", "*")]] {
+            let answer = patch_text(&service.client, id, headers, "{}").await;
+            assert_eq!(answer.error(), (404, "pet_not_found".into()), "{id}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tag_lets_a_change_through_only_while_the_pet_is_the_same() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let created = client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1, "status": "sold"})).await;
+    let pet = created.json()["id"].as_i64().unwrap();
+    let first = created.header("etag").to_owned();
+    assert_eq!(client.get(&format!("/v1/pets/{pet}")).await.header("etag"), first);
+    let changed = patch_if(client, pet, &first, &json!({"name": "Max"})).await;
+    assert_eq!(changed.status, 200);
+    let second = changed.header("etag").to_owned();
+    assert_ne!(second, first);
+    for stale in [&*first, "\"\"", "x", &format!("W/{second}"), ""] {
+        let refused = patch_if(client, pet, stale, &json!({"name": "Moritz"})).await;
+        assert_eq!(refused.error(), (412, "precondition_failed".into()), "{stale}");
+    }
+    // It comes before what the rules say of the change.
+    let both = patch_if(client, pet, &first, &json!({"status": "pending"})).await;
+    assert_eq!(both.status, 412);
+    for good in ["*", &second, &format!("{first}, {second}")] {
+        assert_eq!(patch_if(client, pet, good, &json!({})).await.status, 200, "{good}");
+    }
+    assert_eq!(client.get(&format!("/v1/pets/{pet}")).await.json()["name"], "Max");
+}
+
+#[tokio::test]
+async fn an_order_is_a_change_as_well() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let created =
+        client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1, "status": "available"})).await;
+    let pet = created.json()["id"].as_i64().unwrap();
+    let order = client.post("/v1/store/orders", &json!({"petId": pet})).await;
+    assert_eq!(order.status, 201);
+    let stale = patch_if(client, pet, created.header("etag"), &json!({"name": "Max"})).await;
+    assert_eq!(stale.status, 412);
+    // The order decides the status, and nothing else.
+    let refused = patch(client, pet, &json!({"name": "Max", "status": "available"})).await;
+    assert_eq!(refused.error(), (409, "pet_has_open_order".into()));
+    let renamed = patch(client, pet, &json!({"name": "Max"})).await;
+    assert_eq!((renamed.status, &renamed.json()["status"]), (200, &json!("pending")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_with_the_same_tag_one_changes_the_pet() {
+    let first = TestService::start().await;
+    let second = first.start_another().await;
+    for round in 0..15 {
+        let body = json!({"name": "Rex", "categoryId": round});
+        let created = first.client.post("/v1/pets", &body).await;
+        let pet = created.json()["id"].as_i64().unwrap();
+        let (tag, barrier) = (created.header("etag").to_owned(), Arc::new(Barrier::new(32)));
+        let mut clients = JoinSet::new();
+        for number in 0..32 {
+            let client = [&first, &second][number % 2].client.clone();
+            let (tag, barrier) = (tag.clone(), barrier.clone());
+            clients.spawn(async move {
+                barrier.wait().await;
+                patch_if(&client, pet, &tag, &json!({"name": format!("Rex {number}")})).await
+            });
+        }
+        let answers = clients.join_all().await;
+        let changed: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 200).collect();
+        assert_eq!(changed.len(), 1, "{answers:?}");
+        assert!(answers.iter().all(|answer| answer.status == 200 || answer.status == 412), "{answers:?}");
+        assert_eq!(first.client.get(&format!("/v1/pets/{pet}")).await.body, changed[0].body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_different_members_at_the_same_time_are_all_kept() {
+    let service = TestService::start().await;
+    for _ in 0..20 {
+        let pet = service.client.add("Rex", None).await;
+        let (name, category, status) =
+            (json!({"name": "Max"}), json!({"categoryId": 9}), json!({"status": "sold"}));
+        let (one, two, three) = tokio::join!(
+            patch(&service.client, pet, &name),
+            patch(&service.client, pet, &category),
+            patch(&service.client, pet, &status),
+        );
+        assert_eq!([one.status, two.status, three.status], [200; 3]);
+        let found = service.client.get(&format!("/v1/pets/{pet}")).await.json();
+        assert_eq!(found, json!({"id": pet, "name": "Max", "categoryId": 9, "status": "sold"}));
+    }
+}
