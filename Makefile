@@ -32,7 +32,7 @@ test: ## run the tests, on a PostgreSQL of their own or the one at TEST_DATABASE
 
 contract: ## hold the running service against its own document
 	cargo build --locked
-	scripts/postgres with scripts/contract $(SCHEMATHESIS)
+	scripts/postgres with scripts/serve-for scripts/contract $(SCHEMATHESIS)
 
 openapi: ## write the interface document anew
 	cargo run --quiet --locked -- openapi > openapi.json
