@@ -5,12 +5,13 @@ PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 
 .PHONY: help ci tools release fmt fmt-check lint deny test contract openapi run \
+  clients clients-build clients-check \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test contract bench-smoke crash-short ## every check
+ci: fmt-check lint deny test contract clients-check bench-smoke crash-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -36,6 +37,18 @@ contract: ## hold the running service against its own document
 
 openapi: ## write the interface document anew
 	cargo run --quiet --locked -- openapi > openapi.json
+
+clients: ## make the clients anew from the interface document
+	scripts/clients generate
+
+clients-build:
+	scripts/clients build
+
+clients-check: clients-build ## look for drift and wrong types in the clients, and run their examples
+	scripts/clients drift
+	scripts/clients types
+	cargo build --locked
+	scripts/postgres with scripts/serve-for scripts/clients examples
 
 # With the durability of a real shop, and memory for its pets.
 MEASURED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c max_connections=200 -c shared_buffers=2GB' \
