@@ -5,13 +5,13 @@ PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 
 .PHONY: help ci tools release fmt fmt-check lint deny test contract openapi run \
-  clients clients-build clients-check \
+  clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test contract clients-check bench-smoke crash-short ## every check
+ci: fmt-check lint deny test contract clients-check guide bench-smoke crash-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -49,6 +49,10 @@ clients-check: clients-build ## look for drift and wrong types in the clients, a
 	scripts/clients types
 	cargo build --locked
 	scripts/postgres with scripts/serve-for scripts/clients examples
+
+guide: clients-build ## run every example of docs/guide.md and compare what it prints
+	cargo build --locked
+	tests/guide/run.py
 
 # With the durability of a real shop, and memory for its pets.
 MEASURED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c max_connections=200 -c shared_buffers=2GB' \
