@@ -5,12 +5,13 @@ PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 
 .PHONY: help ci tools release fmt fmt-check lint deny test contract openapi states run \
+  clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test contract bench-smoke crash-short sell-short ## every check
+ci: fmt-check lint deny test contract clients-check guide bench-smoke crash-short sell-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -32,13 +33,29 @@ test: ## run the tests, on a PostgreSQL of their own or the one at TEST_DATABASE
 
 contract: ## hold the running service against its own document
 	cargo build --locked
-	scripts/postgres with scripts/contract $(SCHEMATHESIS)
+	scripts/postgres with scripts/serve-for scripts/contract $(SCHEMATHESIS)
 
 openapi: ## write the interface document anew
 	cargo run --quiet --locked -- openapi > openapi.json
 
 states: ## draw the states of an animal anew, from the table in docs/orders.md
 	INSTA_UPDATE=always cargo nextest run --locked -E 'test(the_picture_is_drawn_from_the_table)'
+
+clients: ## make the clients anew from the interface document
+	scripts/clients generate
+
+clients-build:
+	scripts/clients build
+
+clients-check: clients-build ## look for drift and wrong types in the clients, and run their examples
+	scripts/clients drift
+	scripts/clients types
+	cargo build --locked
+	scripts/postgres with scripts/serve-for scripts/clients examples
+
+guide: clients-build ## run every example of docs/guide.md and compare what it prints
+	cargo build --locked
+	tests/guide/run.py
 
 # With the durability of a real shop, and memory for its pets.
 MEASURED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c max_connections=200 -c shared_buffers=2GB' \

@@ -1,0 +1,5 @@
+"""The operations of one tag, a module each."""
+
+from . import create_pet, get_pet, list_pets, update_pet
+
+__all__ = ["create_pet", "get_pet", "list_pets", "update_pet"]

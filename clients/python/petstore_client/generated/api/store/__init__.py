@@ -1,0 +1,5 @@
+"""The operations of one tag, a module each."""
+
+from . import cancel_order, complete_order, get_order, list_orders, place_order
+
+__all__ = ["cancel_order", "complete_order", "get_order", "list_orders", "place_order"]

@@ -1,0 +1,21 @@
+"""Contains all the data models used in inputs/outputs"""
+
+from .error import Error
+from .new_order import NewOrder
+from .new_pet import NewPet
+from .order import Order
+from .order_status import OrderStatus
+from .pet import Pet
+from .pet_patch import PetPatch
+from .pet_status import PetStatus
+
+__all__ = (
+    "Error",
+    "NewOrder",
+    "NewPet",
+    "Order",
+    "OrderStatus",
+    "Pet",
+    "PetPatch",
+    "PetStatus",
+)
