@@ -68,6 +68,14 @@ pub(super) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError])
     let operations =
         paths.paths.values_mut().flat_map(|path| [&mut path.get, &mut path.post, &mut path.patch]).flatten();
     for operation in operations {
+        // The words of a parameter whose schema is written by hand are lost on the way.
+        for parameter in operation.parameters.iter_mut().flatten() {
+            if let RefOr::T(limit) = parameter
+                && limit.name == "limit"
+            {
+                limit.description = Some("Maximum number of items returned.".to_owned());
+            }
+        }
         operation.security = Some(vec![SecurityRequirement::new(BEARER, [scope.as_str()])]);
         for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
             add_error(operation, error);

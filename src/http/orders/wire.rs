@@ -100,7 +100,6 @@ impl FromMembers for NewOrder {
     reason = "describes the query for the document; reading it goes straight to domain types"
 )]
 pub(crate) struct ListOrdersParameters {
-    /// Maximum number of orders returned.
     #[param(required = false, schema_with = limit_schema)]
     limit: Option<PageLimit>,
     /// Only the orders with this status.

@@ -182,7 +182,6 @@ fn status(members: &Members<'_>) -> Result<Option<PetStatus>, ApiError> {
     reason = "describes the query for the document; reading it goes straight to domain types"
 )]
 pub(crate) struct ListPetsParameters {
-    /// Maximum number of animals returned.
     #[param(required = false, schema_with = limit_schema)]
     limit: Option<PageLimit>,
     /// Filters by availability status. An animal without a status is matched by none.

@@ -134,6 +134,9 @@ export type ListPetsData = {
     };
     path?: never;
     query?: {
+        /**
+         * Maximum number of items returned.
+         */
         limit?: number;
         /**
          * Filters by availability status. An animal without a status is matched by none.
@@ -448,6 +451,9 @@ export type ListOrdersData = {
     };
     path?: never;
     query?: {
+        /**
+         * Maximum number of items returned.
+         */
         limit?: number;
         /**
          * Only the orders with this status.
