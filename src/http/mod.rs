@@ -8,6 +8,7 @@
 mod admin;
 mod auth;
 mod caching;
+mod compressed;
 mod cors;
 mod docs;
 mod error;
