@@ -32,6 +32,36 @@
     return document;
   };
 
+  /** JSON with indentation. Its numbers stay as they are written: JavaScript would round those of 64 bits. */
+  const indented = (json) => {
+    const found = json.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
+    let text = "";
+    let depth = 0;
+    const newLine = () => `\n${"  ".repeat(depth)}`;
+    found.forEach((token, index) => {
+      const empty = ["{}", "[]"].includes(`${found[index - 1]}${token}`);
+      if ("{[".includes(token)) {
+        depth += 1;
+        text += token + ("}]".includes(found[index + 1]) ? "" : newLine());
+      } else if ("}]".includes(token)) {
+        depth -= 1;
+        text += (empty ? "" : newLine()) + token;
+      } else {
+        text += token === "," ? `,${newLine()}` : token === ":" ? ": " : token;
+      }
+    });
+    return text;
+  };
+
+  const isJson = (text) => {
+    try {
+      JSON.parse(text);
+      return true;
+    } catch {
+      return false;
+    }
+  };
+
   /** Splits JSON into [class, text] pairs; the class of what needs no colour is undefined. */
   const tokens = (json) => {
     const token = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
@@ -191,6 +221,14 @@
           const { path, method } = props.operationProps.toObject();
           const operation = described(system, path, method);
           return h(React.Fragment, null, h(Path, props), operation ? badges(operation) : null);
+        },
+        responseBody: (ResponseBody) => (props) => {
+          const HighlightCode = props.getComponent("HighlightCode", true);
+          if (!isJson(props.content)) {
+            return h(ResponseBody, props);
+          }
+          const code = { language: "json", fileName: "response.json", downloadable: true, canCopy: true };
+          return h("div", null, h("h5", null, "Response body"), h(HighlightCode, code, indented(props.content)));
         },
         // There are many ways to fail: each is one line until it is opened.
         response: (Response) => (props) => {
