@@ -3,14 +3,15 @@
 SHELL := bash
 PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
+PYTHON := target/tools/python/bin/python
 
-.PHONY: help ci tools release fmt fmt-check lint deny test contract openapi run \
+.PHONY: help ci tools release fmt fmt-check lint deny test contract browser screenshots openapi run \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test contract bench-smoke crash-short ## every check
+ci: fmt-check lint deny test contract browser bench-smoke crash-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -33,6 +34,15 @@ test: ## run the tests, on a PostgreSQL of their own or the one at TEST_DATABASE
 contract: ## hold the running service against its own document
 	cargo build --locked
 	scripts/postgres with scripts/contract $(SCHEMATHESIS)
+
+browser: ## look at the page at /docs with Chromium, and use it
+	cargo build --locked
+	scripts/postgres with scripts/browser $(PYTHON) -B -m pytest -p no:cacheprovider --quiet tests/browser
+
+screenshots: ## take the picture of the page anew; writes docs/img/docs.png
+	cargo build --locked
+	PETSTORE_PUBLIC_BASE_URL=https://petstore.example/v1 \
+	  scripts/postgres with scripts/browser $(PYTHON) -B tests/browser/take_screenshot.py docs/img/docs.png
 
 openapi: ## write the interface document anew
 	cargo run --quiet --locked -- openapi > openapi.json
