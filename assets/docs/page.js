@@ -180,7 +180,10 @@
           ? h("span", { className: `badge badge-${stability}`, title: STABILITIES[stability] }, stability)
           : null,
         operation.get("deprecated")
-          ? h("span", { className: "badge badge-deprecated" }, sunset ? `deprecated, removal ${sunset}` : "deprecated")
+          ? h("span", { className: "badge badge-deprecated" }, "deprecated")
+          : null,
+        operation.get("deprecated") && sunset
+          ? h("span", { className: "badge badge-removal" }, `removal ${sunset}`)
           : null,
         scopes.map((scope) => h("span", { key: scope, className: "scope", title: "The scope that a key needs" }, scope)));
     };

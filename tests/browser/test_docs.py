@@ -11,6 +11,8 @@ def add_fictions(document):
     """Adds operations with every marker that the page knows, whatever the real ones have at the moment."""
     listing = document["paths"]["/pets"]["get"]
     fiction = {name: listing[name] for name in ("responses", "parameters", "security")}
+    body = document["paths"]["/pets"]["post"]["requestBody"]["content"]["application/json"]
+    long_name = "application/vnd.a-media-type-with-a-long-name+json"
     document["tags"].append({"name": "fictions", "description": "Only in this test."})
     document["paths"]["/fictions"] = {
         "get": fiction | {
@@ -19,7 +21,7 @@ def add_fictions(document):
         },
         "patch": fiction | {
             "operationId": "changeFictions", "tags": ["fictions"], "summary": "Change", "x-stability": "beta",
-            "requestBody": document["paths"]["/pets"]["post"]["requestBody"], "x-hideTryItPanel": False,
+            "requestBody": {"content": {"application/json": body, long_name: body}}, "x-hideTryItPanel": False,
         },
         "put": fiction | {
             "operationId": "oldFictions", "tags": ["fictions"], "summary": "Old",
@@ -132,10 +134,10 @@ def test_badges_tell_stability_and_removal(visit):
     for tag, name, badges in [
         ("animals", "listPets", []),
         ("animals", "createPet", []),
-        ("animals", "getPet", ["deprecated, removal 2030-12-05"]),
+        ("animals", "getPet", ["deprecated", "removal 2030-12-05"]),
         ("fictions", "readFictions", ["experimental"]),
         ("fictions", "changeFictions", ["beta"]),
-        ("fictions", "oldFictions", ["deprecated, removal 2031-02-03"]),
+        ("fictions", "oldFictions", ["deprecated", "removal 2031-02-03"]),
     ]:
         found = visitor.operation(name, tag).locator(".badge")
         assert found.all_inner_texts() == badges, name
