@@ -3,15 +3,16 @@
 SHELL := bash
 PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
+PYTHON := target/tools/python/bin/python
 
-.PHONY: help ci tools release fmt fmt-check lint deny test contract openapi states run \
+.PHONY: help ci tools release fmt fmt-check lint deny test contract browser screenshots openapi states run \
   clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test contract clients-check guide bench-smoke crash-short sell-short ## every check
+ci: fmt-check lint deny test contract browser clients-check guide bench-smoke crash-short sell-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -34,6 +35,15 @@ test: ## run the tests, on a PostgreSQL of their own or the one at TEST_DATABASE
 contract: ## hold the running service against its own document
 	cargo build --locked
 	scripts/postgres with scripts/serve-for scripts/contract $(SCHEMATHESIS)
+
+browser: ## look at the page at /docs with Chromium, and use it
+	cargo build --locked
+	scripts/postgres with scripts/serve-for $(PYTHON) -B -m pytest -p no:cacheprovider --quiet tests/browser
+
+screenshots: ## take the picture of the page anew; writes docs/img/docs.png
+	cargo build --locked
+	PETSTORE_PUBLIC_BASE_URL=https://petstore.example/v1 \
+	  scripts/postgres with scripts/serve-for $(PYTHON) -B tests/browser/take_screenshot.py docs/img/docs.png
 
 openapi: ## write the interface document anew
 	cargo run --quiet --locked -- openapi > openapi.json

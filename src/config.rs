@@ -215,6 +215,14 @@ impl BaseUrl {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The scheme, host and port of it.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        let host = self.0.find("://").map_or(0, |scheme| scheme + "://".len());
+        let path = self.0[host..].find('/').map_or(self.0.len(), |path| host + path);
+        &self.0[..path]
+    }
 }
 
 impl FromStr for BaseUrl {
@@ -283,6 +291,17 @@ mod tests {
         for bad in ["", "/v1", "https:///v1", "https://example.com", "https://example.com/v1/", "ftp://a/v1"]
         {
             assert!(bad.parse::<BaseUrl>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_origin_of_a_base_url_is_what_stands_before_its_path() {
+        for (url, origin) in [
+            ("https://api.example.com/v1", "https://api.example.com"),
+            ("http://localhost:8080/v1", "http://localhost:8080"),
+            ("https://example.com/pets/v1", "https://example.com"),
+        ] {
+            assert_eq!(url.parse::<BaseUrl>().unwrap().origin(), origin);
         }
     }
 

@@ -3,7 +3,6 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use bytes::Bytes;
 use serde_json::{Value, json};
 use utoipa::OpenApi as _;
 use utoipa::openapi::content::ContentBuilder;
@@ -17,7 +16,8 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement
 use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{OpenApi, Ref, RefOr};
 
-use super::caching::{IfNoneMatch, with_tag};
+use super::caching::IfNoneMatch;
+use super::compressed::{AcceptsGzip, TwoForms};
 use super::error::{ApiError, ErrorBody};
 use super::extract::NoQuery;
 use super::{AppState, json, router};
@@ -233,12 +233,11 @@ fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {
 }
 
 /// The document as this service serves it.
-pub(super) struct ServedDocument(Bytes, Bytes);
+pub(super) struct ServedDocument(TwoForms);
 
 impl ServedDocument {
     pub(super) fn new(settings: &InterfaceSettings) -> Self {
-        let (body, tag) = with_tag(document(settings), None);
-        Self(body, tag)
+        Self(TwoForms::of_plain(json::MEDIA_TYPE, document(settings)))
     }
 }
 
@@ -246,8 +245,8 @@ impl ServedDocument {
 pub(super) async fn openapi_json(
     State(app): State<AppState>,
     known: IfNoneMatch,
+    gzip: AcceptsGzip,
     NoQuery: NoQuery,
 ) -> Response {
-    let ServedDocument(body, tag) = &app.document;
-    known.answer(body.clone(), tag.clone(), None)
+    app.document.0.answer(&known, gzip)
 }

@@ -8,8 +8,10 @@
 mod admin;
 mod auth;
 mod caching;
+mod compressed;
 mod cors;
 mod docs;
+mod docs_page;
 mod error;
 mod extract;
 mod front;
@@ -44,6 +46,7 @@ pub use router::{admin_routes, public_routes};
 pub use server::serve;
 
 use docs::ServedDocument;
+use docs_page::DocsPage;
 use keys::KeyRing;
 use links::Links;
 use pets::Removal;
@@ -64,6 +67,7 @@ pub struct Parts {
     get_pet_removal: Removal,
     body_timeout: Duration,
     document: ServedDocument,
+    docs_page: DocsPage,
 }
 
 impl AppState {
@@ -84,6 +88,7 @@ impl AppState {
             get_pet_removal: Removal::new(settings.get_pet_removal),
             body_timeout: timeouts.body_timeout,
             document: ServedDocument::new(settings),
+            docs_page: DocsPage::new(settings),
         }))
     }
 

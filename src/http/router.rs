@@ -13,7 +13,7 @@ use super::auth::Entrance;
 use super::cors::Origins;
 use super::error::ApiError;
 use super::front::Front;
-use super::{AppState, admin, docs, orders, pets};
+use super::{AppState, admin, docs, docs_page, orders, pets};
 use crate::config::{InterfaceSettings, LimitSettings};
 use crate::domain::key_record::Scope;
 
@@ -46,7 +46,8 @@ fn operation(
 /// Everything that the public listener serves.
 pub fn public_routes(app: AppState, settings: &InterfaceSettings, limits: &LimitSettings) -> Front {
     let (operations, _) = operations();
-    let routes = operations.route("/openapi.json", without_scope(get(docs::openapi_json)));
+    let routes =
+        operations.route("/openapi.json", without_scope(get(docs::openapi_json))).merge(docs_page::routes());
     let origins = Origins::new(&settings.cors_origins);
     Front::guarded(with_fallbacks(routes, app.clone()), app, origins, limits.max_requests)
 }

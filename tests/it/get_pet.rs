@@ -67,7 +67,7 @@ async fn get_pet_announces_its_end_and_its_successor_with_every_answer() {
         assert_eq!(
             answer.headers("link"),
             [
-                "</openapi.json>; rel=\"deprecation\"".to_owned(),
+                "</docs#/animals/getPet>; rel=\"deprecation\"".to_owned(),
                 format!("<{successor}>; rel=\"successor-version\""),
             ],
             "{path}"

@@ -105,7 +105,8 @@ impl Removal {
     fn announce(&self, headers: &mut HeaderMap, successor: HeaderValue) {
         headers.insert(HeaderName::from_static("deprecation"), self.deprecation.clone());
         headers.insert(HeaderName::from_static("sunset"), self.sunset.clone());
-        headers.append(header::LINK, HeaderValue::from_static("</openapi.json>; rel=\"deprecation\""));
+        headers
+            .append(header::LINK, HeaderValue::from_static("</docs#/animals/getPet>; rel=\"deprecation\""));
         headers.append(header::LINK, successor);
     }
 }

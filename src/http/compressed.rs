@@ -1,0 +1,151 @@
+//! Bodies that are the same for everybody, in two forms: compressed for clients that take gzip, plain for all others.
+//!
+//! **Invariants:** each form has an `ETag` of its own, and `Vary` says that there are two.
+
+use std::convert::Infallible;
+use std::io::{Read, Write};
+use std::sync::OnceLock;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+
+use super::caching::{IfNoneMatch, with_tag};
+
+/// Whether the client takes gzip.
+#[derive(Clone, Copy)]
+pub(crate) struct AcceptsGzip(bool);
+
+impl<S: Sync> FromRequestParts<S> for AcceptsGzip {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let lists = parts.headers.get_all(header::ACCEPT_ENCODING).iter();
+        let codings = lists.filter_map(|list| list.to_str().ok()).flat_map(|list| list.split(','));
+        Ok(Self(accepts_gzip(codings)))
+    }
+}
+
+/// gzip is taken if it is named, or `*` is, with a weight above 0. A weight that is none counts as 0.
+fn accepts_gzip<'a>(codings: impl Iterator<Item = &'a str>) -> bool {
+    let (mut gzip, mut any) = (None, None);
+    for coding in codings {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
+        let weight = weight.trim();
+        let weight = weight.strip_prefix("q=").or_else(|| weight.strip_prefix("Q="));
+        let taken = weight.and_then(|weight| weight.parse::<f32>().ok()).is_some_and(|weight| weight > 0.0);
+        match name.trim() {
+            name if name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip") => {
+                gzip = Some(taken);
+            }
+            "*" => any = Some(taken),
+            _ => {}
+        }
+    }
+    gzip.or(any).unwrap_or(false)
+}
+
+/// A body in both forms. The one that was not given is made when it is first asked for, and kept.
+pub(crate) struct TwoForms {
+    media_type: HeaderValue,
+    plain: OnceLock<Tagged>,
+    gzip: OnceLock<Tagged>,
+}
+
+/// A body and its `ETag`.
+type Tagged = (Bytes, Bytes);
+
+impl TwoForms {
+    /// From the plain body.
+    pub(crate) fn of_plain(media_type: &'static str, body: impl Into<Bytes>) -> Self {
+        let plain = OnceLock::from(with_tag(body, None));
+        Self { media_type: HeaderValue::from_static(media_type), plain, gzip: OnceLock::new() }
+    }
+
+    /// From the compressed body.
+    pub(crate) fn of_gzip(media_type: &'static str, body: &'static [u8]) -> Self {
+        let gzip = OnceLock::from(with_tag(body, None));
+        Self { media_type: HeaderValue::from_static(media_type), plain: OnceLock::new(), gzip }
+    }
+
+    /// Answers 200 with the form that the client takes, or 304 if the client has that already.
+    pub(crate) fn answer(&self, known: &IfNoneMatch, AcceptsGzip(gzip): AcceptsGzip) -> Response {
+        let (body, tag) = if gzip { self.gzip() } else { self.plain() }.clone();
+        let mut response = known.answer(body, tag, None);
+        let found = response.status() == StatusCode::OK;
+        let headers = response.headers_mut();
+        headers.insert(header::VARY, HeaderValue::from_static("Authorization, Accept-Encoding"));
+        if found {
+            headers.insert(header::CONTENT_TYPE, self.media_type.clone());
+            if gzip {
+                headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+        }
+        response
+    }
+
+    fn gzip(&self) -> &Tagged {
+        self.gzip.get_or_init(|| with_tag(compress(&self.plain().0), None))
+    }
+
+    fn plain(&self) -> &Tagged {
+        self.plain.get_or_init(|| with_tag(decompress(&self.gzip().0), None))
+    }
+}
+
+fn compress(plain: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    // Writing to memory cannot fail.
+    let _ = encoder.write_all(plain);
+    encoder.finish().unwrap_or_default()
+}
+
+fn decompress(gzip: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    // What is embedded was compressed by us; a test reads it.
+    let _ = GzDecoder::new(gzip).read_to_end(&mut plain);
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_taken_if_it_or_anything_is_named_and_not_refused() {
+        for (header, taken) in [
+            ("gzip", true),
+            ("GZIP", true),
+            ("x-gzip", true),
+            ("deflate, gzip;q=0.5", true),
+            ("gzip, deflate, br, zstd", true),
+            ("gzip ; Q=0.001", true),
+            ("*", true),
+            ("", false),
+            ("identity", false),
+            ("br", false),
+            ("gzip;q=0", false),
+            ("gzip;q=0.000, *", false),
+            ("*;q=0", false),
+            ("gzip;q=high", false),
+            ("gzipped", false),
+        ] {
+            assert_eq!(accepts_gzip(header.split(',')), taken, "{header}");
+        }
+    }
+
+    #[test]
+    fn each_form_is_made_from_the_other() {
+        let plain = "dog, cat, dog, cat, ".repeat(100);
+        let forms = TwoForms::of_plain("text/plain", plain.clone());
+        let (gzip, gzip_tag) = forms.gzip();
+        assert!(gzip.len() < plain.len() / 10);
+        assert_ne!(*gzip_tag, forms.plain().1);
+        assert_eq!(decompress(gzip), plain.as_bytes());
+    }
+}
