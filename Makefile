@@ -5,14 +5,14 @@ PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 PYTHON := target/tools/python/bin/python
 
-.PHONY: help ci tools release fmt fmt-check lint deny test contract browser screenshots openapi states run \
+.PHONY: help ci tools release fmt fmt-check lint deny test document contract contract-long browser screenshots openapi states run \
   clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test contract browser clients-check guide bench-smoke crash-short sell-short ## every check
+ci: fmt-check lint deny test document contract browser clients-check guide bench-smoke crash-short sell-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -32,9 +32,17 @@ deny: ## look at the licences and sources of dependencies
 test: ## run the tests, on a PostgreSQL of their own or the one at TEST_DATABASE_URL
 	cargo nextest run --workspace --locked --no-fail-fast
 
+document: ## look for mistakes in the interface document; warnings are errors
+	REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true target/tools/redocly/node_modules/.bin/redocly lint \
+	  --config scripts/redocly/redocly.yaml openapi.json
+
 contract: ## hold the running service against its own document
 	cargo build --locked
 	scripts/postgres with scripts/serve-for scripts/contract $(SCHEMATHESIS)
+
+contract-long: ## the same with many more requests
+	cargo build --locked
+	scripts/postgres with scripts/serve-for scripts/contract $(SCHEMATHESIS) --max-examples 500
 
 browser: ## look at the page at /docs with Chromium, and use it
 	cargo build --locked

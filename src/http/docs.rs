@@ -80,6 +80,7 @@ pub(super) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError])
         for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
             add_error(operation, error);
         }
+        repeat_headers(operation);
         for (status, answer) in &mut operation.responses.responses {
             if let RefOr::T(answer) = answer {
                 add_header(answer, "X-Request-Id", "Names this request in the service's log.");
@@ -97,6 +98,25 @@ pub(super) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError])
                     );
                 }
             }
+        }
+    }
+}
+
+/// Copies headers of a success to other answers that have them: 304 those of what the client has, and whatever else the
+/// handler of a deprecated operation answers those that announce its end.
+fn repeat_headers(operation: &mut Operation) {
+    let deprecated = operation.deprecated.is_some();
+    let Some(RefOr::T(success)) = operation.responses.responses.get("200").cloned() else { return };
+    for (status, answer) in &mut operation.responses.responses {
+        let RefOr::T(answer) = answer else { continue };
+        let names: &[&str] = match status.as_str() {
+            "304" => &["ETag", "Link", "Deprecation", "Sunset"],
+            "401" | "403" | "414" | "429" | "431" => &[],
+            _ if deprecated => &["Link", "Deprecation", "Sunset"],
+            _ => &[],
+        };
+        for (name, header) in success.headers.iter().filter(|(name, _)| names.contains(&name.as_str())) {
+            answer.headers.insert(name.clone(), header.clone());
         }
     }
 }

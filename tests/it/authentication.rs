@@ -4,7 +4,7 @@ use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::client::DOCUMENT;
+use crate::support::document::DOCUMENT;
 use crate::support::postgres::key;
 use crate::support::program::new_key;
 use crate::support::{Client, TestService};

@@ -8,7 +8,7 @@ use reqwest::Method;
 use reqwest::header::HeaderMap;
 
 use crate::support::TestService;
-use crate::support::client::DOCUMENT;
+use crate::support::document::DOCUMENT;
 
 /// The page and all its files, with their media types.
 const FILES: [(&str, &str); 6] = [

@@ -5,17 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::support::TestService;
-use crate::support::client::DOCUMENT;
+use crate::support::document::{DOCUMENT, operations};
 use crate::support::program::run;
-
-fn operations() -> Vec<(String, String, &'static Value)> {
-    let paths = DOCUMENT["paths"].as_object().unwrap();
-    let operations = paths.iter().flat_map(|(path, item)| {
-        let methods = item.as_object().unwrap().iter();
-        methods.map(move |(method, operation)| (path.clone(), method.clone(), operation))
-    });
-    operations.collect()
-}
 
 #[tokio::test]
 async fn the_committed_document_is_the_one_that_is_printed_and_served() {

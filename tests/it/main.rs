@@ -12,6 +12,7 @@ mod support;
 
 mod authentication;
 mod command_line;
+mod compatibility;
 mod create_pet;
 mod docs_page;
 mod document;
@@ -23,6 +24,7 @@ mod limits;
 mod list_pets;
 mod moves;
 mod orders;
+mod reachable;
 mod retries;
 mod schema;
 mod structure;
