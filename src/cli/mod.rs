@@ -3,6 +3,7 @@
 mod keys;
 mod migrate;
 mod openapi;
+mod seed;
 mod serve;
 
 use std::error::Error;
@@ -40,6 +41,7 @@ enum Command {
     #[command(subcommand)]
     Keys(keys::Keys),
     Openapi(openapi::Openapi),
+    Seed(seed::Seed),
 }
 
 impl Cli {
@@ -51,6 +53,7 @@ impl Cli {
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,
             Command::Openapi(openapi) => openapi.run(),
+            Command::Seed(seed) => seed.run().await,
         }
     }
 }

@@ -25,6 +25,7 @@ mod moves;
 mod orders;
 mod retries;
 mod schema;
+mod seed;
 mod structure;
 mod unhealthy_database;
 mod update_pet;
