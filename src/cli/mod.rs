@@ -1,5 +1,6 @@
 //! The command line: one command a file.
 
+mod demo;
 mod keys;
 mod migrate;
 mod openapi;
@@ -20,6 +21,9 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// An inventory service for animals: HTTP and JSON in front, PostgreSQL behind.
 #[derive(Debug, Parser)]
 #[command(version, about, long_about = None, after_help = "\
+Look around:
+  petstore demo
+
 Start a shop:
   export DATABASE_URL=postgresql://localhost/petstore
   petstore migrate
@@ -36,6 +40,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Demo),
     Serve(serve::Serve),
     Migrate(migrate::Migrate),
     #[command(subcommand)]
@@ -47,8 +52,10 @@ enum Command {
 impl Cli {
     /// Runs the command that was asked for.
     pub async fn run(self) -> Result<(), Failure> {
-        let _log = telemetry::start_logging(&self.log)?;
+        let log = if let Command::Demo(_) = self.command { self.log.for_people() } else { self.log };
+        let _log = telemetry::start_logging(&log)?;
         match self.command {
+            Command::Demo(demo) => demo.run().await,
             Command::Serve(serve) => serve.run().await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,

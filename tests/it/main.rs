@@ -13,6 +13,7 @@ mod support;
 mod authentication;
 mod command_line;
 mod create_pet;
+mod demo;
 mod docs_page;
 mod document;
 mod get_pet;
