@@ -5,7 +5,8 @@ PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 PYTHON := target/tools/python/bin/python
 
-.PHONY: help ci tools release fmt fmt-check lint deny test document contract contract-long browser screenshots openapi states run \
+.PHONY: help ci tools release fmt fmt-check lint deny test document contract contract-long browser screenshots \
+  openapi states run demo-picture \
   clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short
 
@@ -58,6 +59,10 @@ openapi: ## write the interface document anew
 
 states: ## draw the states of an animal anew, from the table in docs/orders.md
 	INSTA_UPDATE=always cargo nextest run --locked -E 'test(the_picture_is_drawn_from_the_table)'
+
+demo-picture: ## run the demonstration and draw what it says; writes docs/img/demo.svg
+	cargo build --locked --profile quick
+	scripts/demo-picture target/quick/petstore docs/img/demo.svg
 
 clients: ## make the clients anew from the interface document
 	scripts/clients generate

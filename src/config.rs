@@ -2,12 +2,14 @@
 //!
 //! **Invariant:** the only reader of the environment.
 
+use std::env;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Parser};
 use ipnet::IpNet;
 use jiff::SignedDuration;
 use jiff::civil::{Date, date};
@@ -75,6 +77,50 @@ pub struct ServeSettings {
     /// How much clients may ask.
     #[command(flatten)]
     pub limits: LimitSettings,
+}
+
+/// What `petstore demo` may be told.
+#[derive(Debug, Clone, Args)]
+pub struct DemoSettings {
+    /// Where the service listens. On 127.0.0.1:8080 without it, or the next port that is free.
+    #[arg(long, env = "PETSTORE_LISTEN", value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+
+    /// An empty PostgreSQL database to use, and to keep. A temporary one is made without it.
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: Option<DatabaseUrl>,
+
+    /// The directory of PostgreSQL's `initdb` and `postgres`. Without it they are looked for in the directories of
+    /// `PATH`, then in /usr/lib/postgresql/*/bin, the newest first.
+    #[arg(long, env = "PGBIN", value_name = "DIRECTORY")]
+    pub postgres_bin: Option<PathBuf>,
+}
+
+impl ServeSettings {
+    /// Settings for this database and this address, and for health and metrics on a port that is free; all others as
+    /// the environment has them, or as they are by default.
+    pub fn for_demo(url: &DatabaseUrl, listen: SocketAddr) -> Result<Self, clap::Error> {
+        #[derive(Parser)]
+        struct Flags {
+            #[command(flatten)]
+            serve: ServeSettings,
+        }
+        let listen = listen.to_string();
+        let flags = ["--database-url", url.reveal(), "--listen", &listen, "--admin-listen", "127.0.0.1:0"];
+        Flags::try_parse_from(["petstore"].iter().chain(&flags)).map(|flags| flags.serve)
+    }
+}
+
+/// The directories in which the system looks for programs.
+#[must_use]
+pub fn search_path() -> Vec<PathBuf> {
+    env::var_os("PATH").iter().flat_map(env::split_paths).collect()
+}
+
+/// The directory for what is gone afterwards.
+#[must_use]
+pub fn temporary_directory() -> PathBuf {
+    env::temp_dir()
 }
 
 /// What an operator may change of the interface as clients see it.
@@ -157,14 +203,17 @@ pub struct LimitSettings {
 impl Default for LimitSettings {
     /// What they are without any flag.
     fn default() -> Self {
-        #[derive(clap::Parser)]
+        #[derive(Parser)]
         struct NoFlags {
             #[command(flatten)]
             limits: LimitSettings,
         }
-        <NoFlags as clap::Parser>::parse_from(["petstore"]).limits
+        <NoFlags as Parser>::parse_from(["petstore"]).limits
     }
 }
+
+/// What is logged if nothing else is asked for.
+const DEFAULT_LOG: &str = "warn,petstore=info";
 
 /// Settings of every command.
 #[derive(Debug, Clone, Args)]
@@ -174,11 +223,19 @@ pub struct LogSettings {
     #[arg(
         long,
         env = "PETSTORE_LOG",
-        default_value = "warn,petstore=info",
+        default_value = DEFAULT_LOG,
         global = true,
         value_name = "FILTER"
     )]
     pub log: String,
+}
+
+impl LogSettings {
+    /// The same for a command whose output people read: warnings only, if nothing else was asked for.
+    #[must_use]
+    pub fn for_people(self) -> Self {
+        if self.log == DEFAULT_LOG { Self { log: "warn".to_owned() } } else { self }
+    }
 }
 
 /// A database's address. It may hold a password, so `Debug` does not show it.

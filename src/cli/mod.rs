@@ -1,8 +1,10 @@
 //! The command line: one command a file.
 
+mod demo;
 mod keys;
 mod migrate;
 mod openapi;
+mod seed;
 mod serve;
 
 use std::error::Error;
@@ -19,6 +21,9 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// An inventory service for animals: HTTP and JSON in front, PostgreSQL behind.
 #[derive(Debug, Parser)]
 #[command(version, about, long_about = None, after_help = "\
+Look around:
+  petstore demo
+
 Start a shop:
   export DATABASE_URL=postgresql://localhost/petstore
   petstore migrate
@@ -35,22 +40,27 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Demo),
     Serve(serve::Serve),
     Migrate(migrate::Migrate),
     #[command(subcommand)]
     Keys(keys::Keys),
     Openapi(openapi::Openapi),
+    Seed(seed::Seed),
 }
 
 impl Cli {
     /// Runs the command that was asked for.
     pub async fn run(self) -> Result<(), Failure> {
-        let _log = telemetry::start_logging(&self.log)?;
+        let log = if let Command::Demo(_) = self.command { self.log.for_people() } else { self.log };
+        let _log = telemetry::start_logging(&log)?;
         match self.command {
+            Command::Demo(demo) => demo.run().await,
             Command::Serve(serve) => serve.run().await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,
             Command::Openapi(openapi) => openapi.run(),
+            Command::Seed(seed) => seed.run().await,
         }
     }
 }

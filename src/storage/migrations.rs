@@ -21,6 +21,9 @@ pub const SCHEMA_LATEST: i32 = 5;
 /// The oldest version that this program runs on.
 const SCHEMA_NEEDED: i32 = 5;
 
+/// The table in which the migrations that were applied are written down.
+pub(super) const HISTORY: &str = "refinery_schema_history";
+
 /// A number of our own among PostgreSQL's advisory locks: "petstore" in ASCII.
 const LOCK: i64 = i64::from_be_bytes(*b"petstore");
 
@@ -50,6 +53,14 @@ pub async fn migrate(url: &DatabaseUrl, up_to: i32) -> Result<Vec<String>, Migra
         .run_async(&mut client)
         .await?;
     Ok(report.applied_migrations().iter().map(ToString::to_string).collect())
+}
+
+/// The tables that are ours: those that the migrations make, as they are written there, and the history.
+pub(super) fn tables() -> Vec<String> {
+    let runner = embedded::migrations::runner();
+    let lines = runner.get_migrations().iter().filter_map(refinery::Migration::sql).flat_map(str::lines);
+    let made = lines.filter_map(|line| line.strip_prefix("CREATE TABLE ")?.split_whitespace().next());
+    made.chain([HISTORY]).map(ToOwned::to_owned).collect()
 }
 
 /// The version of the schema that the database has; 0 if it was never migrated.
@@ -85,6 +96,14 @@ mod tests {
             .map(refinery::Migration::version)
             .collect();
         assert_eq!(versions.iter().max(), Some(&SCHEMA_LATEST));
+    }
+
+    #[test]
+    fn the_tables_that_are_ours_are_read_from_the_migrations() {
+        let tables = tables();
+        for table in ["pets", "api_keys", "api_key_events", "idempotency_keys", "orders", HISTORY] {
+            assert!(tables.iter().any(|ours| ours == table), "{table} is not in {tables:?}");
+        }
     }
 
     #[test]

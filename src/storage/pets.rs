@@ -126,6 +126,11 @@ impl Storage {
             nothing_begun => nothing_begun.into(),
         })?
     }
+
+    /// Adds pets, all of them in one statement or none.
+    pub async fn insert_pets(&self, pets: &[NewPet]) -> Result<(), StorageError> {
+        insert(&self.database, &pets.iter().collect::<Vec<_>>()).await.map(drop)
+    }
 }
 
 impl From<CallError> for StorageError {

@@ -22,6 +22,8 @@ fn help_teaches_every_command() {
         &["keys", "rotate", "--help"],
         &["keys", "revoke", "--help"],
         &["openapi", "--help"],
+        &["demo", "--help"],
+        &["seed", "--help"],
     ] {
         let output = run(command, &[]);
         assert!(output.status.success());

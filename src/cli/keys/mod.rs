@@ -60,7 +60,7 @@ impl By {
 }
 
 /// One connection is enough for a command.
-fn storage(database: &DatabaseSettings) -> Result<Storage, Failure> {
+pub(super) fn storage(database: &DatabaseSettings) -> Result<Storage, Failure> {
     let pool = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(10) };
     Ok(Storage::new(&database.database_url, &pool)?)
 }

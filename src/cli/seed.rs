@@ -1,0 +1,99 @@
+//! `petstore seed`
+
+use std::time::Instant;
+
+use clap::Args;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::keys::storage;
+use super::{Failure, print};
+use crate::config::DatabaseSettings;
+use crate::domain::pet::NewPet;
+use crate::domain::sample;
+use crate::storage::Storage;
+
+/// How many animals one statement adds.
+const BATCH: u32 = 10_000;
+
+/// Adds believable animals to a database for trials.
+///
+/// The same seed gives the same animals, as long as the program is the same. They cannot be taken out again: there is
+/// no deleting.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  petstore seed --count 100000 --seed 7")]
+pub(super) struct Seed {
+    /// How many animals to add.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+
+    /// Which animals: any number.
+    #[arg(long = "seed", value_name = "SEED", default_value_t = 1)]
+    number: u64,
+
+    #[command(flatten)]
+    database: DatabaseSettings,
+}
+
+impl Seed {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        add(&storage(&self.database)?, self.count, self.number).await?;
+        let time = begun.elapsed();
+        let rate = u128::from(self.count) * 1_000_000 / time.as_micros().max(1);
+        let (count, rate, seconds) = (grouped(self.count.into()), grouped(rate), time.as_secs_f64());
+        Ok(print(&format!("added {count} animals in {seconds:.1} seconds: {rate} a second\n"))?)
+    }
+}
+
+/// Adds the animals of a seed, a batch at a time. If a batch fails, those before it stay, and the error counts them.
+pub(super) async fn add(storage: &Storage, count: u32, seed: u64) -> Result<(), Failure> {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let mut added = 0;
+    while added < count {
+        let size = BATCH.min(count - added);
+        let pet = |_| sample::pet(|sides| dice.random_range(..sides));
+        let pets = (0..size).map(pet).collect::<Result<Vec<NewPet>, _>>()?;
+        storage.insert_pets(&pets).await.map_err(|source| SeedError { added, count, source })?;
+        added += size;
+    }
+    Ok(())
+}
+
+/// Why not all animals were added.
+#[derive(Debug, thiserror::Error)]
+#[error("{} of {} animals were added", grouped((*.added).into()), grouped((*.count).into()))]
+struct SeedError {
+    added: u32,
+    count: u32,
+    source: crate::storage::StorageError,
+}
+
+/// A number as people write it: 1,000,000.
+pub(super) fn grouped(number: u128) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_grouped_by_three() {
+        for (number, text) in
+            [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")]
+        {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `petstore seed`: believable animals, the same ones for the same seed.
+
+use petstore::domain::pet::PetName;
+
+use crate::support::program::run;
+use crate::support::{TestDatabase, TestService};
+
+type Row = (String, i64, Option<String>);
+
+/// Runs it and returns what it printed.
+fn seed(database: &TestDatabase, arguments: &[&str]) -> String {
+    let output = run(&[&["seed"], arguments].concat(), &[("DATABASE_URL", &database.url())]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+async fn pets(database: &TestDatabase) -> Vec<Row> {
+    let all = "SELECT name, category_id, status::text FROM pets ORDER BY id";
+    let rows = database.connect().await.query(all, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+}
+
+#[tokio::test]
+async fn the_same_seed_gives_the_same_animals_and_another_gives_others() {
+    let (one, same, other) =
+        (TestDatabase::new().await, TestDatabase::new().await, TestDatabase::new().await);
+    seed(&one, &["--count", "500", "--seed", "7"]);
+    // The first animals do not depend on how many are asked for.
+    seed(&same, &["--count", "800", "--seed", "7"]);
+    seed(&other, &["--count", "500", "--seed", "8"]);
+    let (one, same, other) = (pets(&one).await, pets(&same).await, pets(&other).await);
+    assert_eq!((one.len(), same.len(), other.len()), (500, 800, 500));
+    assert_eq!(one, same[..500]);
+    assert_ne!(one, other);
+}
+
+#[tokio::test]
+async fn seeded_animals_are_valid_and_a_believable_mix() {
+    let service = TestService::start().await;
+    seed(&service.database, &[]);
+    let pets = pets(&service.database).await;
+    assert_eq!(pets.len(), 1_000);
+    for (name, category, _) in &pets {
+        assert!(PetName::try_from(name.clone()).is_ok(), "{name:?}");
+        assert!((1..=8).contains(category), "{category}");
+    }
+    let count = |status: Option<&str>| pets.iter().filter(|(_, _, found)| found.as_deref() == status).count();
+    for (status, share) in
+        [(Some("available"), 500..700), (Some("sold"), 200..300), (Some("pending"), 50..150), (None, 10..80)]
+    {
+        assert!(share.contains(&count(status)), "{status:?}: {}", count(status));
+    }
+    // Served as any others: the client checks every answer against the document.
+    let page = service.client.get("/v1/pets?status=available&limit=100").await;
+    assert_eq!(page.status, 200);
+}
+
+#[tokio::test]
+async fn seed_adds_to_what_is_there_in_batches_and_says_how_fast() {
+    let database = TestDatabase::new().await;
+    database.add_pets(3).await;
+    let said = seed(&database, &["--count", "25000"]);
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let [_, _, _, _, seconds, _, rate, _, _] = words[..] else { panic!("{said}") };
+    assert_eq!(said, format!("added 25,000 animals in {seconds} seconds: {rate} a second\n"));
+    assert!(rate.replace(',', "").parse::<u32>().unwrap() > 1_000, "{said}");
+    assert_eq!(pets(&database).await.len(), 25_003);
+}
+
+#[tokio::test]
+async fn seed_says_how_many_animals_there_are_when_it_fails() {
+    let database = TestDatabase::new().await;
+    let limit = "CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+        IF (SELECT count(*) FROM pets) > 10000 THEN RAISE 'the shop is full'; END IF; RETURN NULL; END $$; \
+        CREATE TRIGGER look AFTER INSERT ON pets FOR EACH STATEMENT EXECUTE FUNCTION look()";
+    database.connect().await.batch_execute(limit).await.unwrap();
+    let output = run(&["seed", "--count", "20000"], &[("DATABASE_URL", &database.url())]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("petstore: 10,000 of 20,000 animals were added: "), "{error}");
+    assert!(error.contains("the shop is full"), "{error}");
+    assert_eq!(pets(&database).await.len(), 10_000, "a batch is added as a whole or not at all");
+}
+
+#[tokio::test]
+async fn seed_refuses_no_animals_no_database_and_a_schema_that_is_too_old() {
+    let database = TestDatabase::empty().await;
+    assert_eq!(run(&["seed", "--count", "0"], &[("DATABASE_URL", &database.url())]).status.code(), Some(2));
+    assert_eq!(run(&["seed"], &[]).status.code(), Some(2));
+    let output = run(&["seed"], &[("DATABASE_URL", &database.url())]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("run `petstore migrate` first"), "{error}");
+}
