@@ -25,6 +25,6 @@ if "$2/initdb" --pgdata="$1/data" --username=petstore --auth=trust --encoding=UT
   watch=$!
   wait "$server"
   [ -e stopping ] || kill "$watch"
-  wait "$watch"
+  wait "$watch" 2>/dev/null # the shell would remark on it
 fi
 cd / && rm -rf "$1"
