@@ -1,12 +1,16 @@
 //! The command line: one command a file.
 
+mod export;
+mod import;
 mod keys;
 mod migrate;
 mod openapi;
+mod progress;
 mod serve;
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -39,19 +43,24 @@ enum Command {
     Migrate(migrate::Migrate),
     #[command(subcommand)]
     Keys(keys::Keys),
+    Import(import::Import),
+    Export(export::Export),
     Openapi(openapi::Openapi),
 }
 
 impl Cli {
-    /// Runs the command that was asked for.
-    pub async fn run(self) -> Result<(), Failure> {
+    /// Runs the command that was asked for. An import that ends without a failure has more to tell than that it did.
+    pub async fn run(self) -> Result<ExitCode, Failure> {
         let _log = telemetry::start_logging(&self.log)?;
-        match self.command {
+        let outcome = match self.command {
+            Command::Import(import) => return import.run().await,
+            Command::Export(export) => export.run().await,
             Command::Serve(serve) => serve.run().await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,
             Command::Openapi(openapi) => openapi.run(),
-        }
+        };
+        outcome.map(|()| ExitCode::SUCCESS)
     }
 }
 

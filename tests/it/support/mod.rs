@@ -1,6 +1,7 @@
 //! What tests stand on: a database each, a service each, and a client that checks every answer.
 
 pub(crate) mod client;
+pub(crate) mod folder;
 pub(crate) mod postgres;
 pub(crate) mod program;
 pub(crate) mod service;
