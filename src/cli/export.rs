@@ -50,6 +50,9 @@ pub(super) struct Export {
 const BLOCK: usize = 256 * 1024;
 const WAITING: usize = 4;
 
+/// What came of writing, once it has ended.
+type Written = oneshot::Receiver<io::Result<()>>;
+
 impl Export {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let to_standard_output = self.file == Path::new("-");
@@ -110,10 +113,7 @@ impl Export {
     }
 
     /// Writing blocks, so it has a thread of its own.
-    fn start_writing(
-        &self,
-        to_standard_output: bool,
-    ) -> Result<(mpsc::Sender<Vec<u8>>, oneshot::Receiver<io::Result<()>>), Failure> {
+    fn start_writing(&self, to_standard_output: bool) -> Result<(mpsc::Sender<Vec<u8>>, Written), Failure> {
         let output: Box<dyn Write + Send> = if to_standard_output {
             Box::new(io::stdout())
         } else {

@@ -174,17 +174,18 @@ impl Import {
             );
             return Ok(ExitCode::from(STOPPED));
         }
-        let mut summary = if self.dry_run {
+        let good = if self.dry_run {
             format!("{} rows are good", grouped(done))
         } else {
             format!("{} rows added, {} there already", grouped(added), grouped(done - added))
         };
-        if read.bad > 0 {
-            let place = rejects_file.map_or("standard error".into(), |file| file.display().to_string());
-            summary += &format!(", {} refused: see {place}", grouped(read.bad));
+        if read.bad == 0 {
+            print(&format!("{good}\n"))?;
+            return Ok(ExitCode::SUCCESS);
         }
-        print(&(summary + "\n"))?;
-        Ok(if read.bad > 0 { ExitCode::from(WITH_REJECTS) } else { ExitCode::SUCCESS })
+        let place = rejects_file.map_or("standard error".into(), |file| file.display().to_string());
+        print(&format!("{good}, {} refused: see {place}\n", grouped(read.bad)))?;
+        Ok(ExitCode::from(WITH_REJECTS))
     }
 
     fn source(&self) -> Result<SourceName, Failure> {

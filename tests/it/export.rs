@@ -61,7 +61,8 @@ async fn every_animal_is_written_by_its_id_in_either_format() {
     exported(&database, &[&folder.path("a.ndjson.zst")]);
     let packed = std::fs::File::open(folder.path("a.ndjson.zst")).unwrap();
     assert_eq!(String::from_utf8(zstd::decode_all(packed).unwrap()).unwrap(), ndjson);
-    assert!(folder.names().iter().all(|name| !name.ends_with(".part")), "{:?}", folder.names());
+    let names = ["a", "a.csv", "a.csv.gz", "a.jsonl", "a.ndjson", "a.ndjson.zst", "b"];
+    assert_eq!(folder.names(), names, "and nothing that is not whole");
 }
 
 #[tokio::test]
