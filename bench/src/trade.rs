@@ -167,6 +167,9 @@ fn run_and_watch(url: &str, arguments: &[&str]) -> Outcome<f64> {
     }
 }
 
+/// How often an import is killed before it may end.
+const KILLS_AN_IMPORT: u32 = 5;
+
 #[derive(Args)]
 pub(crate) struct Kill {
     /// How many animals an import has.
@@ -194,15 +197,16 @@ impl Kill {
         while kills < self.kills {
             psql(&url, "TRUNCATE pets, orders, imported_chunks")?;
             let file = if imports.is_multiple_of(2) { KEYED } else { SHUFFLED };
+            let enough = (kills + KILLS_AN_IMPORT).min(self.kills);
             loop {
                 let mut child = start(&url, &["import", file, "--key-column", "key"])?;
                 random =
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let moment = Instant::now() + Duration::from_millis((random >> 33) % (whole / 2));
-                while kills < self.kills && Instant::now() < moment && child.try_wait()?.is_none() {
+                while kills < enough && Instant::now() < moment && child.try_wait()?.is_none() {
                     sleep(Duration::from_millis(1));
                 }
-                if kills < self.kills && child.try_wait()?.is_none() {
+                if kills < enough && child.try_wait()?.is_none() {
                     child.kill()?;
                     kills += 1;
                 }

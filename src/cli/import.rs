@@ -63,7 +63,8 @@ pub(super) struct Import {
     #[arg(long, value_name = "NAME", requires = "key_column")]
     source: Option<SourceName>,
 
-    /// Adds everything in one transaction, so that nobody sees a part of it.
+    /// Adds everything in one transaction, so that nobody sees a part of it. While it runs, requests for the end of a
+    /// list have to pass over what they may not see yet, so keep it to a million rows or to quiet hours.
     #[arg(long)]
     atomic: bool,
 
