@@ -8,7 +8,8 @@ PYTHON := target/tools/python/bin/python
 .PHONY: help ci tools release fmt fmt-check lint deny test document contract contract-long browser screenshots \
   openapi states run demo-picture \
   clients clients-build clients-check guide \
-  bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short
+  bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short \
+  bench-import import-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -117,6 +118,16 @@ sell: release ## sell 1,000 animals on two nodes that are killed meanwhile, and 
 
 sell-short: release
 	$(MEASURED) sell --operations 30000 --contests 20
+
+bench-import: release ## imports and exports: against \copy, killed, and beside the service; an hour, and 4 GB of disk
+	$(MEASURED) trade copy
+	$(MEASURED) trade kill
+	$(MEASURED) trade beside
+
+import-short: release
+	$(MEASURED) trade copy --rows 300000 --rounds 3
+	$(MEASURED) trade kill --rows 100000 --kills 5
+	$(MEASURED) trade beside --rows 200000 --rounds 2 --seconds 10
 
 run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
 	cargo build --locked

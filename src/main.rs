@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         .map_err(Into::into)
         .and_then(|runtime| runtime.block_on(command.run()));
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // Nothing can be done where standard error is closed, and the exit code still tells.
             let _ = writeln!(std::io::stderr(), "petstore: {}", with_causes(&*error));

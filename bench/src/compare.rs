@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -85,6 +86,9 @@ const WORKLOADS: [Workload; 5] = [
 const SINGLE_BAR: f64 = 0.5;
 const PEER_BAR: f64 = 8.0;
 
+/// How long requests are sent at a fixed rate.
+const LATENCY_TIME: Duration = Duration::from_secs(5);
+
 /// What was measured of one workload, a sample a round.
 #[derive(Default)]
 struct Figures {
@@ -109,7 +113,10 @@ impl Compare {
         let mut figures = self.rounds(&url, &key, &service, Some(&peers))?;
         for (workload, figures) in WORKLOADS.iter().zip(&mut figures) {
             figures.rate = (figures.service.median() / 2.0).round();
-            figures.latency = latency(&service, workload.service, &key, self.pets, figures.rate).await?;
+            let end = Instant::now() + LATENCY_TIME;
+            let goes_on = Arc::new(move || Instant::now() < end);
+            figures.latency =
+                latency(&service, workload.service, &key, self.pets, figures.rate, goes_on).await?;
         }
         drop(service);
         let crowded = Server::petstore(&url)?;
@@ -251,21 +258,28 @@ fn best_clients(url: &str, workload: &Workload, pets: u64) -> Outcome<u16> {
     Ok(best.1)
 }
 
-/// Milliseconds of each request when requests are due at a fixed rate, whether or not earlier ones are answered.
-async fn latency(service: &Server, workload: &str, key: &str, pets: u64, rate: f64) -> Outcome<Samples> {
+/// Milliseconds of each request when requests are due at a fixed rate, whether or not earlier ones are answered, for as
+/// long as it is to go on.
+pub(crate) async fn latency(
+    service: &Server,
+    workload: &str,
+    key: &str,
+    pets: u64,
+    rate: f64,
+    goes_on: Arc<dyn Fn() -> bool + Send + Sync>,
+) -> Outcome<Samples> {
     const CONNECTIONS: u32 = 64;
-    const SECONDS: u64 = 5;
     let every = Duration::from_secs_f64(f64::from(CONNECTIONS) / rate);
     let begin = Instant::now() + Duration::from_millis(200);
     let mut clients = JoinSet::new();
     for number in 0..CONNECTIONS {
         let mut connection = Connection::open(service.address, key).await?;
-        let workload = workload.to_owned();
+        let (workload, goes_on) = (workload.to_owned(), goes_on.clone());
         let mut due = begin + every * number / CONNECTIONS;
         let mut random = u64::from(number) * 7_919 + 1;
         clients.spawn(async move {
             let mut samples = Vec::new();
-            while due < begin + Duration::from_secs(SECONDS) {
+            while goes_on() {
                 // A request that is sent late because the one before took long has waited since it was due. One
                 // that is sent late because this client's own timer is coarse has not.
                 let late = Instant::now() >= due;

@@ -15,6 +15,7 @@ mod report;
 mod sell;
 mod stale;
 mod tools;
+mod trade;
 
 use std::error::Error;
 
@@ -47,6 +48,9 @@ enum Command {
     Sell(sell::Sell),
     /// Looks for stale answers on two nodes.
     Stale(stale::Stale),
+    /// Imports and exports.
+    #[command(subcommand)]
+    Trade(trade::Trade),
 }
 
 #[tokio::main]
@@ -60,5 +64,6 @@ async fn main() -> Outcome {
         Command::Crash(crash) => crash.run().await,
         Command::Sell(sell) => sell.run().await,
         Command::Stale(stale) => stale.run().await,
+        Command::Trade(trade) => trade.run().await,
     }
 }

@@ -122,9 +122,7 @@ impl Server {
 
     /// The most memory that the process ever had, in megabytes.
     pub(crate) fn peak_megabytes(&self) -> Outcome<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+        peak_megabytes(self.child.id())
     }
 }
 
@@ -142,6 +140,13 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The most memory that a process ever had, in megabytes.
+pub(crate) fn peak_megabytes(id: u32) -> Outcome<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
 }
 
 /// An address that nobody listens on.

@@ -1,14 +1,18 @@
 //! The command line: one command a file.
 
 mod demo;
+mod export;
+mod import;
 mod keys;
 mod migrate;
 mod openapi;
+mod progress;
 mod seed;
 mod serve;
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -45,23 +49,28 @@ enum Command {
     Migrate(migrate::Migrate),
     #[command(subcommand)]
     Keys(keys::Keys),
+    Import(import::Import),
+    Export(export::Export),
     Openapi(openapi::Openapi),
     Seed(seed::Seed),
 }
 
 impl Cli {
-    /// Runs the command that was asked for.
-    pub async fn run(self) -> Result<(), Failure> {
+    /// Runs the command that was asked for. An import that ends without a failure has more to tell than that it did.
+    pub async fn run(self) -> Result<ExitCode, Failure> {
         let log = if let Command::Demo(_) = self.command { self.log.for_people() } else { self.log };
         let _log = telemetry::start_logging(&log)?;
-        match self.command {
+        let outcome = match self.command {
+            Command::Import(import) => return import.run().await,
+            Command::Export(export) => export.run().await,
             Command::Demo(demo) => demo.run().await,
             Command::Serve(serve) => serve.run().await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,
             Command::Openapi(openapi) => openapi.run(),
             Command::Seed(seed) => seed.run().await,
-        }
+        };
+        outcome.map(|()| ExitCode::SUCCESS)
     }
 }
 

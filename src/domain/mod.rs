@@ -12,3 +12,4 @@ pub mod page;
 pub mod pet;
 pub mod rate_limit;
 pub mod sample;
+pub mod source;

@@ -98,7 +98,7 @@ impl ApiError {
     }
 
     /// What the client reads: what is wrong, and what to do about it.
-    fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         let fixed = match self {
             Self::InvalidJson { problem } => return format!("The body is not usable JSON: {problem}."),
             Self::MissingField { pointer, expected } => {

@@ -59,6 +59,12 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// Takes the member of this name out, if it is there: its value as it stands.
+    pub(crate) fn take(&mut self, name: &str) -> Option<&'a str> {
+        let place = self.0.iter().position(|(member, _)| member == name)?;
+        Some(self.0.swap_remove(place).1.get())
+    }
+
     /// The value of the member at `pointer`, such as `/name`, if it is there.
     pub(crate) fn get(&self, pointer: &'static str) -> Option<Member<'a>> {
         let name = &pointer[1..];
@@ -122,7 +128,7 @@ impl Member<'_> {
 }
 
 /// The number that a JSON number stands for, if it is an integer of 64 bits: `7`, `7.0`, `70e-1`.
-fn integer(number: &str) -> Option<i64> {
+pub(crate) fn integer(number: &str) -> Option<i64> {
     let (sign, magnitude) = number.strip_prefix('-').map_or(("", number), |magnitude| ("-", magnitude));
     if !magnitude.starts_with(|first: char| first.is_ascii_digit()) {
         return None;

@@ -2,9 +2,9 @@
 //!
 //! **Invariant:** one node migrates at a time; the others wait for it and then find nothing to do.
 
-use deadpool_postgres::ClientWrapper;
 use refinery::Target;
 use thiserror::Error;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::DatabaseUrlError;
@@ -16,10 +16,13 @@ mod embedded {
 }
 
 /// The version of the schema that this program brings.
-pub const SCHEMA_LATEST: i32 = 5;
+pub const SCHEMA_LATEST: i32 = 6;
 
-/// The oldest version that this program runs on.
-const SCHEMA_NEEDED: i32 = 5;
+/// The oldest version that this program runs on, but for imports.
+pub const SCHEMA_NEEDED: i32 = 5;
+
+/// The first version that remembers imports.
+pub(super) const SCHEMA_WITH_IMPORTS: i32 = 6;
 
 /// The table in which the migrations that were applied are written down.
 pub(super) const HISTORY: &str = "refinery_schema_history";
@@ -64,7 +67,7 @@ pub(super) fn tables() -> Vec<String> {
 }
 
 /// The version of the schema that the database has; 0 if it was never migrated.
-pub(super) async fn schema_version(client: &ClientWrapper) -> Result<i32, tokio_postgres::Error> {
+pub(super) async fn schema_version(client: &Client) -> Result<i32, tokio_postgres::Error> {
     let found = client.query_one("SELECT max(version) FROM refinery_schema_history", &[]).await;
     match found {
         Ok(row) => row.try_get::<_, Option<i32>>(0).map(Option::unwrap_or_default),
@@ -73,13 +76,13 @@ pub(super) async fn schema_version(client: &ClientWrapper) -> Result<i32, tokio_
     }
 }
 
-/// Whether this program can run on a schema of that version; if not, says what to do.
-pub(super) fn check_version(found: i32) -> Result<(), String> {
-    if found >= SCHEMA_NEEDED {
+/// Whether a schema of the version found is new enough; if not, says what to do.
+pub(super) fn check_version(found: i32, needed: i32) -> Result<(), String> {
+    if found >= needed {
         return Ok(());
     }
     Err(format!(
-        "the database's schema is at version {found}, but this program needs {SCHEMA_NEEDED}: \
+        "the database's schema is at version {found}, but this program needs {needed}: \
          run `petstore migrate` first"
     ))
 }
@@ -108,8 +111,12 @@ mod tests {
 
     #[test]
     fn an_old_schema_is_refused_with_what_to_run_and_a_newer_one_is_taken() {
-        assert!(check_version(SCHEMA_NEEDED - 1).unwrap_err().contains("run `petstore migrate` first"));
-        assert_eq!(check_version(SCHEMA_NEEDED), Ok(()));
-        assert_eq!(check_version(SCHEMA_LATEST + 1), Ok(()));
+        assert!(
+            check_version(SCHEMA_NEEDED - 1, SCHEMA_NEEDED)
+                .unwrap_err()
+                .contains("run `petstore migrate` first")
+        );
+        assert_eq!(check_version(SCHEMA_NEEDED, SCHEMA_NEEDED), Ok(()));
+        assert_eq!(check_version(SCHEMA_LATEST + 1, SCHEMA_NEEDED), Ok(()));
     }
 }

@@ -12,8 +12,10 @@ mod batch;
 mod connect;
 mod creations;
 mod error;
+mod exports;
 mod holdings;
 mod idempotency_keys;
+mod imports;
 mod key_changes;
 mod migrations;
 mod orders;
@@ -34,9 +36,11 @@ pub use connect::DatabaseUrlError;
 pub use creations::Creation;
 use error::Failure;
 pub use error::StorageError;
+pub use exports::Export;
 pub use holdings::{Holdings, HoldingsError, holdings};
+pub use imports::{Chunk, Chunks, Import};
 pub use key_changes::{FollowError, KeyNews};
-pub use migrations::{MigrateError, SCHEMA_LATEST, migrate};
+pub use migrations::{MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, migrate};
 pub use orders::{Ending, Placement};
 use pets::PetBatches;
 pub use pets::{Change, SharedPage};
@@ -99,7 +103,7 @@ impl Database {
             .post_create(Hook::async_fn(|client, _| {
                 Box::pin(async move {
                     let found = migrations::schema_version(client).await.map_err(HookError::Backend)?;
-                    migrations::check_version(found).map_err(HookError::message)
+                    migrations::check_version(found, SCHEMA_NEEDED).map_err(HookError::message)
                 })
             }))
             .build()

@@ -21,6 +21,8 @@ fn help_teaches_every_command() {
         &["keys", "show", "--help"],
         &["keys", "rotate", "--help"],
         &["keys", "revoke", "--help"],
+        &["import", "--help"],
+        &["export", "--help"],
         &["openapi", "--help"],
         &["demo", "--help"],
         &["seed", "--help"],

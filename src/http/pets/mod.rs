@@ -10,3 +10,4 @@ pub(crate) use create::*;
 pub(crate) use get::*;
 pub(crate) use list::*;
 pub(crate) use update::*;
+pub(crate) use wire::{read_new_pet, write_pet};

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod document;
+pub(crate) mod folder;
 pub(crate) mod postgres;
 pub(crate) mod program;
 pub(crate) mod service;

@@ -1,0 +1,194 @@
+//! `petstore export`, as an operator runs it, and the way back in.
+
+use std::io::Read;
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use petstore::domain::pet::PetName;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use serde_json::{Value, json};
+
+use crate::support::TestDatabase;
+use crate::support::folder::Folder;
+use crate::support::program::{petstore, run};
+
+fn export(database: &TestDatabase, arguments: &[&str]) -> Output {
+    run(&[&["export"], arguments].concat(), &[("DATABASE_URL", &database.url())])
+}
+
+fn exported(database: &TestDatabase, arguments: &[&str]) -> String {
+    let output = export(database, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const FILL: &str = "\
+    INSERT INTO pets (name, category_id, status) VALUES \
+      ('Rex', 3, 'available'), (' Ré, \"the 🐕\" ', -9223372036854775808, NULL), ('Tom', 4, 'sold')";
+
+#[tokio::test]
+async fn every_animal_is_written_by_its_id_in_either_format() {
+    let database = TestDatabase::new().await;
+    assert_eq!(exported(&database, &[]), "");
+    assert_eq!(exported(&database, &["--format", "csv"]), "id,name,categoryId,status\n");
+    database.connect().await.batch_execute(FILL).await.unwrap();
+    let ndjson = "{\"id\":1,\"name\":\"Rex\",\"categoryId\":3,\"status\":\"available\"}\n\
+        {\"id\":2,\"name\":\" Ré, \\\"the 🐕\\\" \",\"categoryId\":-9223372036854775808}\n\
+        {\"id\":3,\"name\":\"Tom\",\"categoryId\":4,\"status\":\"sold\"}\n";
+    let csv = "id,name,categoryId,status\n1,Rex,3,available\n\
+        2,\" Ré, \"\"the 🐕\"\" \",-9223372036854775808,\n3,Tom,4,sold\n";
+    let output = export(&database, &[]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), ndjson);
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "3 animals\n");
+    assert_eq!(exported(&database, &["-", "--format", "csv"]), csv);
+
+    let folder = Folder::new();
+    for (name, content) in [("a", ndjson), ("a.ndjson", ndjson), ("a.jsonl", ndjson), ("a.csv", csv)] {
+        assert_eq!(exported(&database, &[&folder.path(name)]), "3 animals\n");
+        assert_eq!(folder.read(name).unwrap(), content, "{name}");
+    }
+    assert_eq!(exported(&database, &[&folder.path("b"), "--format=csv"]), "3 animals\n");
+    assert_eq!(folder.read("b").unwrap(), csv);
+
+    exported(&database, &[&folder.path("a.csv.gz")]);
+    let packed = std::fs::File::open(folder.path("a.csv.gz")).unwrap();
+    let mut unpacked = String::new();
+    flate2::read::GzDecoder::new(packed).read_to_string(&mut unpacked).unwrap();
+    assert_eq!(unpacked, csv);
+    exported(&database, &[&folder.path("a.ndjson.zst")]);
+    let packed = std::fs::File::open(folder.path("a.ndjson.zst")).unwrap();
+    assert_eq!(String::from_utf8(zstd::decode_all(packed).unwrap()).unwrap(), ndjson);
+    let names = ["a", "a.csv", "a.csv.gz", "a.jsonl", "a.ndjson", "a.ndjson.zst", "b"];
+    assert_eq!(folder.names(), names, "and nothing that is not whole");
+}
+
+#[tokio::test]
+async fn a_status_selects() {
+    let database = TestDatabase::new().await;
+    database.connect().await.batch_execute(FILL).await.unwrap();
+    for (status, names) in [("available", &["Rex"][..]), ("pending", &[]), ("sold", &["Tom"])] {
+        let text = exported(&database, &["--status", status]);
+        let found: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(found.iter().map(|pet| pet["name"].as_str().unwrap()).collect::<Vec<_>>(), names);
+    }
+    assert_eq!(export(&database, &["--status", "lost"]).status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_whole_does_not_appear() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    database.connect().await.batch_execute(FILL).await.unwrap();
+    assert_eq!(export(&database, &["/dev/full"]).status.code(), Some(1));
+    folder.write("a.csv", "as it was");
+    let output =
+        run(&["export", &folder.path("a.csv")], &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(folder.read("a.csv").unwrap(), "as it was");
+}
+
+#[tokio::test]
+async fn a_reader_that_has_seen_enough_is_no_failure() {
+    let database = TestDatabase::new().await;
+    let fill = "INSERT INTO pets (name, category_id) SELECT 'Pet ' || n, n FROM generate_series(1, 100000) n";
+    database.connect().await.batch_execute(fill).await.unwrap();
+    let mut command = petstore(&["export"]);
+    command.env("DATABASE_URL", database.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut byte = [0];
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut byte).unwrap();
+    drop(output);
+    let end = child.wait_with_output().unwrap();
+    assert!(end.status.success());
+    assert_eq!(String::from_utf8(end.stderr).unwrap(), "");
+}
+
+#[tokio::test]
+async fn an_export_during_writes_is_one_snapshot() {
+    let database = TestDatabase::new().await;
+    let client = database.connect().await;
+    let fill = "INSERT INTO pets (name, category_id, status) \
+        SELECT 'Pet ' || n, n, (CASE WHEN n = 1 THEN 'sold' ELSE 'available' END)::pet_status \
+        FROM generate_series(1, 20000) n";
+    client.batch_execute(fill).await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    // One of the first and the last animal is sold at every instant, and new ones come two at a time.
+    let writer = tokio::spawn(async move {
+        let mut writes = 0;
+        while !stopped.load(Ordering::Relaxed) {
+            let write = "BEGIN; \
+                UPDATE pets SET status = CASE status WHEN 'sold' THEN 'available' ELSE 'sold' END::pet_status \
+                WHERE id IN (1, 20000); \
+                INSERT INTO pets (name, category_id) VALUES ('twin', 1), ('twin', 1); COMMIT";
+            client.batch_execute(write).await.unwrap();
+            writes += 1;
+        }
+        writes
+    });
+    for _ in 0..5 {
+        let url = database.url();
+        let output = tokio::task::spawn_blocking(move || run(&["export"], &[("DATABASE_URL", &url)]));
+        let text = String::from_utf8(output.await.unwrap().stdout).unwrap();
+        let pets: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let ids: Vec<i64> = pets.iter().map(|pet| pet["id"].as_i64().unwrap()).collect();
+        assert!(ids.is_sorted());
+        assert_eq!(pets.iter().filter(|pet| pet["status"] == "sold").count(), 1);
+        assert_eq!(pets.iter().filter(|pet| pet["name"] == "twin").count() % 2, 0);
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(writer.await.unwrap() > 10);
+}
+
+/// Names that a careless reader or writer of files would change.
+fn odd_name() -> impl Strategy<Value = String> {
+    let part = prop_oneof![
+        "[\"',;|\\\\{}\\[\\]:]{1,4}",
+        "[\u{5d0}-\u{5ea}\u{627}-\u{64a}\u{202e}\u{200f}]{1,5}",
+        "[\u{1f400}-\u{1f43f}\u{200d}\u{fe0f}]{1,3}",
+        "[ \u{a0}\u{3000}]{1,2}",
+        "[^\\p{Cc}]{1,6}",
+        Just("\\.".to_owned()),
+        Just("\\N".to_owned()),
+        Just("\\n\"\"".to_owned()),
+        Just("null".to_owned()),
+        Just("=1+1".to_owned()),
+        Just("#".to_owned()),
+    ];
+    let parts = proptest::collection::vec(part, 1..6).prop_map(|parts| parts.concat());
+    parts.prop_filter("not a name", |name| PetName::try_from(name.clone()).is_ok())
+}
+
+#[tokio::test]
+async fn what_is_exported_can_be_imported_and_gives_the_same_animals() {
+    let status = prop_oneof![Just(None), Just(Some("available")), Just(Some("pending")), Just(Some("sold"))];
+    let animals = proptest::collection::vec((odd_name(), any::<i64>(), status), 300);
+    let mut runner = TestRunner::default();
+    let folder = Folder::new();
+    for name in ["a.csv", "b.ndjson", "c.csv.zst", "d.jsonl.gz"] {
+        let (from, to) = (TestDatabase::new().await, TestDatabase::new().await);
+        let animals = animals.new_tree(&mut runner).unwrap().current();
+        let client = from.connect().await;
+        for (name, category_id, status) in &animals {
+            let insert = "INSERT INTO pets (name, category_id, status) VALUES ($1, $2, $3::text::pet_status)";
+            client.execute(insert, &[name, category_id, status]).await.unwrap();
+        }
+        let file = folder.path(name);
+        exported(&from, &[&file]);
+        let output = run(&["import", &file, "--key-column", "id"], &[("DATABASE_URL", &to.url())]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let again: Vec<Value> =
+            exported(&to, &[]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for (place, ((name, category_id, status), pet)) in animals.iter().zip(&again).enumerate() {
+            let mut expected = json!({"id": place + 1, "name": name, "categoryId": category_id});
+            if let Some(status) = status {
+                expected["status"] = (*status).into();
+            }
+            assert_eq!(*pet, expected);
+        }
+        assert_eq!(again.len(), animals.len());
+    }
+}

@@ -1,0 +1,520 @@
+//! `petstore import`, as an operator runs it.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use petstore::config::DatabaseUrl;
+use petstore::storage::{SCHEMA_LATEST, migrate};
+use serde_json::{Value, json};
+
+use crate::support::TestDatabase;
+use crate::support::folder::Folder;
+use crate::support::program::{petstore, run};
+
+fn import(database: &TestDatabase, arguments: &[&str]) -> Output {
+    run(&[&["import"], arguments].concat(), &[("DATABASE_URL", &database.url())])
+}
+
+/// Imports, and returns what it printed; it must end with this code.
+fn import_with(code: i32, database: &TestDatabase, arguments: &[&str]) -> String {
+    let output = import(database, arguments);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn start(database: &TestDatabase, arguments: &[&str]) -> Child {
+    petstore(&[&["import"], arguments].concat())
+        .env("DATABASE_URL", database.url())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+type Animal = (String, i64, Option<String>);
+
+/// What is in the database, in the order of ids.
+async fn animals(database: &TestDatabase) -> Vec<Animal> {
+    let rows = "SELECT name, category_id, status::text FROM pets ORDER BY id";
+    let rows = database.connect().await.query(rows, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+}
+
+async fn count(client: &tokio_postgres::Client) -> i64 {
+    client.query_one("SELECT count(*) FROM pets", &[]).await.unwrap().get(0)
+}
+
+fn animal(name: &str, category_id: i64, status: Option<&str>) -> Animal {
+    (name.to_owned(), category_id, status.map(ToOwned::to_owned))
+}
+
+/// Rows of CSV with keys, each named after its key.
+fn numbered(keys: impl Iterator<Item = u32>) -> String {
+    let mut csv = "key,name,categoryId,status\n".to_owned();
+    for key in keys {
+        writeln!(csv, "{key},Pet {key},{},sold", key % 100).unwrap();
+    }
+    csv
+}
+
+#[tokio::test]
+async fn a_good_file_of_either_format_adds_its_animals_in_its_order() {
+    let csv =
+        "\u{feff}categoryId,name\r\n3,Rex\r\n-9223372036854775808,\"Ré, \"\"the 🐕\"\"\"\r\n\r\n0, x \r\n";
+    let csv_with_status = "name,status,categoryId\nRex,available,3\nTom,,4\nKit,pending,5\nOld,sold,6";
+    let ndjson = "\u{feff}{\"name\": \"Rex\", \"categoryId\": 3.0, \"status\": \"sold\"}\r\n\n\
+        {\"categoryId\": 1e2, \"name\": \"\\u0052\\ud83d\\udc15\\\\\"}";
+    for (name, content, expected) in [
+        (
+            "a.csv",
+            csv,
+            vec![animal("Rex", 3, None), animal("Ré, \"the 🐕\"", i64::MIN, None), animal(" x ", 0, None)],
+        ),
+        (
+            "b.csv",
+            csv_with_status,
+            vec![
+                animal("Rex", 3, Some("available")),
+                animal("Tom", 4, None),
+                animal("Kit", 5, Some("pending")),
+                animal("Old", 6, Some("sold")),
+            ],
+        ),
+        ("c.ndjson", ndjson, vec![animal("Rex", 3, Some("sold")), animal("R🐕\\", 100, None)]),
+        ("d.jsonl", "", vec![]),
+    ] {
+        let (database, folder) = (TestDatabase::new().await, Folder::new());
+        let printed = import_with(0, &database, &[&folder.write(name, content)]);
+        assert_eq!(printed, format!("{} rows added, 0 there already\n", expected.len()), "{name}");
+        assert_eq!(animals(&database).await, expected, "{name}");
+        assert_eq!(folder.names(), [name], "no rejects, no file of them");
+    }
+}
+
+#[tokio::test]
+async fn every_bad_row_is_noted_with_its_line_and_its_reason() {
+    let long = "x".repeat(256);
+    let endless = "x".repeat(20_000);
+    let csv = format!(
+        "name,categoryId,status,key\n\
+         ,1,,1\n\
+         \" \u{3000}\",1,,2\n\
+         {long},1,,3\n\
+         \"two\nlines\",1,,4\n\
+         Rex,,,5\n\
+         Rex,1.5,,6\n\
+         Rex,9223372036854775808,,7\n\
+         Rex,1,Sold,8\n\
+         Rex,1\n\
+         Rex,1,,9,\n\
+         Rex,1,,\n\
+         Rex,1,,{endless}\n\
+         Good,1,,10\n"
+    );
+    let csv_reasons = [
+        (2, "`name` must have at least one character that is not white space."),
+        (3, "`name` must have at least one character that is not white space."),
+        (4, "`name` must have at most 255 characters."),
+        (5, "`name` must not contain control characters."),
+        (7, "`categoryId` must be an integer from -2^63 to 2^63 - 1."),
+        (8, "`categoryId` must be an integer from -2^63 to 2^63 - 1."),
+        (9, "`categoryId` must be an integer from -2^63 to 2^63 - 1."),
+        (10, "`status` must be one of `available`, `pending`, `sold`."),
+        (11, "The row has 2 values, and the header 4 columns."),
+        (12, "The row has 5 values, and the header 4 columns."),
+        (13, "`key` must have 1 to 200 characters, none of them a control character."),
+        (14, "`key` must have 1 to 200 characters, none of them a control character."),
+    ];
+    let ndjson = format!(
+        r#"{{"key": 1, "name": "", "categoryId": 1}}
+{{"key": 1, "name": "{long}", "categoryId": 1}}
+{{"key": 1, "name": "a\u0000", "categoryId": 1}}
+{{"key": 1, "name": null, "categoryId": 1}}
+{{"key": 1, "categoryId": 1}}
+{{"key": 1, "name": "Rex"}}
+{{"key": 1, "name": "Rex", "categoryId": "1"}}
+{{"key": 1, "name": "Rex", "categoryId": 1, "status": null}}
+{{"key": 1, "name": "Rex", "categoryId": 1, "status": ""}}
+{{"key": 1, "name": "Rex", "categoryId": 1, "stauts": "sold"}}
+{{"key": 1, "name": "Rex", "name": "Rex", "categoryId": 1}}
+{{"key": 1, "key": 1, "name": "Rex", "categoryId": 1}}
+["Rex", 1]
+
+{{"key": 1, "name": "Rex", "categoryId": 1
+{{"name": "Rex", "categoryId": 1}}
+{{"key": null, "name": "Rex", "categoryId": 1}}
+{{"key": "", "name": "Rex", "categoryId": 1}}
+{{"key": 1.5, "name": "Rex", "categoryId": 1}}
+{endless}
+{{"key": "good", "name": "Good", "categoryId": 1}}
+"#
+    );
+    let ndjson_reasons = [
+        (1, "`/name` must have at least one character that is not white space."),
+        (2, "`/name` must have at most 255 characters."),
+        (3, "`/name` must not contain control characters."),
+        (4, "`/name` must be a string."),
+        (5, "`/name` is required: it must be a string of 1 to 255 characters."),
+        (6, "`/categoryId` is required: it must be an integer."),
+        (7, "`/categoryId` must be an integer from -2^63 to 2^63 - 1."),
+        (8, "`/status` must be a string."),
+        (9, "`/status` must be one of `available`, `pending`, `sold`."),
+        (10, "`/stauts` is not a field that can be set; the nearest that can is `/status`."),
+        (11, "The line is not usable JSON: `name` is there twice at column 39."),
+        (12, "The line is not usable JSON: `key` is there twice at column 19."),
+        (13, "The line is not usable JSON: invalid type: sequence, expected a JSON object at column 0."),
+        (15, "The line is not usable JSON: EOF while parsing an object at column 41."),
+        (16, "`/key` is required: it is the source's key."),
+        (17, "`/key` must be a string or an integer."),
+        (18, "`/key` must have 1 to 200 characters, none of them a control character."),
+        (19, "`/key` must be a string or an integer."),
+        (20, "The line has more than 16384 bytes."),
+    ];
+    for (name, content, reasons) in
+        [("a.csv", csv, &csv_reasons[..]), ("b.ndjson", ndjson, &ndjson_reasons[..])]
+    {
+        let (database, folder) = (TestDatabase::new().await, Folder::new());
+        let file = folder.write(name, content);
+        let bound = reasons.len().to_string();
+        let arguments = [&*file, "--key-column", "key", "--max-errors", &bound];
+        let printed = import_with(3, &database, &arguments);
+        let rejects = format!("{name}.rejects.ndjson");
+        let place = folder.path(&rejects);
+        assert_eq!(printed, format!("1 rows added, 0 there already, {bound} refused: see {place}\n"));
+        assert_eq!(animals(&database).await, [animal("Good", 1, None)]);
+        let noted: Vec<Value> =
+            folder.read(&rejects).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let expected: Vec<Value> =
+            reasons.iter().map(|(line, reason)| json!({"line": line, "reason": reason})).collect();
+        assert_eq!(noted, expected, "{name}");
+
+        let one_less = (reasons.len() - 1).to_string();
+        let (database, other) = (TestDatabase::new().await, folder.path("elsewhere"));
+        let arguments = [&*file, "--key-column=key", "--max-errors", &one_less, "--rejects", &other];
+        assert_eq!(import_with(4, &database, &arguments), "", "one bad row too many");
+        assert_eq!(folder.read("elsewhere"), folder.read(&rejects));
+        assert!(animals(&database).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn text_that_is_not_utf_8_is_refused() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    for (name, content, reason) in [
+        ("a.csv", &b"name,categoryId\nR\xe9x,1\n"[..], "The row is not UTF-8."),
+        (
+            "b.ndjson",
+            b"{\"name\": \"R\xe9x\", \"categoryId\": 1}",
+            "The line is not usable JSON: it is not UTF-8.",
+        ),
+    ] {
+        import_with(3, &database, &[&folder.write(name, content), "--max-errors=1"]);
+        assert!(folder.read(&format!("{name}.rejects.ndjson")).unwrap().contains(reason));
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_is_not_that_of_animals_is_refused() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    for (header, key, problem) in [
+        ("", None, "the input is empty"),
+        ("name,status", None, "the column `categoryId` is missing"),
+        ("categoryId", None, "the column `name` is missing"),
+        ("name,categoryId,name", None, "the column `name` is there twice"),
+        ("name,categoryId", Some("sku"), "the column `sku` is missing"),
+        (
+            "name,categoryId,Status",
+            None,
+            "there is no column `Status`: it has `name`, `categoryId` and `status`",
+        ),
+        (
+            "id,name,categoryId",
+            None,
+            "there is no column `id`: it has `name`, `categoryId` and `status`; `--key-column id` takes it for the \
+             source's key",
+        ),
+    ] {
+        let file = folder.write("a.csv", format!("{header}\n"));
+        let mut arguments = vec![&*file];
+        arguments.extend(key.iter().flat_map(|key| ["--key-column", *key]));
+        let output = import(&database, &arguments);
+        assert_eq!(output.status.code(), Some(1), "{header}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(error, format!("petstore: the header is not usable: {problem}\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_command_line_that_cannot_be_is_refused() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let file = folder.write("a.csv", "name,categoryId\n");
+    let unnamed = folder.write("animals", "");
+    for (arguments, code) in [
+        (&[][..], 2),
+        (&["-"], 2),
+        (&[&*file, "--format", "json"], 2),
+        (&[&file, "--key-column", "name"], 2),
+        (&[&file, "--key-column", ""], 2),
+        (&[&file, "--source", "shop"], 2),
+        (&[&file, "--max-errors", "-1"], 2),
+        (&[&unnamed], 1),
+        (&["-", "--format", "csv", "--key-column", "key"], 1),
+        (&["no-such-file.csv"], 1),
+    ] {
+        let output = import(&database, arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_bad_row_stops_an_atomic_import_with_nothing_and_another_with_whole_chunks() {
+    let folder = Folder::new();
+    let bad = numbered(1..=12_000) + "12001,,1,\n" + &numbered(12_002..=12_500)[27..];
+    let good = numbered(1..=12_500);
+    for (flags, there) in [(&["--atomic"][..], 0), (&[], 10_000)] {
+        let database = TestDatabase::new().await;
+        let file = folder.write("a.csv", &bad);
+        let arguments = [&[&*file, "--key-column", "key"], flags].concat();
+        let output = import(&database, &arguments);
+        assert_eq!(output.status.code(), Some(4));
+        let error = String::from_utf8(output.stderr).unwrap();
+        let words = "petstore: stopped at line 12002: `name` must have at least one character that is not white space.";
+        assert!(error.starts_with(words), "{error}");
+        assert_eq!(animals(&database).await.len(), there);
+        folder.write("a.csv", &good);
+        let printed = import_with(0, &database, &arguments);
+        let (added, before) = if there == 0 { ("12,500", "0") } else { ("2,500", "10,000") };
+        assert_eq!(printed, format!("{added} rows added, {before} there already\n"));
+        assert_eq!(animals(&database).await.len(), 12_500);
+        assert_eq!(folder.names(), ["a.csv"], "what was noted before is gone");
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_finds_every_bad_row_and_changes_nothing() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let file = folder.write("a.csv", numbered(1..=20_000));
+    let printed = import_with(0, &database, &[&file, "--key-column=key", "--dry-run"]);
+    assert_eq!(printed, "20,000 rows are good\n");
+    let file = folder.write("b.csv", "name,categoryId\nRex,1\n,1\nTom,x\n");
+    let printed = import_with(3, &database, &[&file, "--dry-run"]);
+    assert!(printed.starts_with("1 rows are good, 2 refused: see "), "{printed}");
+    assert_eq!(folder.read("b.csv.rejects.ndjson").unwrap().lines().count(), 2);
+    let state = "SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM imported_chunks), \
+        (SELECT is_called FROM pets_id_seq)";
+    let row = database.connect().await.query_one(state, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1), row.get::<_, bool>(2)), (0, 0, false));
+}
+
+#[tokio::test]
+async fn a_packed_file_is_known_by_its_content_whatever_its_name() {
+    let folder = Folder::new();
+    let gzip = |text: &str| {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(text.as_bytes()).unwrap();
+        packed.finish().unwrap()
+    };
+    let zstd = |text: &str| zstd::encode_all(text.as_bytes(), 3).unwrap();
+    let (first, second) = ("name,categoryId\nRex,1\n", "Tom,2\n");
+    for (name, content) in [
+        ("a.csv.gz", gzip(&format!("{first}{second}"))),
+        ("a.csv.zst", zstd(&format!("{first}{second}"))),
+        ("a.csv", [gzip(first), gzip(second)].concat()),
+        ("b.csv.gz", [zstd(first), zstd(second)].concat()),
+        ("c.csv.zst", format!("{first}{second}").into_bytes()),
+    ] {
+        let database = TestDatabase::new().await;
+        import_with(0, &database, &[&folder.write(name, content)]);
+        assert_eq!(animals(&database).await, [animal("Rex", 1, None), animal("Tom", 2, None)], "{name}");
+    }
+    let database = TestDatabase::new().await;
+    let whole = numbered(1..=3_000);
+    for (name, mut packed) in [("cut.csv.gz", gzip(&whole)), ("cut.csv.zst", zstd(&whole))] {
+        packed.truncate(packed.len() / 2);
+        let error = import(&database, &[&folder.write(name, packed), "--key-column=key"]);
+        assert_eq!(error.status.code(), Some(1), "{name}");
+        let error = String::from_utf8(error.stderr).unwrap();
+        assert!(error.starts_with("petstore: the input cannot be read: "), "{error}");
+    }
+    assert_eq!(animals(&database).await, []);
+}
+
+#[tokio::test]
+async fn standard_input_is_read_and_its_bad_rows_go_to_standard_error() {
+    let database = TestDatabase::new().await;
+    let mut child =
+        petstore(&["import", "-", "--format=ndjson", "--key-column=id", "--source=pipe", "--max-errors=9"])
+            .env("DATABASE_URL", database.url())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+    let rows = b"{\"id\": 7, \"name\": \"Rex\", \"categoryId\": 1}\n{\"id\": 8}\n";
+    child.stdin.take().unwrap().write_all(rows).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(printed, "1 rows added, 0 there already, 1 refused: see standard error\n");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let reason = "`/name` is required: it must be a string of 1 to 255 characters.";
+    assert_eq!(errors, format!("{}\n", json!({"line": 2, "reason": reason})));
+}
+
+#[tokio::test]
+async fn a_quote_that_is_never_closed_does_not_take_in_the_whole_file() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let file = folder.write("a.csv", format!("name,categoryId\n\"Rex,1\n{}", "Tom,1\n".repeat(500_000)));
+    let output = import(&database, &[&file, "--max-errors=9"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("a row of CSV has more than 262144 bytes: a quote may not be closed"), "{error}");
+    assert_eq!(animals(&database).await, []);
+}
+
+#[tokio::test]
+async fn of_rows_with_the_same_key_the_first_counts_wherever_they_are() {
+    // Twice within a chunk, twice in different chunks, in order and out of order, and again in another run.
+    let ascending = (1..=11_000).collect::<Vec<u32>>();
+    for repeated in [&[11_000, 1][..], &[11_000, 11_000], &[1, 11_000, 5_000, 5_001]] {
+        let (database, folder) = (TestDatabase::new().await, Folder::new());
+        let keys = ascending.iter().chain(repeated).copied();
+        let file = folder.write("a.csv", numbered(keys));
+        let printed = import_with(0, &database, &[&file, "--key-column=key"]);
+        assert_eq!(printed, format!("11,000 rows added, {} there already\n", repeated.len()));
+        let longer = folder.write("a.csv", numbered((1..=11_002).rev()));
+        let printed = import_with(0, &database, &[&longer, "--key-column=key"]);
+        assert_eq!(printed, "2 rows added, 11,000 there already\n");
+        assert_each_once(&database, 11_002).await;
+    }
+}
+
+/// Each number is the name of one animal, and the key of one row that is remembered.
+async fn assert_each_once(database: &TestDatabase, numbers: i64) {
+    let once = "SELECT count(*), count(DISTINCT name), \
+        (SELECT count(*) FROM imported_chunks, unnest(keys)), \
+        (SELECT count(DISTINCT key) FROM imported_chunks, unnest(keys) AS key) FROM pets";
+    let row = database.connect().await.query_one(once, &[]).await.unwrap();
+    let counts: [i64; 4] = [row.get(0), row.get(1), row.get(2), row.get(3)];
+    assert_eq!(counts, [numbers; 4]);
+}
+
+#[tokio::test]
+async fn a_key_belongs_to_a_source_which_is_the_name_of_the_file_or_what_is_said() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let csv = "sku,name,categoryId\n007,Rex,1\n";
+    for (name, flags, added) in [
+        ("a.csv", &["--key-column=sku"][..], 1),
+        ("b.csv", &["--key-column=sku"], 1),
+        ("b.csv", &["--key-column=sku", "--source=a.csv"], 0),
+        ("c.csv", &["--key-column=sku", "--source=shop"], 1),
+        ("a.csv", &["--key-column=sku", "--source=shop"], 0),
+        // Without keys nothing is remembered, and nothing looked for.
+        ("d.csv", &[], 1),
+        ("d.csv", &[], 1),
+    ] {
+        let content = if flags.is_empty() { "name,categoryId\nRex,1\n" } else { csv };
+        let file = folder.write(name, content);
+        let printed = import_with(0, &database, &[&[&*file], flags].concat());
+        assert!(printed.starts_with(&format!("{added} rows added")), "{name} {flags:?}: {printed}");
+    }
+    // The same key, as a number or as a text.
+    let ndjson = r#"{"sku": "8", "name": "Rex", "categoryId": 1}
+{"sku": 8, "name": "Rex", "categoryId": 1}
+{"sku": "007", "name": "Rex", "categoryId": 1}"#;
+    let file = folder.write("a.ndjson", ndjson);
+    let printed = import_with(0, &database, &[&file, "--key-column=sku", "--source=a.csv"]);
+    assert_eq!(printed, "1 rows added, 2 there already\n");
+}
+
+/// Every number from 0 below `count` once, in an order that is not theirs.
+fn shuffled(count: u32) -> impl Iterator<Item = u32> {
+    (0..count).map(move |number| (number * 7_919 + 13) % count)
+}
+
+#[tokio::test]
+async fn an_import_that_is_killed_and_run_again_has_every_row_once() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let client = database.connect().await;
+    for (name, content, kills) in
+        [("sorted.csv", numbered(0..40_000), 3), ("shuffled.csv", numbered(shuffled(40_000)), 3)]
+    {
+        client.batch_execute("TRUNCATE pets, orders, imported_chunks").await.unwrap();
+        let file = folder.write(name, content);
+        for kill in 1..=kills {
+            let mut child = start(&database, &[&file, "--key-column=key"]);
+            let until = Instant::now() + Duration::from_mins(1);
+            // In the midst of it, and a little later each time.
+            while count(&client).await < i64::from(kill) * 8_000 {
+                assert!(Instant::now() < until && child.try_wait().unwrap().is_none(), "{name}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let there = count(&client).await;
+        assert!((24_000..40_000).contains(&there), "{name}: {there} were there after the last kill");
+        import_with(0, &database, &[&file, "--key-column=key"]);
+        assert_each_once(&database, 40_000).await;
+        let printed = import_with(0, &database, &[&file, "--key-column=key"]);
+        assert_eq!(printed, "0 rows added, 40,000 there already\n");
+    }
+}
+
+#[tokio::test]
+async fn an_atomic_import_is_invisible_until_it_is_whole_and_leaves_nothing_when_it_is_killed() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let client = database.connect().await;
+    let file = folder.write("a.csv", numbered(shuffled(40_000)));
+    let under_way = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+        AND xact_start IS NOT NULL AND query LIKE '%staged%' AND pid <> pg_backend_pid()";
+    let mut seen_under_way = 0;
+    for kill in [true, false] {
+        let mut child = start(&database, &[&file, "--key-column=key", "--atomic"]);
+        while child.try_wait().unwrap().is_none() {
+            let moving: i64 = client.query_one(under_way, &[]).await.unwrap().get(0);
+            let seen = count(&client).await;
+            assert!(seen == 0 || (!kill && seen == 40_000), "{seen} of 40,000 were seen");
+            seen_under_way += moving;
+            if kill && seen_under_way >= 5 {
+                child.kill().unwrap();
+            }
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.success(), !kill);
+        assert_eq!(count(&client).await, if kill { 0 } else { 40_000 });
+    }
+    assert!(seen_under_way > 10, "nobody looked while it ran: {seen_under_way}");
+    assert_each_once(&database, 40_000).await;
+}
+
+#[tokio::test]
+async fn imports_of_the_same_source_at_once_add_every_row_once() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let file = folder.write("a.csv", numbered(shuffled(12_000)));
+    let children: Vec<Child> = (0..3).map(|_| start(&database, &[&file, "--key-column=key"])).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert_each_once(&database, 12_000).await;
+}
+
+#[tokio::test]
+async fn import_refuses_a_schema_that_does_not_remember_and_says_what_to_run() {
+    let (database, folder) = (TestDatabase::empty().await, Folder::new());
+    let file = folder.write("a.csv", "name,categoryId\nRex,1\n");
+    for version in 0..SCHEMA_LATEST {
+        if version > 0 {
+            migrate(&DatabaseUrl::from(database.url()), version).await.unwrap();
+        }
+        let output = import(&database, &[&file]);
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.ends_with("run `petstore migrate` first\n"), "{error}");
+    }
+}
