@@ -113,7 +113,14 @@ impl Demo {
 
     /// Waits for its end, and returns it with what it said to standard error.
     fn end(mut self) -> (ExitStatus, String) {
-        let status = self.child.wait().unwrap();
+        let deadline = Instant::now() + Duration::from_mins(2);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the demonstration does not end: {}", self.said);
+            std::thread::sleep(Duration::from_millis(20));
+        };
         let errors = self.child.stderr.take().unwrap();
         (status, std::io::read_to_string(errors).unwrap())
     }
