@@ -51,7 +51,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        // A demonstration that was killed with its test may still be removing what is in it.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while fs::remove_dir_all(&self.0).is_err() && self.0.exists() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
@@ -113,7 +117,14 @@ impl Demo {
 
     /// Waits for its end, and returns it with what it said to standard error.
     fn end(mut self) -> (ExitStatus, String) {
-        let status = self.child.wait().unwrap();
+        let deadline = Instant::now() + Duration::from_mins(2);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the demonstration does not end: {}", self.said);
+            std::thread::sleep(Duration::from_millis(20));
+        };
         let errors = self.child.stderr.take().unwrap();
         (status, std::io::read_to_string(errors).unwrap())
     }

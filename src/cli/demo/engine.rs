@@ -55,7 +55,7 @@ pub(super) struct Engine {
     /// Where its programs are.
     pub(super) bin: PathBuf,
     /// Where everything of it is.
-    pub(super) directory: PathBuf,
+    directory: PathBuf,
     log: File,
     keeper: Child,
     /// As long as this is open, the server is kept.

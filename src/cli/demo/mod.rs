@@ -63,8 +63,8 @@ impl Demo {
             return self.show(url, begun, stop).await;
         }
         let mut engine = Engine::start(&self.settings)?;
-        let (url, bin, directory) = (engine.url(), engine.bin.display(), engine.directory.display());
-        let words = format!("Starting a temporary PostgreSQL (from {bin}, in {directory}, fsync off).\n");
+        let url = engine.url();
+        let words = format!("Starting a temporary PostgreSQL (from {}, fsync off).\n", engine.bin.display());
         let shown = async {
             print(&words)?;
             self.show(&url, begun, stop.as_mut()).await
