@@ -1,6 +1,6 @@
 //! Typed settings, each from a flag or an environment variable. `--help` is their reference.
 //!
-//! **Invariant:** the only reader of the environment.
+//! **Invariant:** the only reader of the environment, but for what systemd says: `supervisor`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -116,7 +116,13 @@ pub struct TimeoutSettings {
         value_parser = positive_duration)]
     pub body_timeout: Duration,
 
-    /// How long requests under way may take to finish after SIGTERM or SIGINT.
+    /// How long the service goes on after SIGTERM or SIGINT, while /readyz says that it is about to stop. Make it longer
+    /// than balancers take to hear of that; 0s without one.
+    #[arg(long, env = "PETSTORE_DRAIN_DELAY", default_value = "5s", value_name = "TIME",
+        value_parser = duration)]
+    pub drain_delay: Duration,
+
+    /// How long requests under way may then take to finish. A second signal ends them, and the service, at once.
     #[arg(long, env = "PETSTORE_DRAIN_TIMEOUT", default_value = "10s", value_name = "TIME",
         value_parser = positive_duration)]
     pub drain_timeout: Duration,
@@ -270,12 +276,21 @@ fn network(text: &str) -> Result<IpNet, &'static str> {
         .map_err(|_| "must be an address such as 10.0.0.1, or a network such as 10.0.0.0/24")
 }
 
-fn positive_duration(text: &str) -> Result<Duration, &'static str> {
+fn duration(text: &str) -> Result<Duration, &'static str> {
     text.parse::<SignedDuration>()
         .ok()
         .and_then(|duration| Duration::try_from(duration).ok())
-        .filter(|duration| !duration.is_zero())
         .ok_or("must be a time such as 500ms, 10s or 2m")
+}
+
+fn positive_duration(text: &str) -> Result<Duration, &'static str> {
+    duration(text).and_then(|duration| {
+        if duration.is_zero() {
+            Err("must be a time such as 500ms, 10s or 2m, and not 0")
+        } else {
+            Ok(duration)
+        }
+    })
 }
 
 #[cfg(test)]
@@ -326,6 +341,14 @@ mod tests {
         assert_eq!(positive_duration("500ms"), Ok(Duration::from_millis(500)));
         for bad in ["0s", "-1s", "10", "soon"] {
             assert!(positive_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_delay_may_be_none() {
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        for bad in ["-1s", "10", "soon"] {
+            assert!(duration(bad).is_err(), "{bad}");
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The rooms, each of which may use only those to its right:
 //!
-//! `main → cli → app → http → storage → domain`, with [`config`] and [`telemetry`] as leaves.
+//! `main → cli → app → http → storage → domain`, with [`config`],
+//! [`supervisor`] and [`telemetry`] as leaves.
 //!
 //! The library exists for the program `petstore` and for its tests; it promises nothing to other crates.
 //! `ARCHITECTURE.md` has the map and the way of a request.
@@ -13,4 +14,5 @@ pub mod config;
 pub mod domain;
 pub mod http;
 pub mod storage;
+pub mod supervisor;
 pub mod telemetry;

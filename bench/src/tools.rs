@@ -73,6 +73,7 @@ impl Server {
         command
             .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
             .env("DATABASE_URL", url)
+            .env("PETSTORE_DRAIN_DELAY", "0s")
             .stderr(File::create("target/bench-petstore.log")?);
         Self::start(command, address)
     }

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use clap::{Parser, Subcommand};
 
 use crate::config::LogSettings;
+use crate::supervisor::Listeners;
 use crate::telemetry;
 
 /// What a command ends with when it fails: printed with all its causes.
@@ -43,11 +44,11 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command that was asked for.
-    pub async fn run(self) -> Result<(), Failure> {
+    /// Runs the command that was asked for; `serve` on the sockets that were passed, if any were.
+    pub async fn run(self, listeners: Listeners) -> Result<(), Failure> {
         let _log = telemetry::start_logging(&self.log)?;
         match self.command {
-            Command::Serve(serve) => serve.run().await,
+            Command::Serve(serve) => serve.run(listeners).await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,
             Command::Openapi(openapi) => openapi.run(),

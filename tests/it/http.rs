@@ -374,7 +374,9 @@ async fn requests_under_way_are_finished_before_the_service_stops() {
     let adding = tokio::spawn(async move { client.add("Rex", None).await });
     let waiting =
         "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    while database.query(waiting, &[]).await.unwrap().is_empty() {
+    // In a transaction the same activity would be seen for ever.
+    let watch = service.database.connect().await;
+    while watch.query(waiting, &[]).await.unwrap().is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     let address = service.address;

@@ -25,6 +25,7 @@ mod moves;
 mod orders;
 mod retries;
 mod schema;
+mod shutdown;
 mod structure;
 mod unhealthy_database;
 mod update_pet;
