@@ -30,6 +30,20 @@ pub struct DatabaseSettings {
     pub database_url: DatabaseUrl,
 }
 
+/// What `petstore migrate` needs to know.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Database")]
+pub struct MigrateSettings {
+    /// The database.
+    #[command(flatten)]
+    pub database: DatabaseSettings,
+
+    /// How long to try again while other transactions hold what a migration must lock.
+    #[arg(long, env = "PETSTORE_MIGRATE_PATIENCE", default_value = "30s", value_name = "TIME",
+        value_parser = duration)]
+    pub patience: Duration,
+}
+
 /// How much to ask of the database.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Database")]

@@ -34,7 +34,7 @@ pub use creations::Creation;
 use error::Failure;
 pub use error::StorageError;
 pub use key_changes::{FollowError, KeyNews};
-pub use migrations::{MigrateError, SCHEMA_LATEST, migrate};
+pub use migrations::{MigrateError, SCHEMA_LATEST, migrate, migrate_within};
 pub use orders::{Ending, Placement};
 use pets::PetBatches;
 pub use pets::{Change, SharedPage};
