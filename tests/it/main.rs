@@ -22,6 +22,7 @@ mod keys;
 mod limits;
 mod list_pets;
 mod moves;
+mod operations;
 mod orders;
 mod retries;
 mod schema;
