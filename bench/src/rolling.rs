@@ -209,12 +209,15 @@ impl Balancer {
         let child = Command::new("haproxy")
             .args(["-db", "-f", file])
             .stdin(Stdio::null())
-            .stdout(fs::File::create("target/bench-haproxy.log")?)
-            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create("target/bench-haproxy.log")?)
             .spawn()?;
-        let balancer = Self { child, address };
+        let mut balancer = Self { child, address };
         // It believes that every node is up until it has asked.
         std::thread::sleep(Duration::from_secs(2));
+        if let Some(end) = balancer.child.try_wait()? {
+            return Err(format!("HAProxy ended with {end}: target/bench-haproxy.log says why").into());
+        }
         Ok(balancer)
     }
 }
