@@ -317,7 +317,7 @@ async fn held_back() -> (TestDatabase, Client) {
 
 #[tokio::test]
 async fn migrate_lets_requests_pass_while_a_long_transaction_is_in_its_way_and_ends_when_that_does() {
-    let (database, long) = held_back().await;
+    let (database, holder) = held_back().await;
     let url = database.url();
     let mut command = petstore(&["migrate", "--database-url", &url]);
     let migrating = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
@@ -333,7 +333,7 @@ async fn migrate_lets_requests_pass_while_a_long_transaction_is_in_its_way_and_e
     watch.batch_execute("BEGIN; LOCK TABLE pets IN SHARE MODE; COMMIT").await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     assert!(migrating.try_wait().unwrap().is_none(), "it tries again");
-    long.batch_execute("COMMIT").await.unwrap();
+    holder.batch_execute("COMMIT").await.unwrap();
     let output = migrating.wait_with_output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{log}");
