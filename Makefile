@@ -9,12 +9,13 @@ PYTHON := target/tools/python/bin/python
   openapi states run demo-picture \
   clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short \
-  bench-import import-short
+  bench-import import-short deb deb-check deploy-check licences rolling rolling-short sbom settings
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-ci: fmt-check lint deny test document contract browser clients-check guide bench-smoke crash-short sell-short ## every check
+ci: fmt-check lint deny test document contract browser clients-check guide bench-smoke crash-short sell-short \
+  import-short rolling-short deb-check deploy-check ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -128,6 +129,30 @@ import-short: release
 	$(MEASURED) trade copy --rows 300000 --rounds 3
 	$(MEASURED) trade kill --rows 100000 --kills 5
 	$(MEASURED) trade beside --rows 200000 --rounds 2 --seconds 10
+
+rolling: release ## restart two nodes in turn behind HAProxy under load; no request may fail
+	$(MEASURED) rolling
+
+rolling-short: release
+	$(MEASURED) rolling --restarts 1
+
+settings: ## write the table of settings in docs/operations.md anew
+	INSTA_UPDATE=always cargo nextest run --locked -E 'test(the_table_of_settings_is_made_from_the_command_line)'
+
+deb: release ## make the Debian package in target/debian
+	scripts/deb
+
+deb-check: release ## install the package in a fresh Debian, serve, upgrade, remove and purge; needs root
+	scripts/postgres with scripts/deb-check
+
+deploy-check: release ## look at what is in deploy/, and serve from a tree that nobody can write to
+	scripts/postgres with scripts/deploy-check
+
+sbom: ## list what the binary is made of as CycloneDX, in target/petstore.cdx.json
+	scripts/sbom
+
+licences: ## gather the licences of what the binary is made of, in target/licences.txt
+	scripts/licences >target/licences.txt
 
 run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
 	cargo build --locked

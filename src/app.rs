@@ -1,7 +1,7 @@
 //! The composition root: from settings to a running service.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{self, SocketAddr};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -13,6 +13,7 @@ use tokio::{join, select};
 use crate::config::ServeSettings;
 use crate::http::{AppState, Clock, Gate, admin_routes, public_routes, serve};
 use crate::storage::{DatabaseUrlError, Storage, StorageError};
+use crate::supervisor::{self, Listeners};
 use crate::telemetry;
 
 /// Why the service did not start.
@@ -32,6 +33,9 @@ pub enum AppError {
         /// What the system said.
         source: io::Error,
     },
+    /// A socket that was passed cannot be used.
+    #[error("cannot listen on a socket that was passed")]
+    Inherited(#[source] io::Error),
 }
 
 /// A service that listens, and serves once it runs.
@@ -44,9 +48,13 @@ pub struct App {
 }
 
 impl App {
-    /// Listens, and looks at the database. A database that is away is no reason not to start: requests get
-    /// 503 until it is back. One with too old a schema is.
-    pub async fn start(settings: ServeSettings, clock: Clock) -> Result<Self, AppError> {
+    /// Listens, on sockets that were passed or else as the settings say, and looks at the database. A database that is
+    /// away is no reason not to start: requests get 503 until it is back. One with too old a schema is.
+    pub async fn start(
+        settings: ServeSettings,
+        listeners: Listeners,
+        clock: Clock,
+    ) -> Result<Self, AppError> {
         telemetry::metrics();
         let storage = Storage::new(&settings.database.database_url, &settings.pool)?;
         match storage.check().await {
@@ -57,8 +65,8 @@ impl App {
             }
             Err(unfit) => return Err(AppError::Database(unfit)),
         }
-        let public = listen(settings.listen).await?;
-        let admin = listen(settings.admin_listen).await?;
+        let public = listen(listeners.public, settings.listen).await?;
+        let admin = listen(listeners.admin, settings.admin_listen).await?;
         let state =
             AppState::new(storage.clone(), clock, &settings.interface, &settings.timeouts, &settings.limits);
         Ok(Self { settings, storage, state, public, admin })
@@ -74,11 +82,13 @@ impl App {
         self.admin.local_addr()
     }
 
-    /// Serves until `shutdown` resolves and the requests under way are answered.
+    /// Serves until `shutdown` resolves; then says that it is not ready, goes on until balancers can have heard of it,
+    /// takes no more connections and answers the requests under way.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         if let (Ok(public), Ok(admin)) = (self.public_address(), self.admin_address()) {
             tracing::info!(%public, %admin, "listening");
         }
+        supervisor::ready();
         let timeouts = &self.settings.timeouts;
         let limits = &self.settings.limits;
         let front = public_routes(self.state.clone(), &self.settings.interface, limits);
@@ -93,6 +103,9 @@ impl App {
                 async {
                     shutdown.await;
                     tracing::info!("stopping: requests under way are finished first");
+                    supervisor::stopping();
+                    self.state.prepare_to_stop();
+                    sleep(timeouts.drain_delay).await;
                     stop.send_replace(true);
                 },
                 serve(self.public, front, timeouts, Some(Gate::new(limits)), until_stopped(stopped.clone())),
@@ -103,6 +116,7 @@ impl App {
             () = serving => {}
             () = self.state.look_after_keys() => {}
             () = turn_idempotency_pages(&self.storage) => {}
+            () = supervisor::keep_watchdog_calm() => {}
         }
         self.state.write_down_key_uses().await;
         tracing::info!("stopped");
@@ -124,6 +138,10 @@ async fn turn_idempotency_pages(storage: &Storage) {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, AppError> {
+async fn listen(passed: Option<net::TcpListener>, address: SocketAddr) -> Result<TcpListener, AppError> {
+    if let Some(socket) = passed {
+        let socket = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
+        return socket.map_err(AppError::Inherited);
+    }
     TcpListener::bind(address).await.map_err(|source| AppError::Listen { address, source })
 }

@@ -1,6 +1,6 @@
 //! Typed settings, each from a flag or an environment variable. `--help` is their reference.
 //!
-//! **Invariant:** the only reader of the environment.
+//! **Invariant:** the only reader of the environment, but for what systemd says: `supervisor`.
 
 use std::env;
 use std::fmt;
@@ -30,6 +30,20 @@ pub struct DatabaseSettings {
     /// `sslrootcert=…`.
     #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: DatabaseUrl,
+}
+
+/// What `petstore migrate` needs to know.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Database")]
+pub struct MigrateSettings {
+    /// The database.
+    #[command(flatten)]
+    pub database: DatabaseSettings,
+
+    /// How long to try again while other transactions hold what a migration must lock.
+    #[arg(long, env = "PETSTORE_MIGRATE_PATIENCE", default_value = "30s", value_name = "TIME",
+        value_parser = duration)]
+    pub patience: Duration,
 }
 
 /// How much to ask of the database.
@@ -97,8 +111,8 @@ pub struct DemoSettings {
 }
 
 impl ServeSettings {
-    /// Settings for this database and this address, and for health and metrics on a port that is free; all others as
-    /// the environment has them, or as they are by default.
+    /// Settings for this database and this address, for health and metrics on a port that is free, and to stop at once;
+    /// all others as the environment has them, or as they are by default.
     pub fn for_demo(url: &DatabaseUrl, listen: SocketAddr) -> Result<Self, clap::Error> {
         #[derive(Parser)]
         struct Flags {
@@ -107,7 +121,8 @@ impl ServeSettings {
         }
         let listen = listen.to_string();
         let flags = ["--database-url", url.reveal(), "--listen", &listen, "--admin-listen", "127.0.0.1:0"];
-        Flags::try_parse_from(["petstore"].iter().chain(&flags)).map(|flags| flags.serve)
+        let no_balancer = ["--drain-delay", "0s"];
+        Flags::try_parse_from(["petstore"].iter().chain(&flags).chain(&no_balancer)).map(|flags| flags.serve)
     }
 }
 
@@ -162,7 +177,13 @@ pub struct TimeoutSettings {
         value_parser = positive_duration)]
     pub body_timeout: Duration,
 
-    /// How long requests under way may take to finish after SIGTERM or SIGINT.
+    /// How long the service goes on after SIGTERM or SIGINT, while /readyz says that it is about to stop. Make it longer
+    /// than balancers take to hear of that; 0s without one.
+    #[arg(long, env = "PETSTORE_DRAIN_DELAY", default_value = "5s", value_name = "TIME",
+        value_parser = duration)]
+    pub drain_delay: Duration,
+
+    /// How long requests under way may then take to finish. A second signal ends them, and the service, at once.
     #[arg(long, env = "PETSTORE_DRAIN_TIMEOUT", default_value = "10s", value_name = "TIME",
         value_parser = positive_duration)]
     pub drain_timeout: Duration,
@@ -327,12 +348,21 @@ fn network(text: &str) -> Result<IpNet, &'static str> {
         .map_err(|_| "must be an address such as 10.0.0.1, or a network such as 10.0.0.0/24")
 }
 
-fn positive_duration(text: &str) -> Result<Duration, &'static str> {
+fn duration(text: &str) -> Result<Duration, &'static str> {
     text.parse::<SignedDuration>()
         .ok()
         .and_then(|duration| Duration::try_from(duration).ok())
-        .filter(|duration| !duration.is_zero())
         .ok_or("must be a time such as 500ms, 10s or 2m")
+}
+
+fn positive_duration(text: &str) -> Result<Duration, &'static str> {
+    duration(text).and_then(|duration| {
+        if duration.is_zero() {
+            Err("must be a time such as 500ms, 10s or 2m, and not 0")
+        } else {
+            Ok(duration)
+        }
+    })
 }
 
 #[cfg(test)]
@@ -383,6 +413,14 @@ mod tests {
         assert_eq!(positive_duration("500ms"), Ok(Duration::from_millis(500)));
         for bad in ["0s", "-1s", "10", "soon"] {
             assert!(positive_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_delay_may_be_none() {
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        for bad in ["-1s", "10", "soon"] {
+            assert!(duration(bad).is_err(), "{bad}");
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The rooms, each of which may use only those to its right:
 //!
-//! `main → cli → app → http → storage → domain`, with [`files`] between `cli` and `http`, and [`config`] and
-//! [`telemetry`] as leaves.
+//! `main → cli → app → http → storage → domain`, with [`files`] between `cli` and `http`, and [`config`],
+//! [`supervisor`] and [`telemetry`] as leaves.
 //!
 //! The library exists for the program `petstore` and for its tests; it promises nothing to other crates.
 //! `ARCHITECTURE.md` has the map and the way of a request.
@@ -15,4 +15,5 @@ pub mod domain;
 pub mod files;
 pub mod http;
 pub mod storage;
+pub mod supervisor;
 pub mod telemetry;

@@ -12,6 +12,7 @@ mod http;
 mod once;
 mod protect;
 mod report;
+mod rolling;
 mod sell;
 mod stale;
 mod tools;
@@ -44,6 +45,8 @@ enum Command {
     Once(once::Once),
     /// Kills service and database under clients that send again.
     Crash(crash::Crash),
+    /// Restarts nodes in turn behind a balancer; no request may fail.
+    Rolling(rolling::Rolling),
     /// Sells animals on nodes that are killed, and looks at the whole history.
     Sell(sell::Sell),
     /// Looks for stale answers on two nodes.
@@ -62,6 +65,7 @@ async fn main() -> Outcome {
         Command::Protect(protect) => protect.run().await,
         Command::Once(once) => once.run(),
         Command::Crash(crash) => crash.run().await,
+        Command::Rolling(rolling) => rolling.run().await,
         Command::Sell(sell) => sell.run().await,
         Command::Stale(stale) => stale.run().await,
         Command::Trade(trade) => trade.run().await,

@@ -73,8 +73,32 @@ impl Server {
         command
             .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
             .env("DATABASE_URL", url)
+            .env("PETSTORE_DRAIN_DELAY", "0s")
             .stderr(File::create("target/bench-petstore.log")?);
         Self::start(command, address)
+    }
+
+    /// The service as a balancer knows it: at these addresses, and with the time that it takes to stop by default.
+    pub(crate) fn petstore_node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
+        let mut command = Command::new(PETSTORE);
+        command
+            .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
+            .args(["--header-timeout", "75s"])
+            .env("DATABASE_URL", url)
+            .stderr(File::create(format!("target/bench-petstore-{}.log", address.port()))?);
+        Self::start(command, address)
+    }
+
+    /// Ends it with SIGTERM and returns how long that took; a bad end is an error.
+    pub(crate) async fn terminate(&mut self) -> Outcome<Duration> {
+        let began = Instant::now();
+        Command::new("kill").arg(self.child.id().to_string()).status()?;
+        loop {
+            if let Some(end) = self.child.try_wait()? {
+                return if end.success() { Ok(began.elapsed()) } else { Err(end.to_string().into()) };
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// The peer on FastAPI.

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::LogSettings;
+use crate::supervisor::Listeners;
 use crate::telemetry;
 
 /// What a command ends with when it fails: printed with all its causes.
@@ -56,15 +57,16 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command that was asked for. An import that ends without a failure has more to tell than that it did.
-    pub async fn run(self) -> Result<ExitCode, Failure> {
+    /// Runs the command that was asked for; `serve` on the sockets that were passed, if any were. An import that ends
+    /// without a failure has more to tell than that it did.
+    pub async fn run(self, listeners: Listeners) -> Result<ExitCode, Failure> {
         let log = if let Command::Demo(_) = self.command { self.log.for_people() } else { self.log };
         let _log = telemetry::start_logging(&log)?;
         let outcome = match self.command {
             Command::Import(import) => return import.run().await,
             Command::Export(export) => export.run().await,
             Command::Demo(demo) => demo.run().await,
-            Command::Serve(serve) => serve.run().await,
+            Command::Serve(serve) => serve.run(listeners).await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,
             Command::Openapi(openapi) => openapi.run(),

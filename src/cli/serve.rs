@@ -4,16 +4,26 @@ use std::sync::Arc;
 
 use clap::Args;
 use jiff::Timestamp;
+use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::Failure;
 use crate::app::App;
 use crate::config::ServeSettings;
+use crate::supervisor::Listeners;
 
 /// Serves the interface until SIGTERM or SIGINT.
 ///
 /// Starts while the database is away: requests are answered with 503 until it is back. Refuses a database
 /// whose schema is too old, and says so.
+///
+/// A signal makes /readyz answer 503 at once, while requests are served as before for the time of --drain-delay. Then
+/// no more connections are taken, requests under way are finished within --drain-timeout, and the exit code is 0. A
+/// second signal ends the service at once, with exit code 1.
+///
+/// Under systemd it listens on the sockets that it is passed (the one named `admin` is the private listener), tells
+/// when it is ready and when it stops, and answers the watchdog.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,17 +35,25 @@ pub(super) struct Serve {
 }
 
 impl Serve {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self, listeners: Listeners) -> Result<(), Failure> {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let app = App::start(self.settings, Arc::new(Timestamp::now)).await?;
-        app.run(async move {
-            tokio::select! {
+        let mut signal = async || {
+            select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-        })
-        .await;
-        Ok(())
+        };
+        let app = App::start(self.settings, listeners, Arc::new(Timestamp::now)).await?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let two_signals = async {
+            signal().await;
+            drop(stop);
+            signal().await;
+        };
+        select! {
+            () = app.run(async { drop(stopped.await) }) => Ok(()),
+            () = two_signals => Err("a second signal ended the service before its time to finish was over".into()),
+        }
     }
 }

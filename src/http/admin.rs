@@ -14,8 +14,11 @@ pub(super) async fn livez() -> Response {
     ok()
 }
 
-/// Ready: the database answers and its schema is new enough.
+/// Ready: the database answers, its schema is new enough, and the service is not about to stop.
 pub(super) async fn readyz(State(app): State<AppState>) -> Result<Response, ApiError> {
+    if app.is_stopping() {
+        return Err(ApiError::Unavailable { cause: "the service is about to stop".into() });
+    }
     app.storage.check().await?;
     Ok(ok())
 }

@@ -32,6 +32,7 @@ mod spelling;
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -74,6 +75,7 @@ pub struct Parts {
     body_timeout: Duration,
     document: ServedDocument,
     docs_page: DocsPage,
+    stopping: AtomicBool,
 }
 
 impl AppState {
@@ -95,7 +97,18 @@ impl AppState {
             body_timeout: timeouts.body_timeout,
             document: ServedDocument::new(settings),
             docs_page: DocsPage::new(settings),
+            stopping: AtomicBool::new(false),
         }))
+    }
+
+    /// From now on `/readyz` answers 503, and every answer asks its client to connect anew, elsewhere if a balancer is
+    /// in between. Requests are still served.
+    pub fn prepare_to_stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// Runs beside the service, for ever: hears of changed keys, and writes down which were used.

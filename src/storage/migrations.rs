@@ -1,9 +1,15 @@
 //! Bringing the schema up to date, forward only, by the files in `migrations/`.
 //!
-//! **Invariant:** one node migrates at a time; the others wait for it and then find nothing to do.
+//! **Invariants:**
+//! - one node migrates at a time; the others wait for it and then find nothing to do;
+//! - a migration waits for a lock only so long that requests, which wait behind it, are still answered.
+
+use std::error::Error;
+use std::time::Duration;
 
 use refinery::Target;
 use thiserror::Error;
+use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -30,6 +36,12 @@ pub(super) const HISTORY: &str = "refinery_schema_history";
 /// A number of our own among PostgreSQL's advisory locks: "petstore" in ASCII.
 const LOCK: i64 = i64::from_be_bytes(*b"petstore");
 
+/// How long a migration waits for a lock at a time. Whoever asks for the same table meanwhile waits behind it, and
+/// requests do so for a second at most.
+const LOCK_WAIT: &str = "SET lock_timeout = '500ms'";
+/// How long those who waited have to themselves before it tries again.
+const LOCK_PAUSE: Duration = Duration::from_millis(1500);
+
 /// Why the schema could not be brought up to date.
 #[derive(Debug, Error)]
 pub enum MigrateError {
@@ -42,20 +54,54 @@ pub enum MigrateError {
     /// A migration failed. What came before it is in place.
     #[error("a migration failed")]
     Migration(#[from] refinery::Error),
+    /// A transaction of somebody else's holds what a migration must lock. What came before it is in place.
+    #[error(
+        "other transactions were in the way for {0:?}: end them (pg_stat_activity has the oldest) and migrate again"
+    )]
+    Locked(Duration, #[source] refinery::Error),
 }
 
 /// Applies what is missing, up to and including version `up_to`, and returns the names of what was applied.
 pub async fn migrate(url: &DatabaseUrl, up_to: i32) -> Result<Vec<String>, MigrateError> {
+    migrate_within(url, up_to, Duration::ZERO).await
+}
+
+/// The same, trying again for as long as `patience` if transactions of others are in the way.
+pub async fn migrate_within(
+    url: &DatabaseUrl,
+    up_to: i32,
+    patience: Duration,
+) -> Result<Vec<String>, MigrateError> {
     let mut client = Connector::new(url)?.open().await?;
     // Held until the connection closes.
     client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await?;
-    let report = embedded::migrations::runner()
+    // Not before: another node may migrate for longer than that.
+    client.batch_execute(LOCK_WAIT).await?;
+    let runner = embedded::migrations::runner()
         .set_target(Target::Version(up_to))
         // A newer program may have been here already.
-        .set_abort_missing(false)
-        .run_async(&mut client)
-        .await?;
-    Ok(report.applied_migrations().iter().map(ToString::to_string).collect())
+        .set_abort_missing(false);
+    let deadline = Instant::now() + patience;
+    let mut applied = Vec::new();
+    loop {
+        let outcome = runner.run_async(&mut client).await;
+        let report = outcome.as_ref().map_or_else(refinery::Error::report, Some);
+        applied.extend(report.iter().flat_map(|report| report.applied_migrations()).map(ToString::to_string));
+        match outcome {
+            Ok(_) => return Ok(applied),
+            Err(error) if !is_locked_out(&error) => return Err(error.into()),
+            Err(error) if Instant::now() >= deadline => return Err(MigrateError::Locked(patience, error)),
+            Err(_) => {
+                tracing::warn!("another transaction holds what a migration must lock: trying again");
+                sleep(LOCK_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn is_locked_out(error: &refinery::Error) -> bool {
+    let said = error.source().and_then(|cause| cause.downcast_ref::<tokio_postgres::Error>());
+    said.and_then(tokio_postgres::Error::code) == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
 /// The tables that are ours: those that the migrations make, as they are written there, and the history.

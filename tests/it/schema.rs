@@ -306,3 +306,52 @@ async fn works(url: &str) -> bool {
         Err(_) => false,
     }
 }
+
+/// A database at version 4, and a transaction that holds its pets, to which version 5 refers.
+async fn held_back() -> (TestDatabase, Client) {
+    let database = TestDatabase::empty().await;
+    migrate(&DatabaseUrl::from(database.url()), 4).await.unwrap();
+    let long = database.connect().await;
+    // The server ends it after a while, so that a migration that waits for ever fails its test and does not hang.
+    long.batch_execute("SET idle_in_transaction_session_timeout = '20s'").await.unwrap();
+    long.batch_execute("BEGIN; LOCK TABLE pets IN SHARE MODE").await.unwrap();
+    (database, long)
+}
+
+#[tokio::test]
+async fn migrate_lets_requests_pass_while_a_long_transaction_is_in_its_way_and_ends_when_that_does() {
+    let (database, holder) = held_back().await;
+    let url = database.url();
+    let mut command = petstore(&["migrate", "--database-url", &url]);
+    let migrating = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+    let mut migrating = migrating.unwrap();
+    let watch = database.connect().await;
+    let waiting =
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    while watch.query(waiting, &[]).await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Who asks for pets now stands behind the migration, and a request waits for a second at most.
+    let began = std::time::Instant::now();
+    watch.batch_execute("BEGIN; LOCK TABLE pets IN SHARE MODE; COMMIT").await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(migrating.try_wait().unwrap().is_none(), "it tries again");
+    holder.batch_execute("COMMIT").await.unwrap();
+    let output = migrating.wait_with_output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{log}");
+    assert!(log.contains("another transaction holds what a migration must lock: trying again"), "{log}");
+    assert!(output.stdout.starts_with(b"applied V5"), "{log}");
+}
+
+#[tokio::test]
+async fn migrate_gives_up_when_its_patience_is_over_and_changes_nothing() {
+    let (database, _long) = held_back().await;
+    let output = run(&["migrate", "--patience", "0s"], &[("DATABASE_URL", &database.url())]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("petstore: other transactions were in the way for 0ns: end them"), "{error}");
+    let version = "SELECT max(version) FROM refinery_schema_history";
+    let row = database.connect().await.query_one(version, &[]).await.unwrap();
+    assert_eq!(row.get::<_, i32>(0), 4);
+}

@@ -21,6 +21,7 @@ use crate::config::{DatabaseSettings, DatabaseUrl, DemoSettings, ServeSettings};
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::{Actor, KeyId, NewKey, Scope};
 use crate::storage::{Holdings, HoldingsError, SCHEMA_LATEST, Storage, holdings, migrate};
+use crate::supervisor::Listeners;
 use engine::Engine;
 
 /// How many animals there are to look at, and which.
@@ -130,7 +131,8 @@ impl Demo {
     /// Listens where it was told to, or else on the first port that is free.
     async fn listen(&self, url: &DatabaseUrl) -> Result<App, Failure> {
         let start = async |address| -> Result<Result<App, AppError>, Failure> {
-            Ok(App::start(ServeSettings::for_demo(url, address)?, Arc::new(Timestamp::now)).await)
+            let settings = ServeSettings::for_demo(url, address)?;
+            Ok(App::start(settings, Listeners::default(), Arc::new(Timestamp::now)).await)
         };
         if let Some(address) = self.settings.listen {
             return Ok(start(address).await??);

@@ -42,13 +42,25 @@ pub(crate) struct ServeProcess {
 impl ServeProcess {
     /// Starts it and waits until it listens.
     pub(crate) fn start(database_url: &str, flags: &[&str]) -> Self {
-        let (address, admin_address) = (free_address(), free_address());
+        let mut command = petstore(&["serve"]);
+        command.args(flags);
+        Self::start_as(command, database_url, free_address(), free_address())
+    }
+
+    /// Starts it by a command of the test's own, which may have another way to these addresses, and waits until it
+    /// listens.
+    pub(crate) fn start_as(
+        mut command: Command,
+        database_url: &str,
+        address: SocketAddr,
+        admin_address: SocketAddr,
+    ) -> Self {
         let log = std::env::temp_dir().join(format!("petstore-test-{}.log", address.port()));
-        let child = petstore(&["serve"])
-            .args(flags)
+        let child = command
             .env("DATABASE_URL", database_url)
             .env("PETSTORE_LISTEN", address.to_string())
             .env("PETSTORE_ADMIN_LISTEN", admin_address.to_string())
+            .env("PETSTORE_DRAIN_DELAY", "0s")
             // A file, not a pipe: nobody reads it while the program runs.
             .stderr(File::create(&log).unwrap())
             .spawn()
@@ -56,8 +68,8 @@ impl ServeProcess {
         let client = Client::new(address, Some(&key()));
         let process = Self { child, log, client, address, admin_address };
         let deadline = Instant::now() + Duration::from_secs(20);
-        while std::net::TcpStream::connect(admin_address).is_err() {
-            assert!(Instant::now() < deadline, "petstore serve does not listen");
+        while !process.log().contains("\"message\":\"listening\"") {
+            assert!(Instant::now() < deadline, "petstore serve does not listen: {}", process.log());
             std::thread::sleep(Duration::from_millis(10));
         }
         process
@@ -67,12 +79,28 @@ impl ServeProcess {
         self.child.id()
     }
 
-    /// Ends it with SIGTERM and returns whether it exited well, and its log.
-    pub(crate) fn terminate(mut self) -> (bool, String) {
-        let kill = Command::new("kill").arg(self.id().to_string()).status().unwrap();
+    /// Its log so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Sends it a signal, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args(["-s", name, &self.id().to_string()]).status().unwrap();
         assert!(kill.success());
-        let exited_well = self.child.wait().unwrap().success();
-        (exited_well, std::fs::read_to_string(&self.log).unwrap())
+    }
+
+    /// Waits for its end and returns its exit code and its log.
+    pub(crate) fn wait(mut self) -> (Option<i32>, String) {
+        let code = self.child.wait().unwrap().code();
+        (code, self.log())
+    }
+
+    /// Ends it with SIGTERM and returns whether it exited well, and its log.
+    pub(crate) fn terminate(self) -> (bool, String) {
+        self.signal("TERM");
+        let (code, log) = self.wait();
+        (code == Some(0), log)
     }
 }
 
@@ -84,6 +112,7 @@ impl Drop for ServeProcess {
     }
 }
 
-fn free_address() -> SocketAddr {
+/// An address that nobody listens on.
+pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use petstore::app::App;
 use petstore::config::ServeSettings;
 use petstore::http::Clock;
+use petstore::supervisor::Listeners;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -54,9 +55,16 @@ impl TestService {
 
     async fn start_on(database: Arc<TestDatabase>, flags: &[&str], clock: Clock) -> Self {
         let url = database.url();
-        let own = ["petstore", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--database-url", &url];
+        let own = [
+            "petstore",
+            "--listen=127.0.0.1:0",
+            "--admin-listen=127.0.0.1:0",
+            "--drain-delay=0s",
+            "--database-url",
+            &url,
+        ];
         let Arguments { settings } = Arguments::parse_from(own.iter().chain(flags));
-        let app = App::start(settings, clock).await.unwrap();
+        let app = App::start(settings, Listeners::default(), clock).await.unwrap();
         let (address, admin_address) = (app.public_address().unwrap(), app.admin_address().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(app.run(async move { drop(stopped.await) }));

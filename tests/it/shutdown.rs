@@ -1,0 +1,256 @@
+//! How the program stops, and what passes between it and systemd.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use tokio::time::sleep;
+
+use crate::support::postgres::key;
+use crate::support::program::{ServeProcess, free_address, petstore};
+use crate::support::{Client, TestDatabase};
+
+async fn wait_until_not_ready(service: &ServeProcess) {
+    let admin = Client::new(service.admin_address, None);
+    while admin.get("/readyz").await.status != 503 {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until a statement waits for a lock. Not to be asked in a transaction, which sees the same activity for ever.
+async fn wait_until_locked_out(database: &TestDatabase) {
+    let database = database.connect().await;
+    let waiting =
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    while database.query(waiting, &[]).await.unwrap().is_empty() {
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn after_sigterm_readyz_answers_503_at_once_while_requests_are_served_as_before() {
+    let database = TestDatabase::new().await;
+    for signal in ["TERM", "INT"] {
+        let service = ServeProcess::start(&database.url(), &["--drain-delay", "60s"]);
+        let admin = Client::new(service.admin_address, None);
+        assert_eq!(admin.get("/readyz").await.status, 200);
+        assert_eq!(service.client.get("/v1/pets").await.header("connection"), "");
+        service.signal(signal);
+        let signalled = Instant::now();
+        wait_until_not_ready(&service).await;
+        assert!(signalled.elapsed() < Duration::from_secs(5), "{:?}", signalled.elapsed());
+
+        assert_eq!(admin.get("/livez").await.status, 200);
+        service.client.add("Rex", None).await;
+        let fresh = Client::new(service.address, Some(&key()));
+        let answer = fresh.get("/v1/pets").await;
+        assert_eq!(answer.status, 200, "new connections are taken, too");
+        assert_eq!(answer.header("connection"), "close", "and are asked to go elsewhere");
+    }
+}
+
+#[tokio::test]
+async fn after_the_delay_no_connection_is_taken_and_requests_under_way_are_finished_before_exit_0() {
+    let database = TestDatabase::new().await;
+    let service = ServeProcess::start(&database.url(), &["--drain-delay", "500ms"]);
+    let locked = database.connect().await;
+    locked.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
+    service.signal("TERM");
+    let signalled = Instant::now();
+    wait_until_not_ready(&service).await;
+    let client = service.client.clone();
+    let adding = tokio::spawn(async move { client.add("Rex", None).await });
+    wait_until_locked_out(&database).await;
+    while tokio::net::TcpStream::connect(service.address).await.is_ok() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(signalled.elapsed() >= Duration::from_millis(500), "{:?}", signalled.elapsed());
+    locked.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(adding.await.unwrap(), 1, "it came in time");
+    let (code, log) = service.wait();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("\"message\":\"stopped\""), "{log}");
+}
+
+#[tokio::test]
+async fn a_request_that_takes_longer_than_the_time_to_finish_is_cut_off_and_the_exit_code_is_0() {
+    let database = TestDatabase::new().await;
+    let service = ServeProcess::start(&database.url(), &["--drain-timeout", "200ms"]);
+    let locked = database.connect().await;
+    locked.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
+    let client = service.client.clone();
+    let path = "/v1/pets/1";
+    let asking = tokio::spawn(async move { client.try_send(Method::GET, path, |request| request).await });
+    wait_until_locked_out(&database).await;
+    let (exited_well, log) = service.terminate();
+    assert!(exited_well, "{log}");
+    assert!(log.contains("requests were still under way"), "{log}");
+    assert!(asking.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once_with_exit_code_1() {
+    let database = TestDatabase::new().await;
+    for second in ["TERM", "INT"] {
+        let service = ServeProcess::start(&database.url(), &["--drain-delay", "60s"]);
+        service.signal("TERM");
+        wait_until_not_ready(&service).await;
+        let signalled = Instant::now();
+        service.signal(second);
+        let (code, log) = service.wait();
+        assert_eq!(code, Some(1), "{log}");
+        assert!(
+            log.ends_with("a second signal ended the service before its time to finish was over\n"),
+            "{log}"
+        );
+        assert!(signalled.elapsed() < Duration::from_secs(5), "{:?}", signalled.elapsed());
+    }
+}
+
+/// `petstore serve` as systemd starts it: open sockets from 3 on, and variables that say so.
+fn activated(sockets: &[&TcpListener], names: &str) -> Command {
+    let mut command = Command::new("/bin/sh");
+    let pass = ["exec 0</dev/null", "exec 3<&0 0</dev/null", "exec 3<&0 4<&1 0</dev/null 1>/dev/null"];
+    let script = format!("{}; LISTEN_PID=$$ exec \"$0\" serve", pass[sockets.len()]);
+    command.env_clear().args(["-c", &script, env!("CARGO_BIN_EXE_petstore")]);
+    command.env("LISTEN_FDS", sockets.len().to_string()).env("LISTEN_FDNAMES", names);
+    let mut ways = sockets.iter().map(|socket| OwnedFd::from(socket.try_clone().unwrap()));
+    command.stdin(ways.next().map_or(Stdio::null(), Stdio::from));
+    command.stdout(ways.next().map_or(Stdio::null(), Stdio::from));
+    command
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+#[tokio::test]
+async fn a_client_that_connects_while_nobody_runs_is_answered_by_the_next_to_be_passed_the_socket() {
+    let database = TestDatabase::new().await;
+    let (socket, address) = listener();
+    for round in 0..2 {
+        let mut early = TcpStream::connect(address).unwrap();
+        let request = format!(
+            "GET /v1/pets HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\r\n",
+            key().reveal()
+        );
+        early.write_all(request.as_bytes()).unwrap();
+        let command = activated(&[&socket], "petstore.socket");
+        let service = ServeProcess::start_as(command, &database.url(), address, free_address());
+        let mut answer = String::new();
+        early.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "round {round}: {answer}");
+        assert!(service.terminate().0);
+    }
+}
+
+#[tokio::test]
+async fn the_socket_named_admin_is_the_private_listener_wherever_it_stands() {
+    let database = TestDatabase::new().await;
+    let ((public, address), (admin, admin_address)) = (listener(), listener());
+    for (sockets, names) in [([&public, &admin], "public:admin"), ([&admin, &public], "admin:public")] {
+        // The settings name addresses that are taken: they are not used.
+        let command = activated(&sockets, names);
+        let service = ServeProcess::start_as(command, &database.url(), address, admin_address);
+        assert_eq!(Client::new(admin_address, None).get("/readyz").await.status, 200, "{names}");
+        assert_eq!(service.client.get("/v1/pets").await.status, 200, "{names}");
+        assert!(service.terminate().0);
+    }
+}
+
+#[test]
+fn a_socket_that_nobody_would_serve_is_refused() {
+    let ((first, _), (second, _)) = (listener(), listener());
+    let mut command = activated(&[&first, &second], "one:other");
+    let output = command.env("DATABASE_URL", "postgresql://127.0.0.1:1/none").stderr(Stdio::piped()).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error, "petstore: more sockets were passed than one, and one with the name `admin`\n");
+}
+
+/// Hears what the program tells systemd.
+struct Supervisor {
+    path: PathBuf,
+    socket: UnixDatagram,
+}
+
+impl Supervisor {
+    fn start(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("petstore-notify-{name}-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Self { path, socket }
+    }
+
+    fn hear(&self) -> String {
+        let mut bytes = [0; 256];
+        let length = self.socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap().trim_end().to_owned()
+    }
+
+    fn heard_nothing(&self) -> bool {
+        self.socket.set_nonblocking(true).unwrap();
+        self.socket.recv(&mut [0; 256]).is_err()
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[tokio::test]
+async fn systemd_hears_when_the_service_is_ready_and_when_it_stops() {
+    let database = TestDatabase::new().await;
+    let supervisor = Supervisor::start("ready");
+    let mut command = petstore(&["serve"]);
+    command.env("NOTIFY_SOCKET", &supervisor.path);
+    let service = ServeProcess::start_as(command, &database.url(), free_address(), free_address());
+    assert_eq!(supervisor.hear(), "READY=1");
+    assert_eq!(service.client.get("/v1/pets").await.status, 200);
+    service.signal("TERM");
+    assert_eq!(supervisor.hear(), "STOPPING=1");
+    assert_eq!(service.wait().0, Some(0));
+}
+
+#[tokio::test]
+async fn systemd_does_not_hear_of_a_service_that_refuses_an_old_schema() {
+    let database = TestDatabase::empty().await;
+    let supervisor = Supervisor::start("old");
+    let output = petstore(&["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+        .env("DATABASE_URL", database.url())
+        .env("NOTIFY_SOCKET", &supervisor.path)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(supervisor.heard_nothing());
+}
+
+#[tokio::test]
+async fn the_watchdog_hears_twice_in_its_time_that_the_service_lives_also_while_it_stops() {
+    let database = TestDatabase::new().await;
+    let supervisor = Supervisor::start("watchdog");
+    let mut command = petstore(&["serve", "--drain-delay", "60s"]);
+    command.env("NOTIFY_SOCKET", &supervisor.path).env("WATCHDOG_USEC", "200000");
+    let service = ServeProcess::start_as(command, &database.url(), free_address(), free_address());
+    assert_eq!(supervisor.hear(), "READY=1");
+    let began = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(supervisor.hear(), "WATCHDOG=1");
+    }
+    assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
+    service.signal("TERM");
+    while supervisor.hear() != "STOPPING=1" {}
+    assert_eq!(supervisor.hear(), "WATCHDOG=1");
+}
