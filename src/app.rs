@@ -55,7 +55,7 @@ impl App {
         listeners: Listeners,
         clock: Clock,
     ) -> Result<Self, AppError> {
-        telemetry::metrics();
+        telemetry::metrics::metrics();
         let storage = Storage::new(&settings.database.database_url, &settings.pool)?;
         match storage.check().await {
             Ok(()) => {}
@@ -91,7 +91,7 @@ impl App {
         supervisor::ready();
         let timeouts = &self.settings.timeouts;
         let limits = &self.settings.limits;
-        let front = public_routes(self.state.clone(), &self.settings.interface, limits);
+        let front = public_routes(self.state.clone(), &self.settings.interface);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
             // An error means that the sender is gone, which is as good a reason to stop.
@@ -117,6 +117,8 @@ impl App {
             () = self.state.look_after_keys() => {}
             () = turn_idempotency_pages(&self.storage) => {}
             () = supervisor::keep_watchdog_calm() => {}
+            () = self.storage.look_around() => {}
+            () = telemetry::metrics::metrics().look_after() => {}
         }
         self.state.write_down_key_uses().await;
         tracing::info!("stopped");

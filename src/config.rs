@@ -91,6 +91,19 @@ pub struct ServeSettings {
     /// How much clients may ask.
     #[command(flatten)]
     pub limits: LimitSettings,
+
+    /// What is told about requests.
+    #[command(flatten)]
+    pub traces: TraceSettings,
+}
+
+/// Where traces go.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Traces")]
+pub struct TraceSettings {
+    /// A collector of traces that takes OTLP over HTTP, such as `http://127.0.0.1:4318`. No traces are kept without it.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
 }
 
 /// What `petstore demo` may be told.

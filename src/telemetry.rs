@@ -1,16 +1,16 @@
-//! Logs and metrics: where they go, and in which form.
+//! Logs, metrics and traces: where they go, and in which form.
 
 mod gathered;
+pub mod metrics;
+pub mod traces;
 
 use std::cell::RefCell;
 use std::error::Error;
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, stderr};
 use std::panic;
-use std::sync::OnceLock;
 
 use jiff::Timestamp;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use thiserror::Error;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -159,19 +159,6 @@ pub fn with_causes(error: &dyn Error) -> String {
         source = cause.source();
     }
     line
-}
-
-/// The metrics of this process, to be rendered in Prometheus' text format. Recording starts at the first call.
-pub fn metrics() -> &'static PrometheusHandle {
-    static METRICS: OnceLock<PrometheusHandle> = OnceLock::new();
-    METRICS.get_or_init(|| {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        let handle = recorder.handle();
-        if metrics::set_global_recorder(recorder).is_err() {
-            tracing::error!("a bug: metrics are recorded by somebody else, so /metrics stays empty");
-        }
-        handle
-    })
 }
 
 #[cfg(test)]

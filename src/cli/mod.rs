@@ -1,6 +1,7 @@
 //! The command line: one command a file.
 
 mod demo;
+mod doctor;
 mod export;
 mod import;
 mod keys;
@@ -48,6 +49,7 @@ enum Command {
     Demo(demo::Demo),
     Serve(serve::Serve),
     Migrate(migrate::Migrate),
+    Doctor(doctor::Doctor),
     #[command(subcommand)]
     Keys(keys::Keys),
     Import(import::Import),
@@ -58,15 +60,16 @@ enum Command {
 
 impl Cli {
     /// Runs the command that was asked for; `serve` on the sockets that were passed, if any were. An import that ends
-    /// without a failure has more to tell than that it did.
+    /// without a failure has more to tell than that it did, and so has an examination.
     pub async fn run(self, listeners: Listeners) -> Result<ExitCode, Failure> {
         let log = if let Command::Demo(_) = self.command { self.log.for_people() } else { self.log };
         let _log = telemetry::start_logging(&log)?;
         let outcome = match self.command {
             Command::Import(import) => return import.run().await,
+            Command::Doctor(doctor) => return doctor.run().await,
             Command::Export(export) => export.run().await,
-            Command::Demo(demo) => demo.run().await,
-            Command::Serve(serve) => serve.run(listeners).await,
+            Command::Demo(demo) => Box::pin(demo.run()).await,
+            Command::Serve(serve) => Box::pin(serve.run(listeners)).await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,
             Command::Openapi(openapi) => openapi.run(),

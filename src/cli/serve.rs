@@ -12,6 +12,7 @@ use super::Failure;
 use crate::app::App;
 use crate::config::ServeSettings;
 use crate::supervisor::Listeners;
+use crate::telemetry::traces::start_tracing;
 
 /// Serves the interface until SIGTERM or SIGINT.
 ///
@@ -44,6 +45,7 @@ impl Serve {
                 _ = interrupt.recv() => {}
             }
         };
+        let _traces = start_tracing(&self.settings.traces)?;
         let app = App::start(self.settings, listeners, Arc::new(Timestamp::now)).await?;
         let (stop, stopped) = oneshot::channel::<()>();
         let two_signals = async {

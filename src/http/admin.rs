@@ -24,8 +24,10 @@ pub(super) async fn readyz(State(app): State<AppState>) -> Result<Response, ApiE
 }
 
 /// What is counted, for Prometheus.
-pub(super) async fn metrics() -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], telemetry::metrics().render()).into_response()
+pub(super) async fn metrics(State(app): State<AppState>) -> Response {
+    app.measure();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], telemetry::metrics::metrics().render())
+        .into_response()
 }
 
 fn ok() -> Response {

@@ -7,13 +7,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse, Response};
 use tower::{Layer, Service};
 
 use super::error::ApiError;
 use super::keys::Caller;
+use super::observe::Route;
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::Scope;
 
@@ -43,26 +44,34 @@ fn bearer(headers: &HeaderMap) -> Result<ApiKey, ApiError> {
 }
 
 /// Stands around the handler of a route: lets a request pass only if its key carries the scope that the route
-/// needs, if it needs one, and hands the route's pattern outward to the log.
+/// needs, if it needs one, and hands the route outward to the log and the metrics.
 ///
 /// A service of its own and not a function: this runs for every request, and `from_fn` copies the handler.
 #[derive(Clone)]
 pub(crate) struct Entrance {
-    pub(crate) needed: Option<Scope>,
+    needed: Option<Scope>,
+    route: Arc<Route>,
+}
+
+impl Entrance {
+    /// For one route.
+    pub(crate) fn new(needed: Option<Scope>) -> Self {
+        Self { needed, route: Arc::default() }
+    }
 }
 
 impl<S> Layer<S> for Entrance {
     type Service = Entered<S>;
 
     fn layer(&self, handler: S) -> Entered<S> {
-        Entered { needed: self.needed, handler }
+        Entered { entrance: self.clone(), handler }
     }
 }
 
 /// A handler behind its [`Entrance`].
 #[derive(Clone)]
 pub(crate) struct Entered<S> {
-    needed: Option<Scope>,
+    entrance: Entrance,
     handler: S,
 }
 
@@ -80,8 +89,9 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let route = request.extensions().get::<MatchedPath>().cloned();
-        let missing = self.needed.filter(|needed| {
+        let Entrance { needed, route } = self.entrance.clone();
+        route.taken_by(&request);
+        let missing = needed.filter(|needed| {
             let caller = request.extensions().get::<Arc<Caller>>();
             !caller.is_some_and(|caller| caller.key.scopes.contains(needed))
         });
@@ -94,9 +104,7 @@ where
                 Ok(answer) => answer.await?,
                 Err(error) => error.into_response(),
             };
-            if let Some(route) = route {
-                response.extensions_mut().insert(route);
-            }
+            response.extensions_mut().insert(route);
             Ok(response)
         })
     }

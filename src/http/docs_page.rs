@@ -100,6 +100,6 @@ pub(super) fn routes() -> Router<AppState> {
                         known: IfNoneMatch,
                         gzip: AcceptsGzip,
                         NoQuery: NoQuery| { app.docs_page.answer(file, &known, gzip) };
-        routes.route(path, get(handler).route_layer(Entrance { needed: None }))
+        routes.route(path, get(handler).route_layer(Entrance::new(None)))
     })
 }

@@ -15,14 +15,16 @@ use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::Semaphore;
+use metrics::{Counter, counter};
+use opentelemetry::context::FutureExt as _;
 
 use super::AppState;
 use super::auth::key_of;
 use super::cors::Origins;
 use super::error::ApiError;
 use super::limits::check_head;
-use super::observe::Visit;
+use super::observe::{Route, Visit};
+use crate::telemetry::metrics::{REQUESTS_RATE_LIMITED, REQUESTS_SHED};
 
 /// What answers every request of a listener. Cheap to clone.
 #[derive(Clone)]
@@ -32,45 +34,64 @@ struct Parts {
     routes: TowerToHyperService<Router>,
     /// What stands before the routes of the public listener.
     guard: Option<Guard>,
+    /// Where requests of the public listener are counted that come to no route.
+    elsewhere: Route,
 }
 
 struct Guard {
     app: AppState,
     origins: Origins,
-    /// A place for each request that may be under way.
-    places: Semaphore,
+    shed: Counter,
+    rate_limited: Counter,
 }
 
 impl Front {
     /// Lets everybody in.
     pub(super) fn open(routes: Router) -> Self {
-        Self(Arc::new(Parts { routes: TowerToHyperService::new(routes), guard: None }))
+        Self::new(routes, None)
     }
 
-    /// Looks at size, origin, key and rate first, and works on so many requests at once.
-    pub(super) fn guarded(routes: Router, app: AppState, origins: Origins, max_requests: u32) -> Self {
-        let guard = Some(Guard { app, origins, places: Semaphore::new(max_requests as usize) });
-        Self(Arc::new(Parts { routes: TowerToHyperService::new(routes), guard }))
+    /// Looks at size, origin, key and rate first.
+    pub(super) fn guarded(routes: Router, app: AppState, origins: Origins) -> Self {
+        let shed = counter!(REQUESTS_SHED, "reason" => "requests");
+        Self::new(routes, Some(Guard { app, origins, shed, rate_limited: counter!(REQUESTS_RATE_LIMITED) }))
+    }
+
+    fn new(routes: Router, guard: Option<Guard>) -> Self {
+        let routes = TowerToHyperService::new(routes);
+        Self(Arc::new(Parts { routes, guard, elsewhere: Route::default() }))
     }
 
     /// Answers a request, whatever happens on the way.
     pub(super) async fn answer(&self, request: hyper::Request<Incoming>) -> Response {
-        let visit = Visit::begin(&request);
+        let visit = Visit::begin(&request, self.0.guard.is_some());
         // A panic is logged where it happens; the client gets an answer like any other.
-        let response = AssertUnwindSafe(self.pass(request.map(Body::new))).catch_unwind().await;
+        let passing = AssertUnwindSafe(self.pass(request.map(Body::new))).catch_unwind();
+        let response = match &visit.trace {
+            None => passing.await,
+            Some(trace) => passing.with_context(trace.clone()).await,
+        };
         let response = response.unwrap_or_else(|_| {
             ApiError::Internal { cause: "a panic, logged separately".into() }.into_response()
         });
-        visit.end(response)
+        if self.0.guard.is_some() {
+            visit.end(response, &self.0.elsewhere)
+        } else {
+            visit.end_unseen(response)
+        }
     }
 
     async fn pass(&self, request: Request) -> Response {
-        let Some(Guard { app, origins, places }) = &self.0.guard else { return self.route(request).await };
-        let origin = origins.look_at(&request);
-        let mut response = match (origin.answer_to_question(), places.try_acquire()) {
+        let Some(guard) = &self.0.guard else { return self.route(request).await };
+        let app = &guard.app;
+        let origin = guard.origins.look_at(&request);
+        let mut response = match (origin.answer_to_question(), app.places.try_acquire()) {
             (Some(answer), _) => answer,
-            (None, Ok(_place)) => self.enter(app, request).await.unwrap_or_else(IntoResponse::into_response),
+            (None, Ok(_place)) => {
+                self.enter(guard, request).await.unwrap_or_else(IntoResponse::into_response)
+            }
             (None, Err(_)) => {
+                guard.shed.increment(1);
                 ApiError::Unavailable { cause: "too many requests are under way".into() }.into_response()
             }
         };
@@ -83,7 +104,8 @@ impl Front {
 
     /// The order of the checks is size, key, rate, path, method, and within the operation scope, media type, body,
     /// values.
-    async fn enter(&self, app: &AppState, mut request: Request) -> Result<Response, ApiError> {
+    async fn enter(&self, guard: &Guard, mut request: Request) -> Result<Response, ApiError> {
+        let app = &guard.app;
         check_head(&request)?;
         let Some(key) = key_of(&request)? else { return Ok(self.route(request).await) };
         let caller = app.keys.find(&key, (app.clock)()).await?;
@@ -92,7 +114,10 @@ impl Front {
         request.extensions_mut().insert(caller.clone());
         let mut response = match passed {
             None | Some(Ok(())) => self.route(request).await,
-            Some(Err(error)) => error.into_response(),
+            Some(Err(error)) => {
+                guard.rate_limited.increment(1);
+                error.into_response()
+            }
         };
         response.extensions_mut().insert(caller);
         if let Some(allowance) = allowance {

@@ -5,9 +5,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
+use metrics::{Counter, Gauge, counter, gauge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::LimitSettings;
+use crate::telemetry::metrics::{CONNECTIONS, CONNECTIONS_REFUSED};
 
 /// How many clients that find no place are told so at once. Others are cut off without a word.
 const MAX_REFUSALS: usize = 64;
@@ -20,6 +22,8 @@ pub struct Gate {
     /// Many clients come through these, so they are not one.
     trusted: Vec<IpNet>,
     taken: Mutex<HashMap<IpAddr, u32>>,
+    connections: Gauge,
+    refused: Counter,
 }
 
 /// A connection's place, given back when it is dropped.
@@ -39,6 +43,8 @@ impl Gate {
             places_per_address: settings.max_connections_per_address,
             trusted: settings.trusted_proxies.clone(),
             taken: Mutex::default(),
+            connections: gauge!(CONNECTIONS),
+            refused: counter!(CONNECTIONS_REFUSED),
         })
     }
 
@@ -59,11 +65,13 @@ impl Gate {
             }
             *taken += 1;
         }
+        self.connections.increment(1.0);
         Some(Place { gate: self.clone(), address, _permit: permit })
     }
 
     /// Leave to tell a client that there is no place for it.
     pub(crate) fn refuse(&self) -> Option<OwnedSemaphorePermit> {
+        self.refused.increment(1);
         self.refusals.clone().try_acquire_owned().ok()
     }
 
@@ -82,6 +90,7 @@ fn one_client(peer: IpAddr) -> IpAddr {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.gate.connections.decrement(1.0);
         let Some(address) = self.address else { return };
         let mut taken = self.gate.taken();
         if let Some(count) = taken.get_mut(&address) {

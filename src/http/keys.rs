@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
-use metrics::Counter;
+use metrics::{Counter, counter};
 use moka::future::Cache;
 use tokio::time::{Instant, sleep};
 
@@ -25,6 +25,7 @@ use crate::domain::key_record::{IssuedKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
 use crate::storage::{KeyNews, Storage, StorageError};
 use crate::telemetry;
+use crate::telemetry::metrics::{DEPRECATED_CALLS, KEY_LOOKUPS};
 
 /// How long a key is believed without another look and without hearing of changes.
 const MAX_AGE: Duration = Duration::from_secs(4);
@@ -56,7 +57,7 @@ impl Caller {
     pub(crate) fn get_pet_calls(&self) -> &Counter {
         self.get_pet_calls.get_or_init(|| {
             let key_id = self.key.id.0.to_string();
-            metrics::counter!("petstore_deprecated_calls_total", "operation" => "getPet", "key_id" => key_id)
+            counter!(DEPRECATED_CALLS, "operation" => "getPet", "key_id" => key_id)
         })
     }
 }
@@ -111,6 +112,9 @@ pub(crate) struct KeyRing {
     limiters: Limiters,
     /// When keys were used since it was last written down.
     uses: Mutex<HashMap<KeyId, SystemTime>>,
+    hits: Counter,
+    misses: Counter,
+    refusals: Counter,
 }
 
 enum Miss {
@@ -128,14 +132,26 @@ impl KeyRing {
             hearing: Arc::new(Hearing::new()),
             limiters: Limiters::new(default_limit),
             uses: Mutex::default(),
+            hits: counter!(KEY_LOOKUPS, "outcome" => "hit"),
+            misses: counter!(KEY_LOOKUPS, "outcome" => "miss"),
+            refusals: counter!(KEY_LOOKUPS, "outcome" => "refused"),
         }
+    }
+
+    /// How many keys are remembered.
+    #[expect(clippy::cast_precision_loss, reason = "there are at most so many")]
+    pub(crate) fn remembered(&self) -> f64 {
+        self.known.entry_count() as f64
     }
 
     /// Who calls with this key; an error if it is not in force.
     pub(crate) async fn find(&self, key: &ApiKey, now: Timestamp) -> Result<Arc<Caller>, ApiError> {
         let digest = key.digest();
         let caller = match self.known.get(&digest).await {
-            Some(caller) if self.believes(&caller) => caller,
+            Some(caller) if self.believes(&caller) => {
+                self.hits.increment(1);
+                caller
+            }
             stale => {
                 if stale.is_some() {
                     self.known.invalidate(&digest).await;
@@ -158,8 +174,10 @@ impl KeyRing {
 
     async fn look_up(&self, digest: KeyDigest, now: SystemTime) -> Result<Arc<Caller>, ApiError> {
         if self.unknown.contains_key(&digest) {
+            self.refusals.increment(1);
             return Err(ApiError::InvalidApiKey);
         }
+        self.misses.increment(1);
         let look = async {
             let hearing = self.hearing.current.load(Ordering::Acquire);
             let looked_up = Instant::now();

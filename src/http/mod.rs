@@ -36,9 +36,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use metrics::gauge;
+use tokio::sync::Semaphore;
 
 use crate::config::{InterfaceSettings, LimitSettings, TimeoutSettings};
 use crate::storage::Storage;
+use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
 
 pub use docs::document;
 pub use front::Front;
@@ -76,6 +79,9 @@ pub struct Parts {
     document: ServedDocument,
     docs_page: DocsPage,
     stopping: AtomicBool,
+    /// A place for each request that may be under way.
+    places: Semaphore,
+    max_requests: usize,
 }
 
 impl AppState {
@@ -98,6 +104,8 @@ impl AppState {
             document: ServedDocument::new(settings),
             docs_page: DocsPage::new(settings),
             stopping: AtomicBool::new(false),
+            places: Semaphore::new(limits.max_requests as usize),
+            max_requests: limits.max_requests as usize,
         }))
     }
 
@@ -109,6 +117,14 @@ impl AppState {
 
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Measures what is only looked at now and then.
+    fn measure(&self) {
+        let under_way = self.max_requests.saturating_sub(self.places.available_permits());
+        gauge!(ACTIVE_REQUESTS).set(count(under_way));
+        gauge!(KEYS_REMEMBERED).set(self.keys.remembered());
+        self.storage.measure();
     }
 
     /// Runs beside the service, for ever: hears of changed keys, and writes down which were used.

@@ -14,7 +14,7 @@ use super::cors::Origins;
 use super::error::ApiError;
 use super::front::Front;
 use super::{AppState, admin, docs, docs_page, orders, pets};
-use crate::config::{InterfaceSettings, LimitSettings};
+use crate::config::InterfaceSettings;
 use crate::domain::key_record::Scope;
 
 /// The operations, and the document that describes just them.
@@ -40,16 +40,16 @@ fn operation(
     (schemas, mut paths, handler): UtoipaMethodRouter<AppState>,
 ) -> UtoipaMethodRouter<AppState> {
     docs::describe(&mut paths, scope, errors);
-    (schemas, paths, handler).map(|handler| handler.route_layer(Entrance { needed: Some(scope) }))
+    (schemas, paths, handler).map(|handler| handler.route_layer(Entrance::new(Some(scope))))
 }
 
 /// Everything that the public listener serves.
-pub fn public_routes(app: AppState, settings: &InterfaceSettings, limits: &LimitSettings) -> Front {
+pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Front {
     let (operations, _) = operations();
     let routes =
         operations.route("/openapi.json", without_scope(get(docs::openapi_json))).merge(docs_page::routes());
     let origins = Origins::new(&settings.cors_origins);
-    Front::guarded(with_fallbacks(routes, app.clone()), app, origins, limits.max_requests)
+    Front::guarded(with_fallbacks(routes, app.clone()), app, origins)
 }
 
 /// Everything that the private listener serves.
@@ -62,7 +62,7 @@ pub fn admin_routes(app: AppState) -> Front {
 }
 
 fn without_scope(handler: MethodRouter<AppState>) -> MethodRouter<AppState> {
-    handler.route_layer(Entrance { needed: None })
+    handler.route_layer(Entrance::new(None))
 }
 
 /// Answers what no route does: `OPTIONS`, another method, another path.

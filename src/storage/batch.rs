@@ -18,10 +18,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use metrics::{Counter, Histogram, counter, histogram};
+use opentelemetry::Context;
+use opentelemetry::context::FutureExt as _;
 use thiserror::Error;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
+
+use crate::telemetry::metrics::{BATCH_SIZE, BATCH_WAIT, REQUESTS_SHED, count};
+use crate::telemetry::traces;
 
 /// What answers many calls at once.
 pub(super) trait Work: Send + Sync + 'static {
@@ -64,61 +70,102 @@ pub(super) enum CallError {
 struct Call<W: Work> {
     request: W::Request,
     arrived: Instant,
+    /// What it belongs to, if traces are kept.
+    trace: Option<Context>,
     answer: oneshot::Sender<Result<W::Answer, CallError>>,
 }
 
 /// Takes calls and hands them to its workers.
 pub(super) struct Batcher<W: Work> {
     queue: mpsc::Sender<Call<W>>,
+    full: Counter,
+}
+
+/// What is measured of the work.
+#[derive(Clone)]
+struct Figures {
+    size: Histogram,
+    wait: Histogram,
+    late: Counter,
+}
+
+impl Figures {
+    fn of(name: &'static str) -> Self {
+        Self {
+            size: histogram!(BATCH_SIZE, "queue" => name),
+            wait: histogram!(BATCH_WAIT, "queue" => name),
+            late: counter!(REQUESTS_SHED, "reason" => "late"),
+        }
+    }
 }
 
 impl<W: Work> Clone for Batcher<W> {
     fn clone(&self) -> Self {
-        Self { queue: self.queue.clone() }
+        Self { queue: self.queue.clone(), full: self.full.clone() }
     }
 }
 
 impl<W: Work> Batcher<W> {
     /// Starts the workers. They end when the last clone of this is dropped and nothing waits any more.
-    pub(super) fn start(work: W, limits: Limits) -> Self {
+    /// The metrics know them by the name.
+    pub(super) fn start(name: &'static str, work: W, limits: Limits) -> Self {
         let (queue, waiting) = mpsc::channel(limits.waiting);
         let (work, waiting) = (Arc::new(work), Arc::new(Mutex::new(waiting)));
+        let figures = Figures::of(name);
         for _ in 0..limits.workers {
-            tokio::spawn(keep_working(work.clone(), waiting.clone(), limits));
+            tokio::spawn(keep_working(work.clone(), waiting.clone(), limits, figures.clone()));
         }
-        Self { queue }
+        Self { queue, full: counter!(REQUESTS_SHED, "reason" => "queue") }
     }
 
     /// Waits for its turn and for the answer.
     pub(super) async fn call(&self, request: W::Request) -> Result<W::Answer, CallError> {
         let (answer, answered) = oneshot::channel();
-        let call = Call { request, arrived: Instant::now(), answer };
+        let call = Call { request, arrived: Instant::now(), trace: traces::current(), answer };
         self.queue.try_send(call).map_err(|error| match error {
-            TrySendError::Full(_) => CallError::Full,
+            TrySendError::Full(_) => {
+                self.full.increment(1);
+                CallError::Full
+            }
             TrySendError::Closed(_) => CallError::Lost,
         })?;
         answered.await.unwrap_or(Err(CallError::Lost))
     }
 }
 
-async fn keep_working<W: Work>(work: Arc<W>, waiting: Arc<Mutex<mpsc::Receiver<Call<W>>>>, limits: Limits) {
+async fn keep_working<W: Work>(
+    work: Arc<W>,
+    waiting: Arc<Mutex<mpsc::Receiver<Call<W>>>>,
+    limits: Limits,
+    figures: Figures,
+) {
     let mut calls = Vec::with_capacity(limits.batch);
     // One worker at a time waits for calls, and takes all that there are; the others work, or wait for it.
     while waiting.lock().await.recv_many(&mut calls, limits.batch).await > 0 {
         let (mut requests, mut answers) = (Vec::with_capacity(calls.len()), Vec::with_capacity(calls.len()));
+        let mut traces = Vec::new();
+        figures.wait.record(calls[0].arrived.elapsed());
         for call in calls.drain(..).filter(|call| !call.answer.is_closed()) {
             if call.arrived.elapsed() > limits.patience {
+                figures.late.increment(1);
                 let _ = call.answer.send(Err(CallError::Late));
             } else {
                 requests.push(call.request);
                 answers.push(call.answer);
+                traces.extend(call.trace);
             }
         }
         if requests.is_empty() {
             continue;
         }
+        figures.size.record(count(requests.len()));
+        let working = AssertUnwindSafe(work.run(requests)).catch_unwind();
+        let results = match traces::shared(traces) {
+            None => working.await,
+            Some(trace) => working.with_context(trace).await,
+        };
         // After a panic the callers are dropped unanswered, which tells them.
-        if let Ok(results) = AssertUnwindSafe(work.run(requests)).catch_unwind().await {
+        if let Ok(results) = results {
             for (caller, result) in answers.into_iter().zip(results) {
                 // A caller that is gone by now needs no answer.
                 let _ = caller.send(Ok(result));
@@ -191,7 +238,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_that_comes_alone_is_worked_on_at_once() {
         let work = Doubling::taking(Duration::from_millis(10));
-        let batcher = Batcher::start(work.clone(), LIMITS);
+        let batcher = Batcher::start("test", work.clone(), LIMITS);
         let started = Instant::now();
         assert_eq!(batcher.call(21).await, Ok(42));
         assert_eq!(started.elapsed(), Duration::from_millis(10));
@@ -201,7 +248,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn calls_that_wait_travel_together_in_their_order() {
         let work = Doubling::taking(Duration::from_millis(10));
-        let batcher = Batcher::start(work.clone(), Limits { workers: 1, ..LIMITS });
+        let batcher = Batcher::start("test", work.clone(), Limits { workers: 1, ..LIMITS });
         let first = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let others = call_all(&batcher, 1..=12);
@@ -213,7 +260,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_never_joins_work_that_has_begun() {
         let work = Doubling::taking(Duration::from_millis(10));
-        let batcher = Batcher::start(work.clone(), Limits { workers: 1, ..LIMITS });
+        let batcher = Batcher::start("test", work.clone(), Limits { workers: 1, ..LIMITS });
         let started = Instant::now();
         let first = call_all(&batcher, [1]);
         sleep(Duration::from_millis(9)).await;
@@ -226,7 +273,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn workers_work_side_by_side() {
         let work = Doubling::taking(Duration::from_millis(10));
-        let batcher = Batcher::start(work, LIMITS);
+        let batcher = Batcher::start("test", work, LIMITS);
         let started = Instant::now();
         let first = call_all(&batcher, [1]);
         sleep(Duration::from_millis(5)).await;
@@ -238,7 +285,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_refuses_at_once() {
         let work = Doubling::taking(Duration::from_millis(10));
-        let batcher = Batcher::start(work, Limits { waiting: 3, workers: 1, ..LIMITS });
+        let batcher = Batcher::start("test", work, Limits { waiting: 3, workers: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let waiting = call_all(&batcher, [1, 2, 3]);
@@ -254,7 +301,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_that_waited_too_long_is_refused_and_not_begun() {
         let work = Doubling::taking(Duration::from_millis(1_500));
-        let batcher = Batcher::start(work.clone(), Limits { workers: 1, ..LIMITS });
+        let batcher = Batcher::start("test", work.clone(), Limits { workers: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let too_early = call_all(&batcher, [1, 2]);
@@ -269,7 +316,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_whose_caller_is_gone_is_left_out() {
         let work = Doubling::taking(Duration::from_millis(10));
-        let batcher = Batcher::start(work.clone(), Limits { workers: 1, ..LIMITS });
+        let batcher = Batcher::start("test", work.clone(), Limits { workers: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let waiting = call_all(&batcher, [1, 2, 3]);
@@ -282,7 +329,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_costs_its_own_batch_and_no_other() {
-        let batcher = Batcher::start(Doubling::default(), Limits { workers: 1, ..LIMITS });
+        let batcher = Batcher::start("test", Doubling::default(), Limits { workers: 1, ..LIMITS });
         let unlucky = call_all(&batcher, [12, 13]);
         assert_eq!(answers(unlucky).await, [Err(CallError::Lost), Err(CallError::Lost)]);
         assert_eq!(batcher.call(1).await, Ok(2));
@@ -290,14 +337,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_the_work_forgets_is_lost_not_left_waiting() {
-        let batcher = Batcher::start(Doubling::default(), Limits { workers: 1, ..LIMITS });
+        let batcher = Batcher::start("test", Doubling::default(), Limits { workers: 1, ..LIMITS });
         let calls = call_all(&batcher, [1, 14, 2]);
         assert_eq!(answers(calls).await, [Ok(2), Err(CallError::Lost), Err(CallError::Lost)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_wait_at_the_end_are_still_answered() {
-        let batcher = Batcher::start(Doubling::taking(Duration::from_millis(10)), LIMITS);
+        let batcher = Batcher::start("test", Doubling::taking(Duration::from_millis(10)), LIMITS);
         let calls = call_all(&batcher, 100..140);
         tokio::task::yield_now().await;
         drop(batcher);
@@ -314,7 +361,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
                 let work = Doubling::taking(Duration::from_millis(2));
-                let batcher = Batcher::start(work.clone(), Limits { batch, workers, patience: Duration::MAX, ..LIMITS });
+                let batcher = Batcher::start("test", work.clone(), Limits { batch, workers, patience: Duration::MAX, ..LIMITS });
                 let mut calls = Vec::new();
                 for (number, pause) in numbers.iter().zip(pauses.iter().cycle()) {
                     calls.extend(call_all(&batcher, [*number]));

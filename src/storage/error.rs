@@ -45,6 +45,20 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// Words for the metrics.
+    pub(super) const KINDS: [&str; 4] = ["no_connection", "deadline", "connection_lost", "refused"];
+
+    /// One of them.
+    pub(super) fn kind(&self) -> &'static str {
+        let [no_connection, deadline, connection_lost, refused] = Self::KINDS;
+        match self {
+            Self::NoConnection(_) => no_connection,
+            Self::Deadline(_) => deadline,
+            Self::NotSent(error) | Self::Sent(error) if error.code().is_none() => connection_lost,
+            Self::NotSent(_) | Self::Sent(_) => refused,
+        }
+    }
+
     pub(super) fn of_read(self) -> StorageError {
         match self {
             Self::NoConnection(PoolError::PostCreateHook(HookError::Message(schema))) => {

@@ -12,6 +12,7 @@ mod batch;
 mod connect;
 mod creations;
 mod error;
+mod examination;
 mod exports;
 mod holdings;
 mod idempotency_keys;
@@ -19,23 +20,28 @@ mod imports;
 mod key_changes;
 mod migrations;
 mod orders;
+mod overview;
 mod pets;
 mod words;
 
 use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
-use tokio::time::timeout;
+use metrics::{Histogram, counter, histogram};
+use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::config::{DatabaseUrl, PoolSettings};
+use crate::telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
+use crate::telemetry::traces;
 
 use connect::Connector;
 pub use connect::DatabaseUrlError;
 pub use creations::Creation;
 use error::Failure;
 pub use error::StorageError;
+pub use examination::{Examination, ExaminationError, examine};
 pub use exports::Export;
 pub use holdings::{Holdings, HoldingsError, holdings};
 pub use imports::{Chunk, Chunks, Import};
@@ -88,6 +94,7 @@ struct Database {
     pool: Pool,
     connector: Connector,
     deadline: Duration,
+    durations: Histogram,
 }
 
 impl Database {
@@ -108,28 +115,57 @@ impl Database {
             }))
             .build()
             .map_err(|_| DatabaseUrlError::Pool)?;
-        Ok(Self { pool, connector, deadline: settings.database_timeout + GRACE })
+        // A counter that appears with its first error hides that error from whoever compares it with before.
+        for kind in Failure::KINDS {
+            counter!(DATABASE_ERRORS, "kind" => kind).increment(0);
+        }
+        let deadline = settings.database_timeout + GRACE;
+        Ok(Self { pool, connector, deadline, durations: histogram!(STATEMENT_DURATION) })
     }
 
     /// Runs a statement that changes nothing.
-    async fn read(&self, statement: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, StorageError> {
+    async fn read(
+        &self,
+        statement: &'static str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, StorageError> {
         self.query(statement, parameters).await.map_err(Failure::of_read)
     }
 
     /// Runs a statement that is a transaction of its own. It is never repeated: see [`StorageError::OutcomeUnknown`].
-    async fn write(&self, statement: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, StorageError> {
+    async fn write(
+        &self,
+        statement: &'static str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, StorageError> {
         self.query(statement, parameters).await.map_err(Failure::of_write)
     }
 
-    async fn query(&self, statement: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, Failure> {
+    async fn query(&self, statement: &'static str, parameters: Parameters<'_>) -> Result<Vec<Row>, Failure> {
+        let answer = self.query_unmeasured(statement, parameters).await;
+        if let Err(failure) = &answer {
+            counter!(DATABASE_ERRORS, "kind" => failure.kind()).increment(1);
+        }
+        answer
+    }
+
+    async fn query_unmeasured(
+        &self,
+        statement: &'static str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, Failure> {
         let client = self.pool.get().await.map_err(Failure::NoConnection)?;
+        let (begun, span) = (Instant::now(), traces::statement(statement));
         let answer = timeout(self.deadline, async {
             let prepared = client.prepare_cached(statement).await.map_err(Failure::NotSent)?;
             client.query(&prepared, parameters).await.map_err(Failure::Sent)
         });
-        answer.await.unwrap_or_else(|_| {
+        let answer = answer.await.unwrap_or_else(|_| {
             drop(Object::take(client));
             Err(Failure::Deadline(self.deadline))
-        })
+        });
+        self.durations.record(begun.elapsed());
+        span.end(answer.is_ok());
+        answer
     }
 }

@@ -182,7 +182,7 @@ impl Storage {
     /// Runs a statement until it has an outcome: it has none if somebody else was faster.
     async fn until_not_too_late<T>(
         &self,
-        statement: &str,
+        statement: &'static str,
         parameters: Parameters<'_>,
         outcome: impl Fn(&[Row]) -> Result<Option<T>, StorageError>,
     ) -> Result<T, StorageError> {

@@ -100,9 +100,9 @@ pub(super) struct PetBatches {
 impl PetBatches {
     pub(super) fn start(database: &Database) -> Self {
         Self {
-            list: Batcher::start(List(database.clone()), LIMITS),
-            find: Batcher::start(Find(database.clone()), LIMITS),
-            insert: Batcher::start(Insert(database.clone()), LIMITS),
+            list: Batcher::start("list_pets", List(database.clone()), LIMITS),
+            find: Batcher::start("find_pet", Find(database.clone()), LIMITS),
+            insert: Batcher::start("insert_pet", Insert(database.clone()), LIMITS),
         }
     }
 }

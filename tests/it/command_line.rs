@@ -14,6 +14,7 @@ fn help_teaches_every_command() {
     for command in [
         &["--help"][..],
         &["serve", "--help"],
+        &["doctor", "--help"],
         &["migrate", "--help"],
         &["keys", "--help"],
         &["keys", "create", "--help"],

@@ -1,0 +1,289 @@
+//! `petstore doctor`
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, CommandFactory};
+use serde::Serialize;
+
+use super::{Cli, Failure, print};
+use crate::config::ServeSettings;
+use crate::storage::{Examination, SCHEMA_LATEST, SCHEMA_NEEDED, examine};
+use crate::telemetry;
+
+/// The oldest PostgreSQL that the service is tried with.
+const OLDEST: i32 = 15;
+/// A difference between clocks above which times in logs and answers mislead.
+const CLOCK_TOLERANCE: f64 = 1.0;
+
+/// Examines the settings and the database, and says what is wrong.
+///
+/// Takes the settings of `petstore serve`, from the same flags and environment variables, and says where each comes
+/// from. Passwords are not shown. Changes nothing, and needs no service that runs.
+///
+/// The exit code is 0 if the service can work (warnings may be left), and 1 if it cannot.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  petstore doctor
+  petstore doctor --json | jq '.checks[] | select(.state != \"ok\")'")]
+pub(super) struct Doctor {
+    /// Writes one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    settings: ServeSettings,
+}
+
+/// All that is told.
+#[derive(Debug, Serialize)]
+struct Report {
+    ok: bool,
+    version: &'static str,
+    checks: Vec<Check>,
+    settings: Vec<Setting>,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    state: State,
+    says: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ok,
+    Warning,
+    Failure,
+}
+
+/// A setting and where its value comes from.
+#[derive(Debug, Serialize)]
+struct Setting {
+    flag: String,
+    value: Option<String>,
+    source: &'static str,
+}
+
+impl Doctor {
+    pub(super) async fn run(self) -> Result<ExitCode, Failure> {
+        let checks = match examine(&self.settings.database.database_url).await {
+            Ok(found) => checks(&found, self.settings.pool.database_connections),
+            Err(error) => vec![failure("database", telemetry::with_causes(&error))],
+        };
+        let ok = checks.iter().all(|check| check.state != State::Failure);
+        let report = Report { ok, version: env!("CARGO_PKG_VERSION"), checks, settings: settings() };
+        let text = if self.json { serde_json::to_string_pretty(&report)? + "\n" } else { as_text(&report) };
+        print(&text)?;
+        Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn check(name: &'static str, state: State, says: String) -> Check {
+    Check { name, state, says }
+}
+
+fn ok(name: &'static str, says: String) -> Check {
+    check(name, State::Ok, says)
+}
+
+fn warning(name: &'static str, says: String) -> Check {
+    check(name, State::Warning, says)
+}
+
+fn failure(name: &'static str, says: String) -> Check {
+    check(name, State::Failure, says)
+}
+
+fn checks(found: &Examination, pool: u16) -> Vec<Check> {
+    vec![
+        ok(
+            "database",
+            format!("connects within {:.1?}, and answers within {:.1?}", found.connecting, found.round_trip),
+        ),
+        version(&found.version),
+        schema(found.schema),
+        role(found),
+        replication(found),
+        clock(found.clock_ahead),
+        connections(found.connections, pool),
+    ]
+}
+
+fn version((words, number): &(String, i32)) -> Check {
+    if number / 10_000 < OLDEST {
+        failure("version", format!("PostgreSQL {words} is too old: {OLDEST} or later is needed"))
+    } else {
+        ok("version", format!("PostgreSQL {words}"))
+    }
+}
+
+fn schema(found: Option<i32>) -> Check {
+    let Some(found) = found else { return failure("schema", "cannot be seen by this role".to_owned()) };
+    if found < SCHEMA_NEEDED {
+        let needed = format!("but {SCHEMA_NEEDED} is needed: run `petstore migrate`");
+        failure("schema", format!("is at version {found}, {needed}"))
+    } else if found < SCHEMA_LATEST {
+        let latest = format!("which is enough to serve; `petstore migrate` brings {SCHEMA_LATEST}");
+        warning("schema", format!("is at version {found}, {latest}"))
+    } else if found > SCHEMA_LATEST {
+        ok("schema", format!("is at version {found}: a newer petstore was here, which is no harm"))
+    } else {
+        ok("schema", format!("is at version {found}, the newest"))
+    }
+}
+
+fn role(found: &Examination) -> Check {
+    if found.forbidden.is_empty() {
+        ok("role", format!("{} may read and write", found.role))
+    } else {
+        failure("role", format!("{} may not read and write {}", found.role, found.forbidden.join(", ")))
+    }
+}
+
+fn replication(found: &Examination) -> Check {
+    let standbys = match found.standbys {
+        0 => "no standby follows".to_owned(),
+        1 => "1 standby follows".to_owned(),
+        count => format!("{count} standbys follow"),
+    };
+    if found.is_standby {
+        let advice = "name the primary, or all servers, in the database URL";
+        failure("replication", format!("this server is a standby, which takes no writes: {advice}"))
+    } else if found.synchronous.is_empty() && found.standbys > 0 {
+        let loss = "but commits wait for none: a failover can lose the last ones";
+        warning("replication", format!("{standbys}, {loss}"))
+    } else if found.synchronous.is_empty() {
+        warning("replication", format!("{standbys}: what this server loses is lost, but for backups"))
+    } else if found.standbys == 0 {
+        failure("replication", format!("{standbys}, but commits wait for {}", found.synchronous))
+    } else {
+        ok("replication", format!("{standbys}, and commits wait for {}", found.synchronous))
+    }
+}
+
+fn clock(ahead: f64) -> Check {
+    let says = format!(
+        "the database's clock is {:.3} s {} this machine's",
+        ahead.abs(),
+        if ahead < 0.0 { "behind" } else { "ahead of" }
+    );
+    if ahead.abs() > CLOCK_TOLERANCE { warning("clock", says) } else { ok("clock", says) }
+}
+
+fn connections((most, now): (i32, i64), pool: u16) -> Check {
+    // One more hears of changed keys.
+    let wanted = i64::from(pool) + 1;
+    let says =
+        format!("the database has {now} of at most {most} connections, and this node may want {wanted}");
+    if i64::from(most) < wanted { failure("pool", says) } else { ok("pool", says) }
+}
+
+/// The settings of `serve` as this command got them.
+fn settings() -> Vec<Setting> {
+    let mut cli = Cli::command();
+    let matches = cli.get_matches_mut();
+    let Some((name, matches)) = matches.subcommand() else { return Vec::new() };
+    let command = cli.find_subcommand(name);
+    let arguments = command.into_iter().flat_map(clap::Command::get_arguments);
+    arguments
+        .filter(|argument| argument.get_env().is_some())
+        .map(|argument| setting(argument, matches))
+        .collect()
+}
+
+fn setting(argument: &Arg, matches: &ArgMatches) -> Setting {
+    let id = argument.get_id().as_str();
+    let values = matches.get_raw(id).map(|values| {
+        let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+        let value = values.join(",");
+        if argument.is_hide_env_values_set() { without_password(&value) } else { value }
+    });
+    let source = match matches.value_source(id) {
+        Some(ValueSource::CommandLine) => "flag",
+        Some(ValueSource::EnvVariable) => "environment",
+        Some(_) => "default",
+        None => "not set",
+    };
+    Setting { flag: format!("--{}", argument.get_long().unwrap_or(id)), value: values, source }
+}
+
+/// A URL without the password that may be in it: between the user's colon and the last `@` before the path, or in the
+/// query.
+fn without_password(url: &str) -> String {
+    let (address, query) = url.split_once('?').map_or((url, None), |(address, query)| (address, Some(query)));
+    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
+    let rest = match rest.rsplit_once('@') {
+        Some((user, hosts)) => {
+            let hidden = user.split_once(':').map_or(user.to_owned(), |(user, _)| format!("{user}:***"));
+            format!("{hidden}@{hosts}")
+        }
+        None => rest.to_owned(),
+    };
+    let shown = |pair: &str| match pair.split_once('=') {
+        Some((name, _)) if name.to_ascii_lowercase().contains("pass") => format!("{name}=***"),
+        _ => pair.to_owned(),
+    };
+    let query = query.map(|query| format!("?{}", query.split('&').map(shown).collect::<Vec<_>>().join("&")));
+    format!("{scheme}://{rest}{}", query.unwrap_or_default())
+}
+
+fn as_text(report: &Report) -> String {
+    let mut text = String::new();
+    for Check { name, state, says } in &report.checks {
+        let state = match state {
+            State::Ok => "ok",
+            State::Warning => "warning",
+            State::Failure => "FAILURE",
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{state:<8} {name:<12} {says}");
+    }
+    let _ = writeln!(text, "\nSettings of petstore {}:", report.version);
+    for Setting { flag, value, source } in &report.settings {
+        let value = value.as_deref().unwrap_or("-");
+        let _ = writeln!(text, "  {flag:<30} {value}  ({source})");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (url, shown) in [
+            ("postgresql://shop:secret@db/petstore", "postgresql://shop:***@db/petstore"),
+            (
+                "postgresql://shop:se@cr:et@a,b:5433/p?sslmode=require",
+                "postgresql://shop:***@a,b:5433/p?sslmode=require",
+            ),
+            (
+                "postgresql://db/petstore?user=shop&password=secret",
+                "postgresql://db/petstore?user=shop&password=***",
+            ),
+            ("postgresql://shop@db/petstore", "postgresql://shop@db/petstore"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
+
+    #[test]
+    fn what_the_service_cannot_work_with_is_a_failure() {
+        let state = |check: Check| check.state;
+        assert_eq!(state(version(&("14.9".into(), 140_009))), State::Failure);
+        assert_eq!(state(version(&("15.0".into(), 150_000))), State::Ok);
+        assert_eq!(state(schema(Some(SCHEMA_NEEDED - 1))), State::Failure);
+        assert_eq!(state(schema(Some(SCHEMA_LATEST))), State::Ok);
+        assert_eq!(state(schema(Some(SCHEMA_LATEST + 1))), State::Ok);
+        assert_eq!(state(clock(-1.5)), State::Warning);
+        assert_eq!(state(clock(0.2)), State::Ok);
+        assert_eq!(state(connections((97, 3), 16)), State::Ok);
+        assert_eq!(state(connections((10, 3), 16)), State::Failure);
+    }
+}

@@ -1,0 +1,81 @@
+//! `petstore doctor`, on databases well and unwell.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::support::postgres::TestDatabase;
+use crate::support::program::petstore;
+
+fn doctor(url: &str, flags: &[&str]) -> Output {
+    petstore(&["doctor"]).args(flags).env("DATABASE_URL", url).output().unwrap()
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
+    report["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap()
+}
+
+#[tokio::test]
+async fn a_database_that_is_well_has_no_failures() {
+    let database = TestDatabase::new().await;
+    let output = doctor(&database.url(), &["--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let report = report(&output);
+    assert_eq!(report["ok"], true);
+    for name in ["database", "version", "schema", "role", "clock", "pool"] {
+        assert_eq!(check(&report, name)["state"], "ok", "{report}");
+    }
+    assert_eq!(check(&report, "replication")["state"], "warning", "there is no standby");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_named_with_what_to_do_and_an_exit_code() {
+    let database = TestDatabase::empty().await;
+    let output = doctor(&database.url(), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("FAILURE  schema") && text.contains("run `petstore migrate`"), "{text}");
+
+    let output = doctor("postgresql://127.0.0.1:1/petstore", &["--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(check(&report(&output), "database")["state"], "failure");
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_write_is_named() {
+    let database = TestDatabase::new().await;
+    let role = format!("{}_reader", database.name());
+    let admin = database.connect().await;
+    admin.batch_execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN")).await.unwrap();
+    let separator = if database.url().contains('?') { '&' } else { '?' };
+    let url = format!("{}{separator}user={role}", database.url());
+    let report = report(&doctor(&url, &["--json"]));
+    admin.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
+    assert_eq!(check(&report, "role")["state"], "failure", "{report}");
+    assert!(check(&report, "role")["says"].as_str().unwrap().contains("pets"), "{report}");
+}
+
+#[tokio::test]
+async fn settings_are_told_with_their_sources_and_without_passwords() {
+    let output =
+        doctor("postgresql://shop:very-secret@127.0.0.1:1/petstore", &["--json", "--max-requests", "7"]);
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("very-secret"));
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("very-secret"));
+    let report = report(&output);
+    let of = |flag: &str| {
+        let settings = report["settings"].as_array().unwrap();
+        let setting = settings.iter().find(|setting| setting["flag"] == flag).unwrap();
+        (setting["value"].clone(), setting["source"].clone())
+    };
+    assert_eq!(of("--max-requests"), ("7".into(), "flag".into()));
+    assert_eq!(
+        of("--database-url"),
+        ("postgresql://shop:***@127.0.0.1:1/petstore".into(), "environment".into())
+    );
+    assert_eq!(of("--body-timeout"), ("10s".into(), "default".into()));
+    assert_eq!(of("--public-base-url"), (Value::Null, "not set".into()));
+}
