@@ -135,7 +135,7 @@ rolling: release ## restart two nodes in turn behind HAProxy under load; no requ
 	$(MEASURED) rolling
 
 rolling-short: release
-	$(MEASURED) rolling --restarts 1
+	$(MEASURED) rolling --restarts 2
 
 settings: ## write the table of settings in docs/operations.md anew
 	INSTA_UPDATE=always cargo nextest run --locked -E 'test(the_table_of_settings_is_made_from_the_command_line)'

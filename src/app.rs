@@ -55,7 +55,9 @@ impl App {
         listeners: Listeners,
         clock: Clock,
     ) -> Result<Self, AppError> {
-        telemetry::metrics::metrics();
+        if !settings.without_metrics {
+            telemetry::metrics::metrics();
+        }
         let storage = Storage::new(&settings.database.database_url, &settings.pool)?;
         match storage.check().await {
             Ok(()) => {}
@@ -118,7 +120,7 @@ impl App {
             () = turn_idempotency_pages(&self.storage) => {}
             () = supervisor::keep_watchdog_calm() => {}
             () = self.storage.look_around() => {}
-            () = telemetry::metrics::metrics().look_after() => {}
+            () = telemetry::metrics::look_after() => {}
         }
         self.state.write_down_key_uses().await;
         tracing::info!("stopped");

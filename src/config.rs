@@ -98,6 +98,10 @@ pub struct ServeSettings {
     /// What is told about requests.
     #[command(flatten)]
     pub traces: TraceSettings,
+
+    /// Counts and measures nothing. Only to find out what that costs.
+    #[arg(long, hide = true)]
+    pub without_metrics: bool,
 }
 
 /// Where traces go.

@@ -7,8 +7,10 @@
 
 mod compare;
 mod crash;
+mod faults;
 mod growth;
 mod http;
+mod observe;
 mod once;
 mod protect;
 mod report;
@@ -41,10 +43,14 @@ enum Command {
     Growth(growth::Growth),
     /// What keys and limits promise.
     Protect(protect::Protect),
+    /// What the log and the metrics cost.
+    Observe(observe::Observe),
     /// What an `Idempotency-Key` costs.
     Once(once::Once),
     /// Kills service and database under clients that send again.
     Crash(crash::Crash),
+    /// Breaks a cluster under load, in every way.
+    Faults(faults::Faults),
     /// Restarts nodes in turn behind a balancer; no request may fail.
     Rolling(rolling::Rolling),
     /// Sells animals on nodes that are killed, and looks at the whole history.
@@ -63,8 +69,10 @@ async fn main() -> Outcome {
         Command::Smoke => compare::smoke(),
         Command::Growth(growth) => growth.run(),
         Command::Protect(protect) => protect.run().await,
+        Command::Observe(observe) => observe.run(),
         Command::Once(once) => once.run(),
         Command::Crash(crash) => crash.run().await,
+        Command::Faults(faults) => faults.run().await,
         Command::Rolling(rolling) => rolling.run().await,
         Command::Sell(sell) => sell.run().await,
         Command::Stale(stale) => stale.run().await,

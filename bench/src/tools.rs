@@ -38,8 +38,16 @@ pub(crate) fn psql(url: &str, sql: &str) -> Outcome<String> {
     output("psql", &[url, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--command", sql])
 }
 
-/// Migrates a database, fills it with pets, 90 % of them available, and returns a key.
+/// Migrates a database, fills it with pets, 90 % of them available, and returns a key. Needs a role that may do anything.
 pub(crate) fn prepare(url: &str, pets: u64) -> Outcome<String> {
+    let key = fill(url, pets)?;
+    psql(url, "VACUUM ANALYZE")?;
+    psql(url, "CHECKPOINT")?;
+    Ok(key)
+}
+
+/// The same, with a role that may do no more than the service must.
+pub(crate) fn fill(url: &str, pets: u64) -> Outcome<String> {
     output(PETSTORE, &["migrate", "--database-url", url])?;
     psql(
         url,
@@ -49,8 +57,6 @@ pub(crate) fn prepare(url: &str, pets: u64) -> Outcome<String> {
              FROM generate_series(1, {pets}) n"
         ),
     )?;
-    psql(url, "VACUUM ANALYZE")?;
-    psql(url, "CHECKPOINT")?;
     Ok(output(PETSTORE, &["keys", "create", "--name", "bench", "--database-url", url])?.trim().to_owned())
 }
 
@@ -75,6 +81,17 @@ impl Server {
             .env("DATABASE_URL", url)
             .env("PETSTORE_DRAIN_DELAY", "0s")
             .stderr(File::create("target/bench-petstore.log")?);
+        Self::start(command, address)
+    }
+
+    /// The service without a log and metrics.
+    pub(crate) fn petstore_unobserved(url: &str) -> Outcome<Self> {
+        let (address, admin) = (free_address()?, free_address()?);
+        let mut command = Command::new(PETSTORE);
+        command
+            .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
+            .args(["--drain-delay", "0s", "--log", "off", "--without-metrics"])
+            .env("DATABASE_URL", url);
         Self::start(command, address)
     }
 
@@ -142,6 +159,14 @@ impl Server {
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Its memory and descriptors now.
+    pub(crate) fn figures(&self) -> Outcome<String> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count();
+        Ok(format!("{} of memory and {descriptors} descriptors", memory.trim()))
     }
 
     /// The most memory that the process ever had, in megabytes.

@@ -19,7 +19,7 @@ use super::connect::{ConnectError, Connector};
 use super::{CONNECT_TIMEOUT, DatabaseUrlError, POOL_WAIT, SCHEMA_NEEDED, migrations};
 use crate::config::PoolSettings;
 
-/// How long after a failed attempt the next one is made.
+/// How long after the beginning of a failed attempt the next one is made.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) type Connections = Pool<Opener>;
@@ -102,7 +102,7 @@ impl Breaker {
         let now = Instant::now();
         match *next {
             Some(moment) if now < moment => false,
-            // The attempt that is made now may take its time: others wait for the one after it.
+            // Counted from its beginning: an attempt that takes its time is not waited for.
             Some(_) => {
                 *next = Some(now + PAUSE);
                 true
@@ -112,8 +112,12 @@ impl Breaker {
     }
 
     fn learn(&self, succeeded: bool) {
-        let next = if succeeded { None } else { Some(Instant::now() + PAUSE) };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if succeeded {
+            *next = None;
+        } else if next.is_none() {
+            *next = Some(Instant::now() + PAUSE);
+        }
     }
 }
 
@@ -132,11 +136,11 @@ mod tests {
         advance(PAUSE).await;
         assert!(breaker.lets_pass(), "one attempt");
         assert!(!breaker.lets_pass(), "the others fail at once while it is made");
-        breaker.learn(false);
         advance(PAUSE / 2).await;
+        breaker.learn(false);
         assert!(!breaker.lets_pass());
         advance(PAUSE / 2).await;
-        assert!(breaker.lets_pass());
+        assert!(breaker.lets_pass(), "a second after the attempt began, not after it ended");
         breaker.learn(true);
         assert!(breaker.lets_pass() && breaker.lets_pass());
     }

@@ -66,9 +66,10 @@ pub struct Metrics {
     process: Collector,
 }
 
+static METRICS: OnceLock<Metrics> = OnceLock::new();
+
 /// Starts recording, or finds what was started.
 pub fn metrics() -> &'static Metrics {
-    static METRICS: OnceLock<Metrics> = OnceLock::new();
     METRICS.get_or_init(|| {
         let buckets = [
             (REQUEST_DURATION, &SECONDS[..]),
@@ -100,12 +101,14 @@ impl Metrics {
         self.process.collect();
         self.rendered.render()
     }
+}
 
-    /// Keeps what was measured small, for ever.
-    pub async fn look_after(&self) {
-        loop {
-            sleep(UPKEEP).await;
-            self.rendered.run_upkeep();
+/// Keeps what was measured small, for ever.
+pub async fn look_after() {
+    loop {
+        sleep(UPKEEP).await;
+        if let Some(metrics) = METRICS.get() {
+            metrics.rendered.run_upkeep();
         }
     }
 }

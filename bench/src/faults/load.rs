@@ -1,0 +1,342 @@
+//! Clients that do not wait for each other, and send every write until it is answered; what they saw, and whether it is
+//! true.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use crate::Outcome;
+use crate::http::Connection;
+use crate::tools::psql;
+
+/// No request may take longer: waiting for a turn, for a connection and for a statement all have deadlines of their own.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+/// How long a client waits before it sends again, as `Retry-After` says.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// One answer, or none.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempt {
+    /// When it ended, in seconds from the start.
+    pub(crate) at: f64,
+    pub(crate) seconds: f64,
+    pub(crate) is_write: bool,
+    /// 0 for a connection that broke.
+    pub(crate) status: u16,
+}
+
+/// All that the clients saw.
+#[derive(Default)]
+pub(crate) struct Record {
+    pub(crate) attempts: Vec<Attempt>,
+    /// The ids that were answered, by the name of the pet, which is the key of its request as well.
+    pets: BTreeMap<String, BTreeSet<i64>>,
+    /// The orders that were answered, by the key of the request, with the pet that was asked for.
+    orders: BTreeMap<String, (i64, BTreeSet<i64>)>,
+    /// What must not be.
+    problems: Vec<String>,
+}
+
+/// Clients at a steady rate, until they are told to stop.
+pub(crate) struct Load {
+    began: Instant,
+    record: Mutex<Record>,
+    nodes: Vec<SocketAddr>,
+    idle: Vec<Mutex<VecDeque<Connection>>>,
+    key: String,
+    run: String,
+    done: AtomicBool,
+    turn: AtomicU64,
+}
+
+impl Load {
+    /// Starts clients of these nodes. `run` sets the names of their pets apart from others.
+    pub(crate) fn start(
+        nodes: &[SocketAddr],
+        key: &str,
+        run: &str,
+        rate: u32,
+    ) -> (Arc<Self>, JoinHandle<()>) {
+        let load = Arc::new(Self {
+            began: Instant::now(),
+            record: Mutex::default(),
+            nodes: nodes.to_vec(),
+            idle: nodes.iter().map(|_| Mutex::default()).collect(),
+            key: key.to_owned(),
+            run: run.to_owned(),
+            done: AtomicBool::new(false),
+            turn: AtomicU64::new(0),
+        });
+        let clients = tokio::spawn(load.clone().send(rate));
+        (load, clients)
+    }
+
+    /// Seconds from the start.
+    pub(crate) fn now(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Sends nothing new; what is under way is sent until it is answered.
+    pub(crate) fn stop(&self) {
+        self.done.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn send(self: Arc<Self>, rate: u32) {
+        let mut jobs = JoinSet::new();
+        let mut ticks = interval(Duration::from_secs(1) / rate);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        for number in 0_u64.. {
+            ticks.tick().await;
+            if self.done.load(Ordering::Acquire) {
+                break;
+            }
+            while jobs.try_join_next().is_some() {}
+            let load = self.clone();
+            jobs.spawn(async move {
+                match number % 10 {
+                    0..3 => drop(load.attempt("GET", "/v1/pets?status=available&limit=20", "", None).await),
+                    3..6 => load.read_own(number).await,
+                    6..9 => drop(load.add(number).await),
+                    _ => load.trade(number).await,
+                }
+            });
+        }
+        jobs.join_all().await;
+    }
+
+    /// Reads a pet that was acknowledged: it must be there.
+    async fn read_own(&self, number: u64) {
+        let name = format!("{}-{}", self.run, number.saturating_sub(100) / 10 * 10 + 6);
+        let known = self.record().pets.get(&name).and_then(|ids| ids.first().copied());
+        let path = format!("/v1/pets?id={}", known.unwrap_or(1));
+        if let (Some((200, body)), Some(id)) = (self.attempt("GET", &path, "", None).await, known)
+            && !body.contains(&format!("\"id\":{id},"))
+        {
+            self.record().problems.push(format!("{name} was acknowledged as {id}, and was not found"));
+        }
+    }
+
+    /// Adds a pet, and returns its id.
+    async fn add(&self, number: u64) -> Option<i64> {
+        let name = format!("{}-{number}", self.run);
+        let pet = format!(r#"{{"name":"{name}","categoryId":1,"status":"available"}}"#);
+        let id = self.send_until_answered("/v1/pets", &pet, &name, 201).await?;
+        self.record().pets.entry(name).or_default().insert(id);
+        Some(id)
+    }
+
+    /// Adds a pet, orders it twice, and cancels or completes what it got. Only one of the two orders may succeed.
+    async fn trade(&self, number: u64) {
+        let Some(pet) = self.add(number).await else { return };
+        let order = format!(r#"{{"petId":{pet}}}"#);
+        let keys = [format!("{}-{number}-a", self.run), format!("{}-{number}-b", self.run)];
+        let [one, two] =
+            keys.each_ref().map(|key| self.send_until_answered("/v1/store/orders", &order, key, 201));
+        let placed = <[Option<i64>; 2]>::from(tokio::join!(one, two));
+        let mut record = self.record();
+        for (key, id) in keys.into_iter().zip(placed) {
+            if let Some(id) = id {
+                record.orders.entry(key).or_insert((pet, BTreeSet::new())).1.insert(id);
+            }
+        }
+        if placed.iter().flatten().count() != 1 {
+            record.problems.push(format!("pet {pet} was ordered by two at once: {placed:?} succeeded"));
+        }
+    }
+
+    /// Sends a request until it is answered with the status wanted, and returns the id; none if it was refused for good.
+    async fn send_until_answered(&self, path: &str, body: &str, name: &str, wanted: u16) -> Option<i64> {
+        loop {
+            match self.attempt("POST", path, body, Some(name)).await {
+                Some((status, answer)) if status == wanted => {
+                    let id = answer.split("\"id\":").nth(1)?.split([',', '}']).next()?.parse().ok();
+                    return id;
+                }
+                // Another request has the animal.
+                Some((409, answer)) if answer.contains("pet_not_available") => return None,
+                Some((503 | 409, _)) | None => sleep(RETRY_AFTER).await,
+                Some((status, answer)) => {
+                    self.record().problems.push(format!("{path}: {status} {answer}"));
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// One attempt at the next node: its status and body, if there is an answer.
+    async fn attempt(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        once: Option<&str>,
+    ) -> Option<(u16, String)> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let place = usize::try_from(turn).unwrap_or_default() % self.nodes.len();
+        let began = Instant::now();
+        let exchange = async {
+            let kept = self.idle(place).pop_front();
+            let mut connection = match kept {
+                Some(connection) => connection,
+                None => Connection::open(self.nodes[place], &self.key).await?,
+            };
+            let (status, body) = match once {
+                None => connection.send(method, path, body).await?,
+                Some(name) => {
+                    let (status, body, _) = connection.send_once(method, path, body, name).await?;
+                    (status, body)
+                }
+            };
+            self.idle(place).push_back(connection);
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>((status, body))
+        };
+        // A little more than the service promises, for the way there and back.
+        let answer = timeout(DEADLINE + Duration::from_secs(1), exchange).await;
+        let seconds = began.elapsed().as_secs_f64();
+        let mut record = self.record();
+        if answer.is_err() || seconds > DEADLINE.as_secs_f64() + 0.5 {
+            record.problems.push(format!("{method} {path} took {seconds:.1} s"));
+        }
+        let answer = answer.ok().and_then(Result::ok);
+        let status = answer.as_ref().map_or(0, |(status, _)| *status);
+        record.attempts.push(Attempt { at: self.now(), seconds, is_write: method == "POST", status });
+        if let Some((status, body)) = &answer
+            && !is_right(*status, body)
+        {
+            record.problems.push(format!("{method} {path}: {status} with the body {body}"));
+        }
+        answer
+    }
+
+    fn idle(&self, place: usize) -> MutexGuard<'_, VecDeque<Connection>> {
+        self.idle[place].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a body is what an answer with this status has.
+fn is_right(status: u16, body: &str) -> bool {
+    match status {
+        200 => body.starts_with('[') && body.ends_with(']'),
+        201 => body.starts_with("{\"id\":") && body.ends_with('}'),
+        409 | 503 => {
+            body.contains("\"code\":")
+                && body.contains("\"message\":")
+                && body.ends_with(&format!("\"status\":{status}}}"))
+        }
+        _ => false,
+    }
+}
+
+impl Record {
+    /// The longest time without an acknowledged write between two moments.
+    pub(crate) fn longest_gap(&self, from: f64, to: f64) -> f64 {
+        let acknowledged = |attempt: &&Attempt| attempt.is_write && attempt.status == 201;
+        let mut moments: Vec<f64> =
+            self.attempts.iter().filter(acknowledged).map(|attempt| attempt.at).collect();
+        moments.retain(|at| (from..=to).contains(at));
+        moments.push(to);
+        moments.sort_by(f64::total_cmp);
+        let mut last = from;
+        moments.into_iter().fold(0.0, |longest: f64, at| longest.max(at - std::mem::replace(&mut last, at)))
+    }
+
+    /// How many attempts between two moments ended with this status, and the time that 99 % of them took at most.
+    pub(crate) fn with_status(&self, status: u16, from: f64, to: f64) -> (usize, f64) {
+        let mut times: Vec<f64> = self
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.status == status && (from..=to).contains(&attempt.at))
+            .map(|attempt| attempt.seconds)
+            .collect();
+        times.sort_by(f64::total_cmp);
+        (times.len(), times.get(times.len().saturating_sub(1) * 99 / 100).copied().unwrap_or(0.0))
+    }
+
+    /// What must not be, so far.
+    pub(crate) fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// Holds what was acknowledged against what is there.
+    pub(crate) fn check(&self, url: &str, run: &str) -> Outcome<String> {
+        let rows = psql(
+            url,
+            &format!("SELECT name, count(*), min(id) FROM pets WHERE name LIKE '{run}-%' GROUP BY name"),
+        )?;
+        let mut there = BTreeMap::new();
+        for row in rows.lines() {
+            let fields: Vec<&str> = row.split('|').collect();
+            let [name, count, id] = fields[..] else { return Err(format!("not a row: {row}").into()) };
+            there.insert(name.to_owned(), (count.parse::<i64>()?, id.parse::<i64>()?));
+        }
+        let mut problems = self.problems.clone();
+        for (name, ids) in &self.pets {
+            match there.get(name) {
+                Some((1, id)) if *ids == BTreeSet::from([*id]) => {}
+                found => problems.push(format!("{name} was acknowledged as {ids:?}, and there is {found:?}")),
+            }
+        }
+        problems.extend(
+            there
+                .iter()
+                .filter(|(_, (count, _))| *count > 1)
+                .map(|(name, _)| format!("{name} is there twice")),
+        );
+        let orders: BTreeMap<i64, i64> = psql(url, "SELECT id, pet_id FROM orders")?
+            .lines()
+            .filter_map(|row| row.split_once('|'))
+            .filter_map(|(id, pet)| Some((id.parse().ok()?, pet.parse().ok()?)))
+            .collect();
+        for (key, (pet, ids)) in &self.orders {
+            if ids.len() != 1 || ids.iter().any(|id| orders.get(id) != Some(pet)) {
+                problems.push(format!("the order {key} of pet {pet} was acknowledged as {ids:?}"));
+            }
+        }
+        let twice = psql(
+            url,
+            "SELECT pet_id FROM orders WHERE status = 'placed' GROUP BY pet_id HAVING count(*) > 1",
+        )?;
+        problems.extend(twice.lines().map(|pet| format!("pet {pet} is in two open orders")));
+        if let Some(first) = problems.first() {
+            return Err(format!("{} problems; the first: {first}", problems.len()).into());
+        }
+        Ok(format!(
+            "{} attempts; {} pets and {} orders acknowledged: none lost, none twice, no animal in two open orders",
+            self.attempts.len(),
+            self.pets.len(),
+            self.orders.len()
+        ))
+    }
+
+    /// A line for each second: requests that succeeded, that failed at once, and that broke, and the slowest.
+    pub(crate) fn timeline(&self) -> String {
+        let mut seconds: BTreeMap<u64, [f64; 4]> = BTreeMap::new();
+        for attempt in &self.attempts {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "seconds since the start"
+            )]
+            let row = seconds.entry(attempt.at as u64).or_default();
+            row[match attempt.status {
+                200 | 201 => 0,
+                0 => 2,
+                _ => 1,
+            }] += 1.0;
+            row[3] = row[3].max(attempt.seconds);
+        }
+        let rows = seconds
+            .iter()
+            .map(|(at, [ok, failed, broken, slowest])| format!("{at},{ok},{failed},{broken},{slowest:.3}\n"));
+        rows.fold("second,succeeded,failed,broken,slowest\n".to_owned(), |text, row| text + &row)
+    }
+}

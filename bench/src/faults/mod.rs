@@ -1,0 +1,371 @@
+//! Faults of a cluster under load: nothing that was acknowledged may be lost or doubled, and the service comes back by
+//! itself.
+//!
+//! Runs in the hub of the cluster that `tests/cluster/cluster` brings up: `tests/cluster/cluster run petstore-bench
+//! faults`.
+
+mod load;
+mod proxy;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use crate::Outcome;
+use crate::report::Samples;
+use crate::tools::{Server, database_url, fill, free_address, output, psql, wrk};
+use load::Load;
+use proxy::{Proxy, Trouble};
+
+const CLUSTER: &str = "tests/cluster/cluster";
+/// How long all is well between two faults.
+const CALM: Duration = Duration::from_secs(3);
+
+/// How often each fault is caused.
+#[derive(Args)]
+pub(crate) struct Faults {
+    /// A whole primary node is killed.
+    #[arg(long, default_value_t = 2)]
+    kill: u32,
+    /// The primary's postmaster is killed.
+    #[arg(long, default_value_t = 2)]
+    postmaster: u32,
+    /// A planned switchover.
+    #[arg(long, default_value_t = 2)]
+    switchover: u32,
+    /// The primary is paused for 40 s.
+    #[arg(long, default_value_t = 1)]
+    pause: u32,
+    /// The primary is cut off.
+    #[arg(long, default_value_t = 1)]
+    cut: u32,
+    /// The majority of etcd is lost for 20 s.
+    #[arg(long, default_value_t = 1)]
+    etcd: u32,
+    /// A node of the service is killed.
+    #[arg(long, default_value_t = 5)]
+    service: u32,
+    /// The disk of the primary is full for 10 s; needs `up --disk-megabytes`.
+    #[arg(long, default_value_t = 0)]
+    disk: u32,
+    /// All connections of the pool are held for 5 s, nothing arrives for 5 s, all is slow and breaks for 10 s.
+    #[arg(long, default_value_t = 1)]
+    network: u32,
+    /// Random faults for so many minutes instead, from the seed.
+    #[arg(long, default_value_t = 0)]
+    soak_minutes: u64,
+    /// Decides the faults of a soak.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Requests a second.
+    #[arg(long, default_value_t = 100)]
+    rate: u32,
+    /// Measures instead what the cluster costs, against a single server.
+    #[arg(long)]
+    cost: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Kill,
+    Postmaster,
+    Switchover,
+    Pause,
+    Cut,
+    Etcd,
+    Service,
+    Disk,
+    PoolHeld,
+    BlackHole,
+    Slow,
+}
+
+impl Fault {
+    /// The longest time without an acknowledged write.
+    fn bar(self) -> f64 {
+        match self {
+            Self::Kill => 25.0,
+            Self::Postmaster | Self::Switchover => 5.0,
+            Self::Pause | Self::Cut => 30.0,
+            Self::Etcd | Self::Service => 1.0,
+            // What the fault lasts, and 2 s.
+            Self::Disk | Self::Slow => 12.0,
+            Self::PoolHeld | Self::BlackHole => 7.0,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Kill => "primary node killed",
+            Self::Postmaster => "postmaster killed",
+            Self::Switchover => "switchover",
+            Self::Pause => "primary paused for 40 s",
+            Self::Cut => "primary cut off for 40 s",
+            Self::Etcd => "etcd's majority lost for 20 s",
+            Self::Service => "node of the service killed",
+            Self::Disk => "primary's disk full for 10 s",
+            Self::PoolHeld => "table locked for 5 s",
+            Self::BlackHole => "nothing arrives for 5 s",
+            Self::Slow => "50 ms each way and 5 % resets for 10 s",
+        }
+    }
+}
+
+/// The service, what is before its database, and its clients.
+struct Stage {
+    url: String,
+    /// The same database through the proxy, if there is one.
+    service_url: String,
+    proxy: Option<Proxy>,
+    nodes: Vec<Server>,
+    places: Vec<(SocketAddr, SocketAddr)>,
+    key: String,
+    run: String,
+    failures: Vec<String>,
+}
+
+impl Faults {
+    pub(crate) async fn run(self) -> Outcome {
+        let url = database_url()?;
+        if self.cost {
+            return spawn_blocking(move || cost(&url)).await?;
+        }
+        let key = fill(&url, 1_000)?;
+        let mut failures = Vec::new();
+        let cluster: Vec<Fault> = [
+            (Fault::Service, self.service),
+            (Fault::Postmaster, self.postmaster),
+            (Fault::Switchover, self.switchover),
+            (Fault::Etcd, self.etcd),
+            (Fault::Disk, self.disk),
+            (Fault::Kill, self.kill),
+            (Fault::Cut, self.cut),
+            (Fault::Pause, self.pause),
+        ]
+        .into_iter()
+        .flat_map(|(fault, count)| (0..count).map(move |_| fault))
+        .collect();
+        let mut stage = Stage::set(&url, &key, false).await?;
+        if self.soak_minutes > 0 {
+            stage.soak(self.soak_minutes, self.seed, self.rate).await?;
+        } else {
+            stage.play(&cluster, self.rate).await?;
+        }
+        failures.append(&mut stage.failures);
+        drop(stage);
+        if self.network > 0 && self.soak_minutes == 0 {
+            let network: Vec<Fault> =
+                (0..self.network).flat_map(|_| [Fault::PoolHeld, Fault::BlackHole, Fault::Slow]).collect();
+            let mut stage = Stage::set(&url, &key, true).await?;
+            stage.play(&network, self.rate).await?;
+            failures.append(&mut stage.failures);
+        }
+        if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
+    }
+}
+
+impl Stage {
+    /// Starts two nodes; with a proxy before the primary, if it is to be troubled.
+    async fn set(url: &str, key: &str, troubled: bool) -> Outcome<Self> {
+        let mut stage = Self {
+            url: url.to_owned(),
+            service_url: url.to_owned(),
+            proxy: None,
+            nodes: Vec::new(),
+            places: Vec::new(),
+            key: key.to_owned(),
+            run: format!("f{}-{troubled}", std::process::id()),
+            failures: Vec::new(),
+        };
+        if troubled {
+            let leader = cluster(&["leader"]).await?;
+            let server = format!("10.86.0.1{}:5432", leader.trim().trim_start_matches('n'));
+            let proxy = Proxy::before(server.parse()?).await?;
+            stage.service_url = format!("postgresql://petstore:petstore@{}/petstore", proxy.address);
+            stage.proxy = Some(proxy);
+        }
+        for _ in 0..2 {
+            let (address, admin) = (free_address()?, free_address()?);
+            stage.nodes.push(Server::petstore_node(&stage.service_url, address, admin)?);
+            stage.places.push((address, admin));
+        }
+        Ok(stage)
+    }
+
+    /// Causes these faults one after another, and then looks at everything.
+    async fn play(&mut self, faults: &[Fault], rate: u32) -> Outcome {
+        if faults.is_empty() {
+            return Ok(());
+        }
+        let addresses: Vec<SocketAddr> = self.places.iter().map(|(address, _)| *address).collect();
+        let (load, clients) = Load::start(&addresses, &self.key, &self.run, rate);
+        sleep(CALM).await;
+        for fault in faults {
+            self.cause(*fault, &load).await?;
+        }
+        load.stop();
+        clients.await?;
+        fs::create_dir_all("target/faults")?;
+        fs::write("target/faults/timeline.csv", load.record().timeline())?;
+        println!("{}", load.record().check(&self.url, &self.run)?);
+        Ok(())
+    }
+
+    /// Causes random faults, and looks at memory and descriptors.
+    async fn soak(&mut self, minutes: u64, seed: u64, rate: u32) -> Outcome {
+        println!("seed {seed}");
+        let addresses: Vec<SocketAddr> = self.places.iter().map(|(address, _)| *address).collect();
+        let (load, clients) = Load::start(&addresses, &self.key, &self.run, rate);
+        let all = [
+            Fault::Service,
+            Fault::Postmaster,
+            Fault::Switchover,
+            Fault::Etcd,
+            Fault::Kill,
+            Fault::Cut,
+            Fault::Pause,
+        ];
+        let mut random = seed;
+        sleep(CALM).await;
+        while load.now() < Duration::from_mins(minutes).as_secs_f64() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let fault = all[usize::try_from(random >> 33)? % all.len()];
+            self.cause(fault, &load).await?;
+            for node in &self.nodes {
+                println!("         a node has {}", node.figures()?);
+            }
+        }
+        load.stop();
+        clients.await?;
+        println!("{}", load.record().check(&self.url, &self.run)?);
+        Ok(())
+    }
+
+    /// Causes one fault, ends it, waits until all is well, and says what the clients saw.
+    async fn cause(&mut self, fault: Fault, load: &Load) -> Outcome {
+        let from = load.now();
+        match fault {
+            Fault::Kill => {
+                let node = cluster(&["kill", "leader"]).await?;
+                until_written(load, from + 1.0).await?;
+                cluster(&["start", node.trim()]).await?;
+            }
+            Fault::Postmaster => drop(cluster(&["kill", "--postmaster", "leader"]).await?),
+            Fault::Switchover => drop(cluster(&["switchover"]).await?),
+            Fault::Pause => self.for_a_while(&["pause", "leader"], "resume", 40).await?,
+            Fault::Cut => self.for_a_while(&["cut", "leader"], "heal", 40).await?,
+            Fault::Etcd => self.for_a_while(&["etcd-stop"], "etcd-start", 20).await?,
+            Fault::Disk => self.for_a_while(&["fill", "leader"], "free", 10).await?,
+            Fault::Service => {
+                let (address, admin) = self.places[0];
+                self.nodes[0].kill();
+                sleep(Duration::from_millis(200)).await;
+                self.nodes[0] = Server::petstore_node(&self.service_url, address, admin)?;
+            }
+            Fault::PoolHeld => {
+                let url = self.url.clone();
+                let held = "BEGIN; LOCK TABLE pets IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(5); COMMIT";
+                spawn_blocking(move || psql(&url, held)).await??;
+            }
+            Fault::BlackHole => self.trouble(Trouble::BlackHole, 5).await,
+            Fault::Slow => self.trouble(Trouble::Slow, 10).await,
+        }
+        let ended = load.now();
+        let back = until_written(load, ended).await? - ended;
+        if self.proxy.is_none() {
+            cluster(&["wait", "--timeout", "90"]).await?;
+        }
+        sleep(CALM).await;
+        let to = load.now();
+        let record = load.record();
+        let gap = record.longest_gap(from, to);
+        let ((failed, p99), (broken, _)) =
+            (record.with_status(503, from, to), record.with_status(0, from, to));
+        let verdict = if gap <= fault.bar() { "" } else { "  TOO LONG" };
+        println!(
+            "{:<40} no write for {gap:>5.1} s, back {back:>4.1} s after its end; {failed:>5} answers of 503, 99 % of them \
+             within {:>5.0} ms; {broken:>4} broken connections{verdict}",
+            fault.words(),
+            p99 * 1000.0
+        );
+        if let Some(problem) = record.problems().first() {
+            return Err(problem.clone().into());
+        }
+        drop(record);
+        if !verdict.is_empty() {
+            self.failures.push(format!("{}: no write for {gap:.1} s", fault.words()));
+        }
+        Ok(())
+    }
+
+    async fn for_a_while(&self, begin: &[&str], end: &str, seconds: u64) -> Outcome {
+        cluster(begin).await?;
+        sleep(Duration::from_secs(seconds)).await;
+        cluster(&[end]).await.map(drop)
+    }
+
+    async fn trouble(&self, trouble: Trouble, seconds: u64) {
+        if let Some(proxy) = &self.proxy {
+            proxy.set(trouble);
+            sleep(Duration::from_secs(seconds)).await;
+            proxy.set(Trouble::None);
+        }
+    }
+}
+
+/// Waits for a write that is acknowledged after this moment, and returns when it was.
+async fn until_written(load: &Load, after: f64) -> Outcome<f64> {
+    loop {
+        let written =
+            |attempt: &&load::Attempt| attempt.is_write && attempt.status == 201 && attempt.at > after;
+        if let Some(first) = load.record().attempts.iter().find(written) {
+            return Ok(first.at);
+        }
+        if load.now() > after + 120.0 {
+            return Err("no write was acknowledged for two minutes".into());
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn cluster(arguments: &[&str]) -> Outcome<String> {
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    spawn_blocking(move || output(CLUSTER, &arguments.iter().map(String::as_str).collect::<Vec<_>>())).await?
+}
+
+/// Pets added a second at 64 connections, on the cluster and on a single server, in turn.
+fn cost(url: &str) -> Outcome {
+    let directory = std::env::temp_dir().join(format!("petstore-single-{}", std::process::id()));
+    let outcome = cost_against(url, &directory);
+    let _ = output("scripts/postgres", &["stop", &directory.to_string_lossy(), "immediate"]);
+    fs::remove_dir_all(&directory)?;
+    outcome
+}
+
+fn cost_against(url: &str, directory: &Path) -> Outcome {
+    let single = output("scripts/postgres", &["start", &directory.to_string_lossy()])?.trim().to_owned();
+    let keys = [fill(url, 1_000)?, fill(&single, 1_000)?];
+    let services = [Server::petstore(url)?, Server::petstore(&single)?];
+    let mut ratios = Samples::default();
+    for round in 0..=5 {
+        let mut rates = [0.0; 2];
+        for ((rate, service), key) in rates.iter_mut().zip(&services).zip(&keys) {
+            *rate = wrk(service, "create_plain", key, 1_000, 64, 5)?;
+        }
+        // The first round warms up.
+        if round > 0 {
+            println!(
+                "round {round}: {:.0} pets a second on the cluster, {:.0} on a single server",
+                rates[0], rates[1]
+            );
+            ratios.push(rates[0] / rates[1]);
+        }
+    }
+    println!("the cluster adds {} times as many pets as a single server; the bar is 0.8", ratios.spread());
+    if ratios.median() < 0.8 { Err("the cluster costs too much".into()) } else { Ok(()) }
+}
