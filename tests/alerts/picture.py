@@ -8,7 +8,7 @@ import json
 import math
 import sys
 
-WIDTH, LEFT, RIGHT, TOP = 860, 64, 176, 58
+WIDTH, LEFT, RIGHT, TOP = 860, 64, 176, 68
 PANEL, GAP, BAND = 104, 40, 18
 STYLE = """
 text { fill: #1f2937; font: 13px system-ui, sans-serif }
@@ -39,6 +39,7 @@ class Picture:
         self.end = outage["end"] - outage["stopped"]
         self.times = [moment - outage["stopped"] for moment in range(outage["start"], outage["end"] + 1)]
         self.parts: list[str] = []
+        self.panels: list[tuple[float, float]] = []
         self.y = TOP
 
     def x(self, second: float) -> float:
@@ -61,6 +62,7 @@ class Picture:
     def panel(self, title: str, ticks: list[tuple[float, str]], scale) -> None:
         """An empty panel, whose ticks are values; `scale` gives the height of a value, from 0 to 1."""
         self.text(LEFT, self.y - 9, title, "name")
+        self.panels.append((self.y, self.y + PANEL))
         for value, name in ticks:
             y = self.y + PANEL * (1 - scale(value))
             self.parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
@@ -92,9 +94,8 @@ class Picture:
                 after += 1
             if kind:
                 left, right = self.x(self.times[second]), self.x(min(self.times[0] + after, self.end))
-                self.parts.append(
-                    f'<rect class="{kind}" x="{left:.1f}" y="{self.y}" width="{right - left:.1f}" height="{BAND - 4}" rx="2"/>'
-                )
+                size = f'width="{right - left:.1f}" height="{BAND - 4}"'
+                self.parts.append(f'<rect class="{kind}" x="{left:.1f}" y="{self.y}" {size} rx="2"/>')
             second = after
 
     def legend(self, entries: list[tuple[str, str]]) -> None:
@@ -112,11 +113,17 @@ class Picture:
         for second in range(math.ceil(self.begin / 10) * 10, math.floor(self.end) + 1, 10):
             self.text(self.x(second), floor + 18, f"{second} s", "small", "middle")
         left, right = self.x(0), self.x(self.outage["started"] - self.outage["stopped"])
+        marks = "".join(f"M{x:.1f} {top}V{bottom}" for top, bottom in self.panels for x in (left, right))
         behind = [
-            f'<rect class="away" x="{left:.1f}" y="{TOP - 24}" width="{right - left:.1f}" height="{floor - TOP + 24}"/>',
-            f'<path class="mark" d="M{left:.1f} {TOP - 24}V{floor}M{right:.1f} {TOP - 24}V{floor}"/>',
+            f'<rect class="away" x="{left:.1f}" y="{TOP - 14}" width="{right - left:.1f}" height="{floor - TOP + 14}"/>',
+            f'<path class="mark" d="{marks}"/>',
         ]
-        height = floor + 32
+        self.text(left, TOP - 20, "stopped", "small", "middle")
+        self.text(right, TOP - 20, "started", "small", "middle")
+        factor = self.outage["factor"]
+        caption = f"Read every second. The rules wait for, and look back on, one {factor}th of their times here."
+        self.text(LEFT, floor + 40, caption, "small")
+        height = floor + 54
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
@@ -144,7 +151,7 @@ def main() -> None:
     none = [0.0] * len(picture.times)
     away = outage["started"] - outage["stopped"]
     picture.text(LEFT, 22, f"A node whose database is stopped, and started again {away:.0f} seconds later", "title")
-    picture.next(14)
+    picture.next(10)
 
     good = [0.0 if math.isnan(value) else value for value in picture.series("requests", status("2"))]
     bad = [0.0 if math.isnan(value) else value for value in picture.series("requests", status("5"))]
@@ -170,7 +177,7 @@ def main() -> None:
     picture.area(none, used, lambda v: v / top, "used")
     picture.area(used, [sum(pair) for pair in zip(used, idle)], lambda v: v / top, "idle")
     picture.line(waiting, lambda v: v / top, "wait")
-    picture.legend([("used", "used"), ("idle", "idle"), ("bad", "")][:2])
+    picture.legend([("used", "used"), ("idle", "idle")])
     picture.parts.append(f'<path class="wait" d="M{WIDTH - RIGHT + 16} {picture.y + 49}h14"/>')
     picture.text(WIDTH - RIGHT + 36, picture.y + 54, "work that waits", "small")
     picture.next()
