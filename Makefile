@@ -10,7 +10,7 @@ PYTHON := target/tools/python/bin/python
   clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short \
   bench-import import-short deb deb-check deploy-check licences rolling rolling-short sbom settings \
-  alerts outage-picture
+  cluster cluster-down alerts outage-picture
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -164,3 +164,10 @@ licences: ## gather the licences of what the binary is made of, in target/licenc
 run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
 	cargo build --locked
 	scripts/postgres with scripts/run
+
+cluster: ## bring up three PostgreSQL nodes under Patroni on this machine, to break them; needs root
+	tests/cluster/install
+	tests/cluster/cluster up
+
+cluster-down: ## end them
+	tests/cluster/cluster down

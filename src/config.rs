@@ -25,6 +25,9 @@ pub const GET_PET_REMOVAL: Date = date(2030, 12, 5);
 pub struct DatabaseSettings {
     /// The PostgreSQL database, such as `postgresql://user:password@host/petstore?sslmode=verify-full`.
     ///
+    /// It may name several servers of one cluster, separated by commas (`@one:5432,two:5432/petstore`): the one that takes
+    /// writes is used, and found anew when it changes.
+    ///
     /// `sslmode` is `disable`, `prefer` (the default), `require` or `verify-full`; the last checks the
     /// server's certificate and name against the system's authorities, or those in the file
     /// `sslrootcert=…`.

@@ -335,7 +335,7 @@ pub(crate) fn smoke() -> Outcome {
             ("1 connection", figures.single_service.ratio_to(&figures.single_engine), single),
         ] {
             println!("{}, {what}: {} times pgbench; it was {recorded}", workload.name, ratio.spread());
-            if ratio.median() < 0.6 * recorded {
+            if ratio.median() < 0.4 * recorded {
                 slow.push(format!("{} at {what}", workload.name));
             }
         }
@@ -343,6 +343,6 @@ pub(crate) fn smoke() -> Outcome {
     if slow.is_empty() {
         Ok(())
     } else {
-        Err(format!("below 60 % of what it was: {}", slow.join("; ")).into())
+        Err(format!("below 40 % of what it was: {}", slow.join("; ")).into())
     }
 }

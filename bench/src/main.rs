@@ -35,7 +35,7 @@ struct Cli {
 enum Command {
     /// The service against pgbench and against peers; writes docs/performance.md.
     Compare(compare::Compare),
-    /// A short comparison that fails when a ratio falls below 60 % of what docs/performance.md has.
+    /// A short comparison that fails when a ratio falls below 40 % of what docs/performance.md has.
     Smoke,
     /// The same figures with few and with many pets.
     Growth(growth::Growth),

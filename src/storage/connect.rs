@@ -1,23 +1,34 @@
-//! Opening a connection: the database's address, and TLS as its `sslmode` asks for it.
+//! Opening a connection: the database's address, the right one of several servers, and TLS as `sslmode` asks for it.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::Connect;
-use futures_util::stream::{Stream, poll_fn};
+use futures_util::StreamExt;
+use futures_util::stream::{FuturesUnordered, Stream, poll_fn};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use thiserror::Error;
+use tokio::select;
 use tokio::task::JoinHandle;
-use tokio_postgres::config::SslMode;
-use tokio_postgres::{AsyncMessage, Client, Config};
+use tokio::time::{sleep, timeout};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::CONNECT_TIMEOUT;
 use crate::config::DatabaseUrl;
+
+/// How long one server may take to let us in and to say whether it takes writes.
+const SERVER_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// How long the server that was the right one the last time is asked alone.
+const HEAD_START: Duration = Duration::from_millis(250);
+/// How long a server may say nothing at all before its connections are given up.
+const CUT_OFF: Duration = Duration::from_secs(5);
 
 /// The database's address cannot be used. The address itself is not repeated: it may hold a password.
 #[derive(Debug, Error)]
@@ -37,16 +48,38 @@ pub enum DatabaseUrlError {
     /// TLS could not be set up.
     #[error("TLS could not be set up")]
     Tls(#[from] rustls::Error),
+    /// It names nobody.
+    #[error("the database URL names no server")]
+    NoServer,
     /// The pool could not be set up.
     #[error("the pool of database connections could not be set up")]
     Pool,
 }
 
-/// Opens connections to one database.
+/// Why there is no connection.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// No server could be reached that let us in and takes writes. This is what the last of them said.
+    #[error("the database cannot be reached, or refused")]
+    Refused(#[from] tokio_postgres::Error),
+    /// No server answered.
+    #[error("the database did not answer within {SERVER_TIMEOUT:?}")]
+    Silence,
+}
+
+type RawConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+
+/// Opens connections to one database, which several servers may have. Cheap to clone.
+///
+/// The driver can look for the right one of several servers by itself, but one of them that takes connections and never
+/// answers would hold it up for ever.
 #[derive(Clone)]
 pub(super) struct Connector {
-    config: Config,
+    /// One for each server.
+    servers: Arc<[Config]>,
     tls: MakeRustlsConnect,
+    /// The server that was the right one the last time.
+    last: Arc<AtomicUsize>,
 }
 
 impl Connector {
@@ -58,11 +91,15 @@ impl Connector {
             Mode::Prefer => SslMode::Prefer,
             Mode::Require | Mode::VerifyFull => SslMode::Require,
         });
-        config.connect_timeout(CONNECT_TIMEOUT);
         if config.get_application_name().is_none() {
             config.application_name("petstore");
         }
-        Ok(Self { config, tls: MakeRustlsConnect::new(tls.client_config()?) })
+        let count = config.get_hosts().len().max(config.get_hostaddrs().len());
+        let servers: Arc<[Config]> = (0..count).map(|place| one_server(&config, place)).collect();
+        if servers.is_empty() {
+            return Err(DatabaseUrlError::NoServer);
+        }
+        Ok(Self { servers, tls: MakeRustlsConnect::new(tls.client_config()?), last: Arc::default() })
     }
 
     /// The same database, for connections whose statements the server itself ends after `limit`.
@@ -71,20 +108,98 @@ impl Connector {
     /// sees, so it would plan each execution anew, which takes longer than the execution. And none of them is made
     /// for a table that is still empty: scanning it looks best then, and the plan outlives the emptiness. None is
     /// worth compiling.
-    pub(super) fn pooled_config(&self, limit: Duration) -> Config {
-        let mut config = self.config.clone();
-        let options = config.get_options().unwrap_or_default();
+    pub(super) fn for_requests(&self, limit: Duration) -> Self {
         let limit = limit.as_millis();
-        config.options(format!(
-            "{options} -c statement_timeout={limit} -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
-             -c jit=off"
-        ));
-        config
+        let with_options = |server: &Config| {
+            let mut server = server.clone();
+            let options = server.get_options().unwrap_or_default();
+            server.options(format!(
+                "{options} -c statement_timeout={limit} -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
+                 -c jit=off"
+            ));
+            server
+        };
+        Self { servers: self.servers.iter().map(with_options).collect(), ..self.clone() }
+    }
+
+    /// The same database, with servers that take no writes.
+    pub(super) fn including_standbys(&self) -> Self {
+        let any = |server: &Config| {
+            let mut server = server.clone();
+            server.target_session_attrs(TargetSessionAttrs::Any);
+            server
+        };
+        Self { servers: self.servers.iter().map(any).collect(), ..self.clone() }
+    }
+
+    /// Finds the server that takes writes: asks the one that was it the last time, and soon all others too, each for
+    /// [`SERVER_TIMEOUT`] at most.
+    async fn connect(&self) -> Result<(Client, RawConnection), ConnectError> {
+        let ask = |place: usize| async move {
+            let connecting = self.servers[place].connect(self.tls.clone());
+            match timeout(SERVER_TIMEOUT, connecting).await {
+                Ok(Ok(connected)) => Ok((place, connected)),
+                Ok(Err(refusal)) => Err(ConnectError::Refused(refusal)),
+                Err(_) => Err(ConnectError::Silence),
+            }
+        };
+        let last = self.last.load(Ordering::Relaxed);
+        let mut others = (0..self.servers.len()).filter(|place| *place != last);
+        let mut asked = FuturesUnordered::from_iter([ask(last)]);
+        let mut head_start = pin!(sleep(HEAD_START));
+        let mut failure = ConnectError::Silence;
+        loop {
+            select! {
+                answer = asked.next() => match answer {
+                    Some(Ok((place, connected))) => {
+                        self.last.store(place, Ordering::Relaxed);
+                        return Ok(connected);
+                    }
+                    Some(Err(ConnectError::Silence)) => {}
+                    Some(Err(refusal)) => failure = refusal,
+                    None => return Err(failure),
+                },
+                () = &mut head_start => {}
+            }
+            // After the head start, or after a refusal.
+            asked.extend(others.by_ref().map(ask));
+        }
     }
 
     /// Opens one connection outside of any pool.
-    pub(super) async fn open(&self) -> Result<Client, tokio_postgres::Error> {
-        open(&self.config, self.tls.clone()).await.map(|(client, _)| client)
+    pub(super) async fn open(&self) -> Result<Client, ConnectError> {
+        let (client, connection) = self.connect().await?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                // Whoever uses the connection gets an error of its own; this names the reason.
+                tracing::debug!(%error, "a database connection ended");
+            }
+        });
+        Ok(client)
+    }
+
+    /// Opens one connection that ends as soon as the server warns.
+    pub(super) async fn open_guarded(&self) -> Result<(Client, JoinHandle<()>), ConnectError> {
+        let (client, mut messages) = self.open_listening().await?;
+        let task = tokio::spawn(async move {
+            while let Some(message) = messages.next().await {
+                match message {
+                    Ok(AsyncMessage::Notice(notice)) if notice.severity() == "WARNING" => {
+                        let (warning, code) = (notice.message(), notice.code().code());
+                        // A server that goes away says so, and is nothing to warn of: requests will tell.
+                        if code.starts_with("57P") {
+                            tracing::debug!(warning, code, "the database ends its connections");
+                        } else {
+                            tracing::warn!(warning, code, "the database warned: its connection is closed");
+                        }
+                        return;
+                    }
+                    Ok(_) => {}
+                    Err(error) => tracing::debug!(%error, "a database connection ended"),
+                }
+            }
+        });
+        Ok((client, task))
     }
 
     /// Opens one connection outside of any pool, and hands on what the server says unasked. It works only while
@@ -92,38 +207,54 @@ impl Connector {
     pub(super) async fn open_listening(
         &self,
     ) -> Result<
-        (Client, impl Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + use<>),
-        tokio_postgres::Error,
+        (Client, impl Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Unpin + use<>),
+        ConnectError,
     > {
-        let (client, mut connection) = self.config.connect(self.tls.clone()).await?;
+        let (client, mut connection) = self.connect().await?;
         Ok((client, poll_fn(move |cx| connection.poll_message(cx))))
     }
 }
 
-impl Connect for Connector {
-    fn connect(
-        &self,
-        config: &Config,
-    ) -> std::pin::Pin<
-        Box<dyn Future<Output = Result<(Client, JoinHandle<()>), tokio_postgres::Error>> + Send + '_>,
-    > {
-        let (config, tls) = (config.clone(), self.tls.clone());
-        Box::pin(async move { open(&config, tls).await })
+/// The settings for one of the servers, as the driver has no way to take the others out.
+fn one_server(all: &Config, place: usize) -> Config {
+    let mut one = Config::new();
+    if let Some(Host::Tcp(name)) = all.get_hosts().get(place) {
+        one.host(name);
     }
-}
-
-async fn open(
-    config: &Config,
-    tls: MakeRustlsConnect,
-) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
-    let (client, connection) = config.connect(tls).await?;
-    let task = tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            // Whoever uses the connection gets an error of its own; this names the reason.
-            tracing::debug!(%error, "a database connection ended");
-        }
-    });
-    Ok((client, task))
+    if let Some(Host::Unix(path)) = all.get_hosts().get(place) {
+        one.host_path(path);
+    }
+    if let Some(address) = all.get_hostaddrs().get(place) {
+        one.hostaddr(*address);
+    }
+    if let Some(port) = all.get_ports().get(place).or_else(|| all.get_ports().first()) {
+        one.port(*port);
+    }
+    if let Some(user) = all.get_user() {
+        one.user(user);
+    }
+    if let Some(password) = all.get_password() {
+        one.password(password);
+    }
+    if let Some(name) = all.get_dbname() {
+        one.dbname(name);
+    }
+    if let Some(options) = all.get_options() {
+        one.options(options);
+    }
+    if let Some(name) = all.get_application_name() {
+        one.application_name(name);
+    }
+    one.ssl_mode(all.get_ssl_mode())
+        .ssl_negotiation(all.get_ssl_negotiation())
+        .channel_binding(all.get_channel_binding())
+        .target_session_attrs(TargetSessionAttrs::ReadWrite)
+        // A server that is cut off sends nothing, not even an end.
+        .tcp_user_timeout(CUT_OFF)
+        .keepalives_idle(CUT_OFF)
+        .keepalives_interval(Duration::from_secs(1))
+        .keepalives_retries(3);
+    one
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,9 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{HookError, PoolError};
+use deadpool::managed::PoolError;
 use thiserror::Error;
 use tokio_postgres::error::SqlState;
+
+use super::connect::ConnectError;
+use super::pool::{NoConnection, OpenError};
 
 /// The reasons, in the database's own words. For the log, never for a client.
 type Cause = Arc<dyn Error + Send + Sync>;
@@ -38,7 +41,7 @@ pub enum StorageError {
 /// How far a statement had come when it failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    NoConnection(PoolError),
+    NoConnection(NoConnection),
     NotSent(tokio_postgres::Error),
     Sent(tokio_postgres::Error),
     Deadline(Duration),
@@ -59,11 +62,21 @@ impl Failure {
         }
     }
 
+    /// Whether the connection cannot be used any more: an answer is still to come, or its server takes no writes.
+    pub(super) fn spoils_the_connection(&self) -> bool {
+        match self {
+            Self::Deadline(_) => true,
+            Self::Sent(error) => error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION),
+            Self::NoConnection(_) | Self::NotSent(_) => false,
+        }
+    }
+
     pub(super) fn of_read(self) -> StorageError {
         match self {
-            Self::NoConnection(PoolError::PostCreateHook(HookError::Message(schema))) => {
-                StorageError::SchemaTooOld(schema.into_owned())
+            Self::NoConnection(PoolError::Backend(OpenError::Schema(schema))) => {
+                StorageError::SchemaTooOld(schema)
             }
+            Self::NoConnection(PoolError::Backend(error)) => StorageError::Unavailable(Arc::new(error)),
             Self::NoConnection(error) => StorageError::Unavailable(Arc::new(error)),
             Self::Sent(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                 StorageError::Locked(Arc::new(error))
@@ -85,6 +98,12 @@ impl Failure {
             Self::Deadline(limit) => StorageError::OutcomeUnknown(deadline(limit)),
             other => other.of_read(),
         }
+    }
+}
+
+impl From<ConnectError> for StorageError {
+    fn from(error: ConnectError) -> Self {
+        Self::Unavailable(Arc::new(error))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tokio::time::timeout;
 
-use super::connect::Connector;
+use super::connect::{ConnectError, Connector};
 use super::{CONNECT_TIMEOUT, DatabaseUrlError, migrations};
 use crate::config::DatabaseUrl;
 
@@ -56,8 +56,11 @@ pub enum ExaminationError {
     /// Its address cannot be used.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
-    /// It cannot be reached, or refused.
-    #[error("the database cannot be reached, or refused")]
+    /// It cannot be reached.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// It refused.
+    #[error("the database refused to say how it is")]
     Database(#[from] tokio_postgres::Error),
     /// It does not answer.
     #[error("the database did not answer within {0:?}")]
@@ -73,7 +76,7 @@ pub async fn examine(url: &DatabaseUrl) -> Result<Examination, ExaminationError>
 
 async fn examine_patiently(url: &DatabaseUrl) -> Result<Examination, ExaminationError> {
     let begun = Instant::now();
-    let client = Connector::new(url)?.open().await?;
+    let client = Connector::new(url)?.including_standbys().open().await?;
     let connecting = begun.elapsed();
     let statement = client.prepare(EXAMINE).await?;
     let begun = Instant::now();

@@ -54,7 +54,7 @@ pub struct Export {
 impl Export {
     /// Looks at all pets, or at those with a status, as they are now.
     pub async fn start(url: &DatabaseUrl, status: Option<PetStatus>) -> Result<Self, StorageError> {
-        let client = Connector::new(url).map_err(unexpected)?.open().await.map_err(failed)?;
+        let client = Connector::new(url).map_err(unexpected)?.open().await?;
         let found = schema_version(&client).await.map_err(failed)?;
         check_version(found, SCHEMA_NEEDED).map_err(StorageError::SchemaTooOld)?;
         client.batch_execute(BEGIN).await.map_err(failed)?;

@@ -5,7 +5,7 @@
 use thiserror::Error;
 use tokio_postgres::Client;
 
-use super::connect::Connector;
+use super::connect::{ConnectError, Connector};
 use super::{DatabaseUrlError, Storage, StorageError, migrations};
 use crate::config::DatabaseUrl;
 
@@ -49,7 +49,10 @@ pub enum HoldingsError {
     /// Its address cannot be used.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
-    /// It cannot be reached, or refused.
+    /// It cannot be reached.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// It refused.
     #[error("the database could not be looked at")]
     Database(#[from] tokio_postgres::Error),
 }

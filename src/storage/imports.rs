@@ -154,7 +154,7 @@ impl Import {
         source: Option<SourceName>,
         atomic: bool,
     ) -> Result<Self, StorageError> {
-        let client = Connector::new(url).map_err(unexpected)?.open().await.map_err(not_sent)?;
+        let client = Connector::new(url).map_err(unexpected)?.open().await?;
         let found = schema_version(&client).await.map_err(not_sent)?;
         check_version(found, SCHEMA_WITH_IMPORTS).map_err(StorageError::SchemaTooOld)?;
         if let Some(source) = &source {

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{AsyncMessage, Notification};
 
+use super::connect::ConnectError;
 use super::{CONNECT_TIMEOUT, Storage, StorageError};
 use crate::domain::api_key::KeyDigest;
 
@@ -47,6 +48,9 @@ pub enum FollowError {
     /// The connection cannot be opened, or broke.
     #[error("the connection that hears of changed keys failed")]
     Connection(#[from] tokio_postgres::Error),
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// The connection ended.
     #[error("the connection that hears of changed keys ended")]
     Ended,
@@ -73,7 +77,7 @@ impl Storage {
     where
         F: Fn(KeyNews) + Send + Sync + 'static,
     {
-        let connecting = timeout(CONNECT_TIMEOUT, self.database.connector.open_listening());
+        let connecting = timeout(CONNECT_TIMEOUT, Box::pin(self.database.connector.open_listening()));
         let (client, messages) = connecting.await.map_err(|_| FollowError::Silence)??;
         let (echo, mut echoes) = mpsc::channel(1);
         // Ends when the client is dropped. Changes are told from here, so that nothing delays them.

@@ -14,7 +14,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::DatabaseUrlError;
-use super::connect::Connector;
+use super::connect::{ConnectError, Connector};
 use crate::config::DatabaseUrl;
 
 mod embedded {
@@ -48,7 +48,10 @@ pub enum MigrateError {
     /// The database's address cannot be used.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
-    /// The database cannot be reached, or refused.
+    /// The database cannot be reached.
+    #[error("the database could not be migrated")]
+    Connect(#[from] ConnectError),
+    /// The database refused.
     #[error("the database could not be migrated")]
     Database(#[from] tokio_postgres::Error),
     /// A migration failed. What came before it is in place.

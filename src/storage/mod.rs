@@ -22,11 +22,11 @@ mod migrations;
 mod orders;
 mod overview;
 mod pets;
+mod pool;
 mod words;
 
 use std::time::Duration;
 
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use metrics::{Histogram, counter, histogram};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
@@ -37,7 +37,7 @@ use crate::telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
 use crate::telemetry::traces;
 
 use connect::Connector;
-pub use connect::DatabaseUrlError;
+pub use connect::{ConnectError, DatabaseUrlError};
 pub use creations::Creation;
 use error::Failure;
 pub use error::StorageError;
@@ -50,6 +50,7 @@ pub use migrations::{MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, migrate, migrat
 pub use orders::{Ending, Placement};
 use pets::PetBatches;
 pub use pets::{Change, SharedPage};
+use pool::{Connection, Connections};
 
 /// Every statement that serves requests, so that a test can look at the plan of each.
 pub const STATEMENTS: [&[&str]; 4] =
@@ -91,7 +92,7 @@ impl Storage {
 /// The database, through a pool of connections that open when needed.
 #[derive(Clone)]
 struct Database {
-    pool: Pool,
+    pool: Connections,
     connector: Connector,
     deadline: Duration,
     durations: Histogram,
@@ -100,21 +101,7 @@ struct Database {
 impl Database {
     fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let connector = Connector::new(url)?;
-        let config = connector.pooled_config(settings.database_timeout);
-        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let pool = Pool::builder(Manager::from_connect(config, connector.clone(), recycling))
-            .max_size(settings.database_connections.into())
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(POOL_WAIT))
-            .create_timeout(Some(CONNECT_TIMEOUT))
-            .post_create(Hook::async_fn(|client, _| {
-                Box::pin(async move {
-                    let found = migrations::schema_version(client).await.map_err(HookError::Backend)?;
-                    migrations::check_version(found, SCHEMA_NEEDED).map_err(HookError::message)
-                })
-            }))
-            .build()
-            .map_err(|_| DatabaseUrlError::Pool)?;
+        let pool = pool::pool(&connector, settings)?;
         // A counter that appears with its first error hides that error from whoever compares it with before.
         for kind in Failure::KINDS {
             counter!(DATABASE_ERRORS, "kind" => kind).increment(0);
@@ -160,10 +147,10 @@ impl Database {
             let prepared = client.prepare_cached(statement).await.map_err(Failure::NotSent)?;
             client.query(&prepared, parameters).await.map_err(Failure::Sent)
         });
-        let answer = answer.await.unwrap_or_else(|_| {
-            drop(Object::take(client));
-            Err(Failure::Deadline(self.deadline))
-        });
+        let answer = answer.await.unwrap_or(Err(Failure::Deadline(self.deadline)));
+        if answer.as_ref().is_err_and(Failure::spoils_the_connection) {
+            drop(Connection::take(client));
+        }
         self.durations.record(begun.elapsed());
         span.end(answer.is_ok());
         answer

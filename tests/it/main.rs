@@ -34,6 +34,7 @@ mod reachable;
 mod retries;
 mod schema;
 mod seed;
+mod servers;
 mod shutdown;
 mod structure;
 mod traces;

@@ -159,7 +159,7 @@ fn actor() -> Result<Actor, Failure> {
 async fn once_ready(url: &DatabaseUrl, begun: Instant) -> Result<Holdings, HoldingsError> {
     loop {
         match holdings(url).await {
-            Err(HoldingsError::Database(_)) if begun.elapsed() < PATIENCE => {
+            Err(HoldingsError::Connect(_) | HoldingsError::Database(_)) if begun.elapsed() < PATIENCE => {
                 sleep(Duration::from_millis(10)).await;
             }
             outcome => return outcome,
