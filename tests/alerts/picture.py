@@ -164,9 +164,9 @@ def main() -> None:
     picture.next()
 
     def magnitude(value: float) -> float:
-        return (math.log10(max(value, 0.001)) + 3) / 4  # from 1 ms to 10 s
+        return (math.log10(max(value, 0.0001)) + 4) / 5  # from 0.1 ms, less than a request takes, to 10 s
 
-    ticks = [(0.001, "1 ms"), (0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s")]
+    ticks = [(0.0001, "0.1 ms"), (0.001, "1 ms"), (0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s")]
     picture.panel("99 of 100 requests within (p99)", ticks, magnitude)
     picture.line(picture.series("p99"), magnitude, "line")
     picture.next()
