@@ -10,7 +10,7 @@ PYTHON := target/tools/python/bin/python
   clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short \
   bench-import import-short deb deb-check deploy-check licences rolling rolling-short sbom settings \
-  cluster cluster-down
+  cluster cluster-down alerts outage-picture
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -148,6 +148,12 @@ deb-check: release ## install the package in a fresh Debian, serve, upgrade, rem
 
 deploy-check: release ## look at what is in deploy/, and serve from a tree that nobody can write to
 	scripts/postgres with scripts/deploy-check
+
+alerts: release ## cause each fault that an alert is for; it must fire and end, and every panel must have data
+	python3 -B tests/alerts/run.py
+
+outage-picture: alerts ## draw what was seen of the database's outage; writes docs/img/outage.svg
+	python3 -B tests/alerts/picture.py target/alerts/outage.json docs/img/outage.svg
 
 sbom: ## list what the binary is made of as CycloneDX, in target/petstore.cdx.json
 	scripts/sbom
