@@ -10,13 +10,13 @@ PYTHON := target/tools/python/bin/python
   clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short \
   bench-import import-short deb deb-check deploy-check licences rolling rolling-short sbom settings \
-  cluster cluster-down alerts outage-picture
+  cluster cluster-down alerts outage-picture backup backup-short observe faults faults-short faults-cost soak
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
 ci: fmt-check lint deny test document contract browser clients-check guide bench-smoke crash-short sell-short \
-  import-short rolling-short deb-check deploy-check ## every check
+  import-short rolling-short backup-short deb-check deploy-check alerts faults-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -130,6 +130,27 @@ import-short: release
 	$(MEASURED) trade copy --rows 300000 --rounds 3
 	$(MEASURED) trade kill --rows 100000 --kills 5
 	$(MEASURED) trade beside --rows 200000 --rounds 2 --seconds 10
+
+observe: release ## what the log and the metrics cost
+	$(MEASURED) observe
+
+backup: release ## back up a million animals in two ways, restore each into a new cluster, and compare
+	scripts/backup-check 1000000
+
+backup-short: release
+	scripts/backup-check
+
+faults: release ## break a cluster under load in every way; quarter of an hour, as root
+	tests/cluster/faults --disk-megabytes 700 -- --kill 3 --postmaster 3 --switchover 3 --pause 1 --cut 2 --disk 1
+
+faults-short: release
+	tests/cluster/faults -- --kill 1 --postmaster 1 --switchover 1 --pause 0 --cut 0 --etcd 0 --service 2
+
+faults-cost: release ## what the cluster costs, against a single server
+	POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on' tests/cluster/faults -- --cost
+
+soak: release ## random faults for an hour; SEED=… for others
+	tests/cluster/faults -- --soak-minutes 60 --seed $(or $(SEED),1)
 
 rolling: release ## restart two nodes in turn behind HAProxy under load; no request may fail
 	$(MEASURED) rolling

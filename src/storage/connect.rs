@@ -195,7 +195,10 @@ impl Connector {
                         return;
                     }
                     Ok(_) => {}
-                    Err(error) => tracing::debug!(%error, "a database connection ended"),
+                    Err(error) => {
+                        tracing::debug!(%error, "a database connection ended");
+                        return;
+                    }
                 }
             }
         });

@@ -150,6 +150,8 @@ impl Database {
         let answer = answer.await.unwrap_or(Err(Failure::Deadline(self.deadline)));
         if answer.as_ref().is_err_and(Failure::spoils_the_connection) {
             drop(Connection::take(client));
+            // The others most likely lead to the same server, and each would cost somebody the same wait.
+            self.pool.retain(|_, _| false);
         }
         self.durations.record(begun.elapsed());
         span.end(answer.is_ok());

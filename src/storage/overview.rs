@@ -16,9 +16,10 @@ use crate::telemetry::metrics::{
 /// How often it is asked.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How many standbys follow, and how many pets there are of each status, as far as the last look at the table tells.
+/// How many standbys follow (a role without the rights of `pg_monitor` is not told which of them are backups under way),
+/// and how many pets there are of each status, as far as the last look at the table tells.
 const LOOK: &str = "\
-    SELECT (SELECT count(*) FROM pg_stat_replication), status, reltuples::float8 * share \
+    SELECT (SELECT count(*) FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup'), status, reltuples::float8 * share \
     FROM (SELECT 1) AS always \
     LEFT JOIN (pg_class AS class \
       JOIN pg_stats AS stats ON stats.schemaname = class.relnamespace::regnamespace::text \

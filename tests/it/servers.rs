@@ -117,3 +117,36 @@ async fn a_commit_that_gave_up_on_its_standby_is_not_acknowledged() {
     assert_eq!(answer.status, 503, "PostgreSQL said that it committed, and warned");
     assert!(answer.body.contains("may or may not have taken effect"), "{}", answer.body);
 }
+
+#[tokio::test]
+async fn a_connection_that_breaks_ends_its_request_at_once() {
+    let postgres = PrivatePostgres::start();
+    assert!(run(&["migrate"], &[("DATABASE_URL", &postgres.url)]).status.success());
+    let key = run(&["keys", "create", "--name", "shop"], &[("DATABASE_URL", &postgres.url)]);
+    let key = String::from_utf8(key.stdout).unwrap().trim().parse().unwrap();
+    let service = ServeProcess::start(&postgres.url, &[]);
+    let client = Client::new(service.address, Some(&key));
+    assert_eq!(client.get("/v1/pets").await.status, 200);
+
+    let mut admin = connect(&postgres.url).await;
+    let locked = admin.transaction().await.unwrap();
+    locked.batch_execute("LOCK TABLE pets").await.unwrap();
+    let watch = connect(&postgres.url).await;
+    let kill = async {
+        loop {
+            let waits =
+                "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pets%'";
+            if let Some(row) = watch.query(waits, &[]).await.unwrap().first() {
+                let pid: i32 = row.get(0);
+                // Without a word of farewell.
+                let status = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+                assert!(status.unwrap().success());
+                return Instant::now();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let (answer, killed) = tokio::join!(client.get("/v1/pets"), kill);
+    assert_eq!(answer.status, 503);
+    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+}
