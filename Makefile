@@ -10,13 +10,14 @@ PYTHON := target/tools/python/bin/python
   clients clients-build clients-check guide \
   bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short \
   bench-import import-short deb deb-check deploy-check licences rolling rolling-short sbom settings \
-  cluster cluster-down alerts outage-picture backup backup-short observe faults faults-short faults-cost soak
+  cluster cluster-down alerts outage-picture backup backup-short observe crowd crowd-short faults faults-short faults-cost soak \
+  failover-picture
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
 ci: fmt-check lint deny test document contract browser clients-check guide bench-smoke crash-short sell-short \
-  import-short rolling-short backup-short deb-check deploy-check alerts faults-short ## every check
+  import-short rolling-short crowd-short backup-short deb-check deploy-check alerts faults-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -134,6 +135,12 @@ import-short: release
 observe: release ## what the log and the metrics cost
 	$(MEASURED) observe
 
+crowd: release ## ten thousand idle connections, two thousand slow clients: what each costs, and who notices
+	$(MEASURED) crowd
+
+crowd-short: release
+	$(MEASURED) crowd --idle 2000 --slow 200 --seconds 5
+
 backup: release ## back up a million animals in two ways, restore each into a new cluster, and compare
 	scripts/backup-check 1000000
 
@@ -189,6 +196,10 @@ run: ## serve on http://127.0.0.1:8080 with a database that is gone afterwards
 cluster: ## bring up three PostgreSQL nodes under Patroni on this machine, to break them; needs root
 	tests/cluster/install
 	tests/cluster/cluster up
+
+failover-picture: release ## draw the failover in docs/reliability.md anew
+	tests/cluster/faults -- --kill 1 --postmaster 0 --switchover 0 --pause 0 --cut 0 --etcd 0 --service 0 --network 0
+	tests/cluster/picture.py target/faults/timeline.csv docs/img/failover.svg
 
 cluster-down: ## end them
 	tests/cluster/cluster down

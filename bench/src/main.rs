@@ -7,6 +7,7 @@
 
 mod compare;
 mod crash;
+mod crowd;
 mod faults;
 mod growth;
 mod http;
@@ -49,6 +50,8 @@ enum Command {
     Once(once::Once),
     /// Kills service and database under clients that send again.
     Crash(crash::Crash),
+    /// Many clients that do nothing, or too slowly.
+    Crowd(crowd::Crowd),
     /// Breaks a cluster under load, in every way.
     Faults(faults::Faults),
     /// Restarts nodes in turn behind a balancer; no request may fail.
@@ -72,6 +75,7 @@ async fn main() -> Outcome {
         Command::Observe(observe) => observe.run(),
         Command::Once(once) => once.run(),
         Command::Crash(crash) => crash.run().await,
+        Command::Crowd(crowd) => crowd.run().await,
         Command::Faults(faults) => faults.run().await,
         Command::Rolling(rolling) => rolling.run().await,
         Command::Sell(sell) => sell.run().await,

@@ -95,6 +95,25 @@ impl Server {
         Self::start(command, address)
     }
 
+    /// The service with places for many, who may stay.
+    pub(crate) fn petstore_for_crowds(url: &str) -> Outcome<Self> {
+        let (address, admin) = (free_address()?, free_address()?);
+        let mut command = Command::new(PETSTORE);
+        command
+            .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
+            .args(["--drain-delay", "0s", "--header-timeout", "120s", "--max-connections", "15000"])
+            .env("DATABASE_URL", url)
+            .stderr(File::create("target/bench-petstore.log")?);
+        Self::start(command, address)
+    }
+
+    /// Its memory now, in kilobytes.
+    pub(crate) fn kilobytes(&self) -> Outcome<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    }
+
     /// The service as a balancer knows it: at these addresses, and with the time that it takes to stop by default.
     pub(crate) fn petstore_node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
         let mut command = Command::new(PETSTORE);
@@ -163,10 +182,8 @@ impl Server {
 
     /// Its memory and descriptors now.
     pub(crate) fn figures(&self) -> Outcome<String> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count();
-        Ok(format!("{} of memory and {descriptors} descriptors", memory.trim()))
+        Ok(format!("{:.1} MB of memory and {descriptors} descriptors", self.kilobytes()? / 1024.0))
     }
 
     /// The most memory that the process ever had, in megabytes.

@@ -144,7 +144,8 @@ impl Connector {
             }
         };
         let last = self.last.load(Ordering::Relaxed);
-        let mut others = (0..self.servers.len()).filter(|place| *place != last);
+        let others: Vec<usize> = (0..self.servers.len()).filter(|place| *place != last).collect();
+        let mut others = others.into_iter();
         let mut asked = FuturesUnordered::from_iter([ask(last)]);
         let mut head_start = pin!(sleep(HEAD_START));
         let mut failure = ConnectError::Silence;
@@ -159,7 +160,8 @@ impl Connector {
                     Some(Err(refusal)) => failure = refusal,
                     None => return Err(failure),
                 },
-                () = &mut head_start => {}
+                // Once: a time that is over stays so.
+                () = &mut head_start, if others.len() > 0 => {}
             }
             // After the head start, or after a refusal.
             asked.extend(others.by_ref().map(ask));

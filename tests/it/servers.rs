@@ -50,6 +50,25 @@ async fn a_server_that_never_answers_does_not_hide_the_one_that_does() {
 }
 
 #[tokio::test]
+async fn waiting_for_a_server_costs_no_processor_time() {
+    let (_listener, deaf) = deaf_server();
+    let service = ServeProcess::start(&format!("postgresql://nobody@{deaf}/petstore"), &[]);
+    let used = || {
+        let statistics = std::fs::read_to_string(format!("/proc/{}/stat", service.id())).unwrap();
+        let fields: Vec<&str> = statistics.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = used();
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(3) {
+        assert_eq!(service.client.get("/v1/pets").await.status, 503);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // In hundredths of a second.
+    assert!(used() - before < 60, "{} of 300", used() - before);
+}
+
+#[tokio::test]
 async fn a_server_that_takes_no_writes_is_passed_over_until_it_takes_them() {
     let (reader, writer) = (PrivatePostgres::start(), TestDatabase::new().await);
     connect(&reader.url)

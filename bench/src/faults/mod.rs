@@ -10,7 +10,8 @@ mod proxy;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use tokio::task::spawn_blocking;
@@ -258,7 +259,16 @@ impl Stage {
             Fault::Postmaster => drop(cluster(&["kill", "--postmaster", "leader"]).await?),
             Fault::Switchover => drop(cluster(&["switchover"]).await?),
             Fault::Pause => self.for_a_while(&["pause", "leader"], "resume", 40).await?,
-            Fault::Cut => self.for_a_while(&["cut", "leader"], "heal", 40).await?,
+            Fault::Cut => {
+                let node = cluster(&["cut", "leader"]).await?.trim().to_owned();
+                let cut_off =
+                    spawn_blocking(move || acknowledged_on(&node, Duration::from_secs(40))).await??;
+                cluster(&["heal"]).await?;
+                println!("         on the side that was cut off, {cut_off} of the writes were acknowledged");
+                if cut_off > 0 {
+                    return Err("the side that was cut off acknowledged a write".into());
+                }
+            }
             Fault::Etcd => self.for_a_while(&["etcd-stop"], "etcd-start", 20).await?,
             Fault::Disk => self.for_a_while(&["fill", "leader"], "free", 10).await?,
             Fault::Service => {
@@ -331,6 +341,37 @@ async fn until_written(load: &Load, after: f64) -> Outcome<f64> {
         }
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// How many writes a node acknowledges to clients on its own side, during this time.
+fn acknowledged_on(node: &str, time: Duration) -> Outcome<u32> {
+    let url = format!(
+        "postgresql://petstore:petstore@10.86.0.1{}/petstore?connect_timeout=3",
+        node.trim_start_matches('n')
+    );
+    let insert = "INSERT INTO pets (name, category_id) VALUES ('behind the cut', 1)";
+    let began = Instant::now();
+    let mut acknowledged = 0;
+    while began.elapsed() < time {
+        // Each gives up after 4 s, without a cancel.
+        let arguments = [
+            "netns",
+            "exec",
+            &format!("petstore-{node}"),
+            "timeout",
+            "--signal",
+            "KILL",
+            "4",
+            "psql",
+            &url,
+            "--command",
+            insert,
+        ];
+        let done = Command::new("ip").args(arguments).output()?;
+        acknowledged += u32::from(done.status.success());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    Ok(acknowledged)
 }
 
 async fn cluster(arguments: &[&str]) -> Outcome<String> {
