@@ -208,8 +208,13 @@ async fn attempts_that_meet_at_midnight_add_one_pet() {
         assert!(!before, "{one}");
         // The other attempt begins before the first is committed, and waits for it.
         let waiting = tokio::spawn(async move { (run_at(&second, other).await, second) });
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(!waiting.is_finished(), "{one}, {other}");
+        let watch = database.connect().await;
+        let blocked =
+            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        while watch.query(blocked, &[]).await.unwrap().is_empty() {
+            assert!(!waiting.is_finished(), "{one}, {other}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         first.batch_execute("COMMIT").await.unwrap();
         let (refused, second) = waiting.await.unwrap();
         assert_eq!(refused.unwrap_err().code(), Some(&SqlState::UNIQUE_VIOLATION), "{one}, {other}");
