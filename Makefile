@@ -17,7 +17,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
 ci: fmt-check lint deny test document contract browser clients-check guide bench-smoke crash-short sell-short \
-  import-short rolling-short crowd-short backup-short deb-check deploy-check alerts faults-short ## every check
+  import-short rolling-short backup-short deb-check deploy-check alerts faults-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -128,9 +128,9 @@ bench-import: release ## imports and exports: against \copy, killed, and beside 
 	$(MEASURED) trade beside
 
 import-short: release
-	$(MEASURED) trade copy --rows 300000 --rounds 3
+	$(MEASURED) trade copy --rows 300000 --rounds 3 --bar 0.3
 	$(MEASURED) trade kill --rows 100000 --kills 5
-	$(MEASURED) trade beside --rows 200000 --rounds 2 --seconds 10
+	$(MEASURED) trade beside --rows 200000 --rounds 2 --seconds 10 --bar 5
 
 observe: release ## what the log and the metrics cost
 	$(MEASURED) observe

@@ -107,6 +107,16 @@ impl Server {
         Self::start(command, address)
     }
 
+    /// The processor time that it has used.
+    pub(crate) fn processor_seconds(&self) -> Outcome<f64> {
+        let statistics = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let fields: Vec<&str> =
+            statistics.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        // In hundredths, by the program itself and for it by the kernel.
+        let hundredths = |place: usize| fields.get(place).ok_or("no time").map(|time| time.parse::<f64>());
+        Ok((hundredths(11)?? + hundredths(12)??) / 100.0)
+    }
+
     /// Its memory now, in kilobytes.
     pub(crate) fn kilobytes(&self) -> Outcome<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
