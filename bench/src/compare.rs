@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Outcome;
 use crate::http::Connection;
+use crate::random::Random;
 use crate::report::{Samples, chart};
 use crate::tools::{Server, database_url, output, pgbench, prepare, psql, wrk, wrk_version};
 
@@ -276,7 +277,7 @@ pub(crate) async fn latency(
         let mut connection = Connection::open(service.address, key).await?;
         let (workload, goes_on) = (workload.to_owned(), goes_on.clone());
         let mut due = begin + every * number / CONNECTIONS;
-        let mut random = u64::from(number) * 7_919 + 1;
+        let mut random = Random(u64::from(number) * 7_919 + 1);
         clients.spawn(async move {
             let mut samples = Vec::new();
             while goes_on() {
@@ -285,9 +286,7 @@ pub(crate) async fn latency(
                 let late = Instant::now() >= due;
                 sleep_until(due).await;
                 let started = if late { due } else { Instant::now() };
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let (method, path, body) = request(&workload, random >> 33, pets);
+                let (method, path, body) = request(&workload, random.next(), pets);
                 let (status, answer) = connection.send(method, &path, body).await?;
                 if status >= 300 {
                     return Err(format!("{status} {answer}").into());

@@ -15,7 +15,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::Outcome;
 use crate::http::Connection;
-use crate::tools::{Server, free_address, output, prepare, psql};
+use crate::random::Random;
+use crate::tools::{Server, free_address, prepare, psql, start_postgres, stop_postgres};
 
 /// A cluster of its own, one node, many clients.
 #[derive(Args)]
@@ -47,13 +48,13 @@ impl Crash {
     pub(crate) async fn run(self) -> Outcome {
         let directory = std::env::temp_dir().join(format!("petstore-crash-{}", std::process::id()));
         let outcome = self.run_in(&directory).await;
-        let _ = stop(&directory);
+        let _ = stop_postgres(&directory);
         std::fs::remove_dir_all(&directory)?;
         outcome
     }
 
     async fn run_in(&self, directory: &Path) -> Outcome {
-        let mut url = start(directory)?;
+        let mut url = start_postgres(directory)?;
         let key = prepare(&url, 0)?;
         let address = free_address()?;
         let mut service = Server::petstore_at(&url, address)?;
@@ -63,14 +64,13 @@ impl Crash {
             clients.spawn(send_until_answered(address, key.clone(), number, done.clone()));
         }
         let began = Instant::now();
-        let mut random = self.seed;
+        let mut random = Random(self.seed);
         for round in 1..=self.rounds {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            sleep(Duration::from_millis(100 + (random >> 33) % 400)).await;
+            sleep(Duration::from_millis(100 + random.below(400))).await;
             service.kill();
             if round % 2 == 0 {
                 kill_database(directory)?;
-                url = start(directory)?;
+                url = start_postgres(directory)?;
             }
             service = Server::petstore_at(&url, address)?;
             if round % 20 == 0 {
@@ -181,24 +181,6 @@ async fn send_until_answered(address: SocketAddr, key: String, number: u32, done
         }
     }
     told
-}
-
-fn start(directory: &Path) -> Outcome<String> {
-    let directory = directory.to_string_lossy();
-    let mut said = String::new();
-    // The processes of a server that was killed may need a moment to go.
-    for _ in 0..10 {
-        match output("scripts/postgres", &["start", &directory]) {
-            Ok(url) => return Ok(url.trim().to_owned()),
-            Err(error) => said = error.to_string(),
-        }
-        std::thread::sleep(Duration::from_millis(300));
-    }
-    Err(said.into())
-}
-
-fn stop(directory: &Path) -> Outcome {
-    output("scripts/postgres", &["stop", &directory.to_string_lossy(), "immediate"]).map(drop)
 }
 
 fn kill_database(directory: &Path) -> Outcome {

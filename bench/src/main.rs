@@ -14,6 +14,7 @@ mod http;
 mod observe;
 mod once;
 mod protect;
+mod random;
 mod report;
 mod rolling;
 mod sell;

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Outcome;
 use crate::http::Connection;
+use crate::random::Random;
 use crate::report::Samples;
 use crate::tools::{PETSTORE, Server, database_url, output, prepare, psql};
 
@@ -302,12 +303,10 @@ async fn offer(node: SocketAddr, key: &str, connections: u32, rate: f64) -> Outc
         clients.spawn(async move {
             let mut due = begin - Duration::from_secs(1) + every * number / connections;
             let (mut served, mut shed) = (0_u32, 0_u32);
-            let mut random = u64::from(number) + 1;
+            let mut random = Random(u64::from(number) + 1);
             while due < begin + TIME {
                 sleep_until(due).await;
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let cursor = crate::stale::cursor((random >> 33).cast_signed() % 99_000 + 1);
+                let cursor = crate::stale::cursor(random.below(99_000).cast_signed() + 1);
                 let (status, body) =
                     connection.send("GET", &format!("/v1/pets?limit=100&cursor={cursor}"), "").await?;
                 let counted = Instant::now() > begin && Instant::now() < begin + TIME;

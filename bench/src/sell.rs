@@ -18,6 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::Outcome;
 use crate::http::Connection;
+use crate::random::Random;
 use crate::report::Samples;
 use crate::tools::{Server, database_url, free_address, prepare, psql};
 
@@ -172,16 +173,6 @@ async fn contest(addresses: [SocketAddr; 2], key: &str, rounds: u32) -> Outcome 
         waits.at(1.0)
     );
     Ok(())
-}
-
-/// A source of numbers that is the same each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
 }
 
 /// When an order was surely open, as its buyer saw it: since when it is known to be placed, until it was first asked to

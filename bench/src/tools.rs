@@ -13,6 +13,11 @@ use crate::Outcome;
 /// The service as it is released.
 pub(crate) const PETSTORE: &str = "target/release/petstore";
 
+/// Where the log of the service is, if there is one service.
+const LOG: &str = "target/bench-petstore.log";
+/// No balancer has to hear of its end.
+const AT_ONCE: &[&str] = &["--drain-delay", "0s"];
+
 /// The address of the database to measure on.
 pub(crate) fn database_url() -> Outcome<String> {
     env::var("DATABASE_URL").map_err(|_| "set DATABASE_URL, or use the Makefile's targets".into())
@@ -31,6 +36,26 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
         return Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
     Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Starts a PostgreSQL in this directory, and returns its address.
+pub(crate) fn start_postgres(directory: &Path) -> Outcome<String> {
+    let directory = directory.to_string_lossy();
+    let mut said = String::new();
+    // The processes of a server that was killed may need a moment to go.
+    for _ in 0..10 {
+        match output("scripts/postgres", &["start", &directory]) {
+            Ok(url) => return Ok(url.trim().to_owned()),
+            Err(error) => said = error.to_string(),
+        }
+        sleep(Duration::from_millis(300));
+    }
+    Err(said.into())
+}
+
+/// Ends it as a crash does.
+pub(crate) fn stop_postgres(directory: &Path) -> Outcome {
+    output("scripts/postgres", &["stop", &directory.to_string_lossy(), "immediate"]).map(drop)
 }
 
 /// Runs SQL.
@@ -74,36 +99,40 @@ impl Server {
 
     /// The same at this address.
     pub(crate) fn petstore_at(url: &str, address: SocketAddr) -> Outcome<Self> {
-        let admin = free_address()?;
-        let mut command = Command::new(PETSTORE);
-        command
-            .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
-            .env("DATABASE_URL", url)
-            .env("PETSTORE_DRAIN_DELAY", "0s")
-            .stderr(File::create("target/bench-petstore.log")?);
-        Self::start(command, address)
+        Self::petstore_with(url, address, free_address()?, AT_ONCE, LOG)
     }
 
     /// The service without a log and metrics.
     pub(crate) fn petstore_unobserved(url: &str) -> Outcome<Self> {
-        let (address, admin) = (free_address()?, free_address()?);
-        let mut command = Command::new(PETSTORE);
-        command
-            .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
-            .args(["--drain-delay", "0s", "--log", "off", "--without-metrics"])
-            .env("DATABASE_URL", url);
-        Self::start(command, address)
+        let flags = [AT_ONCE, &["--log", "off", "--without-metrics"]].concat();
+        Self::petstore_with(url, free_address()?, free_address()?, &flags, LOG)
     }
 
     /// The service with places for many, who may stay.
     pub(crate) fn petstore_for_crowds(url: &str) -> Outcome<Self> {
-        let (address, admin) = (free_address()?, free_address()?);
+        let flags = [AT_ONCE, &["--header-timeout", "120s", "--max-connections", "15000"]].concat();
+        Self::petstore_with(url, free_address()?, free_address()?, &flags, LOG)
+    }
+
+    /// The service as a balancer knows it: at these addresses, and with the time that it takes to stop by default.
+    pub(crate) fn petstore_node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
+        let log = format!("target/bench-petstore-{}.log", address.port());
+        Self::petstore_with(url, address, admin, &["--header-timeout", "75s"], &log)
+    }
+
+    fn petstore_with(
+        url: &str,
+        address: SocketAddr,
+        admin: SocketAddr,
+        flags: &[&str],
+        log: &str,
+    ) -> Outcome<Self> {
         let mut command = Command::new(PETSTORE);
         command
             .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
-            .args(["--drain-delay", "0s", "--header-timeout", "120s", "--max-connections", "15000"])
+            .args(flags)
             .env("DATABASE_URL", url)
-            .stderr(File::create("target/bench-petstore.log")?);
+            .stderr(File::create(log)?);
         Self::start(command, address)
     }
 
@@ -119,20 +148,7 @@ impl Server {
 
     /// Its memory now, in kilobytes.
     pub(crate) fn kilobytes(&self) -> Outcome<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-        Ok(line.trim().trim_end_matches(" kB").parse()?)
-    }
-
-    /// The service as a balancer knows it: at these addresses, and with the time that it takes to stop by default.
-    pub(crate) fn petstore_node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
-        let mut command = Command::new(PETSTORE);
-        command
-            .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
-            .args(["--header-timeout", "75s"])
-            .env("DATABASE_URL", url)
-            .stderr(File::create(format!("target/bench-petstore-{}.log", address.port()))?);
-        Self::start(command, address)
+        kilobytes(self.child.id(), "VmRSS:")
     }
 
     /// Ends it with SIGTERM and returns how long that took; a bad end is an error.
@@ -220,9 +236,14 @@ impl Drop for Server {
 
 /// The most memory that a process ever had, in megabytes.
 pub(crate) fn peak_megabytes(id: u32) -> Outcome<f64> {
+    Ok(kilobytes(id, "VmHWM:")? / 1024.0)
+}
+
+/// A line of what the kernel says of a process.
+fn kilobytes(id: u32, name: &str) -> Outcome<f64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or(format!("no {name}"))?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
 /// An address that nobody listens on.

@@ -14,6 +14,7 @@ use clap::{Args, Subcommand};
 use crate::Outcome;
 use crate::compare::latency;
 use crate::http::Connection;
+use crate::random::Random;
 use crate::report::Samples;
 use crate::stale::cursor;
 use crate::tools::{PETSTORE, Server, database_url, output, peak_megabytes, prepare, psql};
@@ -195,16 +196,14 @@ impl Kill {
         let began = Instant::now();
         run_and_watch(&url, &["import", KEYED, "--key-column", "key"])?;
         let whole = u64::try_from(began.elapsed().as_millis())?;
-        let (mut kills, mut imports, mut random) = (0, 0_u32, self.seed);
+        let (mut kills, mut imports, mut random) = (0, 0_u32, Random(self.seed));
         while kills < self.kills {
             psql(&url, "TRUNCATE pets, orders, imported_chunks")?;
             let file = if imports.is_multiple_of(2) { KEYED } else { SHUFFLED };
             let enough = (kills + KILLS_AN_IMPORT).min(self.kills);
             loop {
                 let mut child = start(&url, &["import", file, "--key-column", "key"])?;
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let moment = Instant::now() + Duration::from_millis((random >> 33) % (whole / 2));
+                let moment = Instant::now() + Duration::from_millis(random.below(whole / 2));
                 while kills < enough && Instant::now() < moment && child.try_wait()?.is_none() {
                     sleep(Duration::from_millis(1));
                 }

@@ -102,7 +102,7 @@ impl Counts {
     clippy::cast_sign_loss,
     reason = "a rate for people"
 )]
-fn per_second(rows: u64, seconds: f64) -> u64 {
+pub(super) fn per_second(rows: u64, seconds: f64) -> u64 {
     (rows as f64 / seconds.max(0.001)) as u64
 }
 
@@ -153,7 +153,9 @@ mod tests {
 
     #[test]
     fn a_number_is_grouped_by_thousands() {
-        for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
+        for (number, text) in
+            [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")]
+        {
             assert_eq!(grouped(number), text);
         }
     }

@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::keys::storage;
+use super::progress::{grouped, per_second};
 use super::{Failure, print};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::NewPet;
@@ -41,9 +42,8 @@ impl Seed {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let begun = Instant::now();
         add(&storage(&self.database)?, self.count, self.number).await?;
-        let time = begun.elapsed();
-        let rate = u128::from(self.count) * 1_000_000 / time.as_micros().max(1);
-        let (count, rate, seconds) = (grouped(self.count.into()), grouped(rate), time.as_secs_f64());
+        let seconds = begun.elapsed().as_secs_f64();
+        let (count, rate) = (grouped(self.count.into()), grouped(per_second(self.count.into(), seconds)));
         Ok(print(&format!("added {count} animals in {seconds:.1} seconds: {rate} a second\n"))?)
     }
 }
@@ -69,31 +69,4 @@ struct SeedError {
     added: u32,
     count: u32,
     source: crate::storage::StorageError,
-}
-
-/// A number as people write it: 1,000,000.
-pub(super) fn grouped(number: u128) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn digits_are_grouped_by_three() {
-        for (number, text) in
-            [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")]
-        {
-            assert_eq!(grouped(number), text);
-        }
-    }
 }

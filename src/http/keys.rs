@@ -139,9 +139,8 @@ impl KeyRing {
     }
 
     /// How many keys are remembered.
-    #[expect(clippy::cast_precision_loss, reason = "there are at most so many")]
-    pub(crate) fn remembered(&self) -> f64 {
-        self.known.entry_count() as f64
+    pub(crate) fn remembered(&self) -> u64 {
+        self.known.entry_count()
     }
 
     /// Who calls with this key; an error if it is not in force.

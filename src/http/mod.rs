@@ -123,7 +123,7 @@ impl AppState {
     fn measure(&self) {
         let under_way = self.max_requests.saturating_sub(self.places.available_permits());
         gauge!(ACTIVE_REQUESTS).set(count(under_way));
-        gauge!(KEYS_REMEMBERED).set(self.keys.remembered());
+        gauge!(KEYS_REMEMBERED).set(count(self.keys.remembered()));
         self.storage.measure();
     }
 

@@ -49,7 +49,7 @@ impl Storage {
     async fn look(&self) -> Result<(), StorageError> {
         for row in self.database.read(LOOK, &[]).await? {
             let standbys: i64 = row.try_get(0).map_err(unexpected)?;
-            gauge!(STANDBYS).set(count(standbys.try_into().unwrap_or_default()));
+            gauge!(STANDBYS).set(count(standbys));
             let estimate: (Option<String>, Option<f64>) =
                 (row.try_get(1).map_err(unexpected)?, row.try_get(2).map_err(unexpected)?);
             if let (Some(status), Some(pets)) = estimate {

@@ -6,51 +6,57 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::{Unit, gauge};
+use metrics::gauge;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_process::Collector;
 use tokio::time::sleep;
 
-/// Requests by route, method and status, each with the time from its head to its answer's head.
-pub const REQUEST_DURATION: &str = "http_server_request_duration_seconds";
-/// Requests under way.
-pub const ACTIVE_REQUESTS: &str = "http_server_active_requests";
-/// Clients' connections.
-pub const CONNECTIONS: &str = "petstore_connections";
-/// Connections that found no place.
-pub const CONNECTIONS_REFUSED: &str = "petstore_connections_refused_total";
-/// Requests answered with 503 because there was too much to do, by where they waited.
-pub const REQUESTS_SHED: &str = "petstore_requests_shed_total";
-/// Requests answered with 429.
-pub const REQUESTS_RATE_LIMITED: &str = "petstore_requests_rate_limited_total";
-/// Keys of requests, by what was known of them.
-pub const KEY_LOOKUPS: &str = "petstore_key_lookups_total";
-/// Keys remembered.
-pub const KEYS_REMEMBERED: &str = "petstore_keys_remembered";
-/// Calls of operations that are going away, by key.
-pub const DEPRECATED_CALLS: &str = "petstore_deprecated_calls_total";
-/// Connections of the pool, by state.
-pub const POOL_CONNECTIONS: &str = "db_client_connection_count";
-/// The most of them.
-pub const POOL_MAX: &str = "db_client_connection_max";
-/// Work that waits for one of them.
-pub const POOL_WAITING: &str = "db_client_connection_pending_requests";
-/// How long statements take.
-pub const STATEMENT_DURATION: &str = "db_client_operation_duration_seconds";
-/// Statements that failed, by how.
-pub const DATABASE_ERRORS: &str = "petstore_database_errors_total";
-/// Whether the database answered the last look.
-pub const DATABASE_UP: &str = "petstore_database_up";
-/// Standbys that follow the database.
-pub const STANDBYS: &str = "petstore_database_standbys";
-/// Requests that shared a statement.
-pub const BATCH_SIZE: &str = "petstore_batch_size";
-/// How long the first of them waited.
-pub const BATCH_WAIT: &str = "petstore_batch_wait_seconds";
-/// Animals by status, as PostgreSQL estimates them.
-pub const PETS: &str = "petstore_pets_estimated";
-/// What runs.
-pub const BUILD_INFO: &str = "petstore_build_info";
+/// Names metrics, and says of each what it is: to whoever reads this, and to whoever reads `/metrics`.
+macro_rules! named {
+    ($($kind:ident $constant:ident = $name:literal: $says:literal;)*) => {
+        $(#[doc = $says] pub const $constant: &str = $name;)*
+
+        fn describe() {
+            $(named!($kind $constant $says);)*
+        }
+    };
+    (counter $constant:ident $says:literal) => { metrics::describe_counter!($constant, $says) };
+    (gauge $constant:ident $says:literal) => { metrics::describe_gauge!($constant, $says) };
+    (histogram $constant:ident $says:literal) => { metrics::describe_histogram!($constant, $says) };
+}
+
+named! {
+    histogram REQUEST_DURATION = "http_server_request_duration_seconds":
+        "Time from a request's head to its answer's head. A request without a route has the route \"-\".";
+    gauge ACTIVE_REQUESTS = "http_server_active_requests": "Requests under way.";
+    gauge CONNECTIONS = "petstore_connections": "Connections of clients.";
+    counter CONNECTIONS_REFUSED = "petstore_connections_refused_total": "Connections of clients that found no place.";
+    counter REQUESTS_SHED = "petstore_requests_shed_total":
+        "Requests answered with 503 because too much was under way (reason \"requests\"), waited for the database \
+        (\"queue\"), or waited too long for it (\"late\").";
+    counter REQUESTS_RATE_LIMITED = "petstore_requests_rate_limited_total": "Requests answered with 429.";
+    counter KEY_LOOKUPS = "petstore_key_lookups_total":
+        "Keys of requests that were remembered (\"hit\"), looked up (\"miss\"), or remembered as not valid \
+        (\"refused\").";
+    gauge KEYS_REMEMBERED = "petstore_keys_remembered": "Keys that are remembered.";
+    counter DEPRECATED_CALLS = "petstore_deprecated_calls_total":
+        "Calls of operations that will be removed, by the key's id.";
+    gauge POOL_CONNECTIONS = "db_client_connection_count": "Connections to the database, by state.";
+    gauge POOL_MAX = "db_client_connection_max": "The most connections to the database.";
+    gauge POOL_WAITING = "db_client_connection_pending_requests": "Work that waits for a connection to the database.";
+    histogram STATEMENT_DURATION = "db_client_operation_duration_seconds":
+        "Time that a statement took, without the wait for a connection.";
+    counter DATABASE_ERRORS = "petstore_database_errors_total":
+        "Statements that failed: there was no connection (\"no_connection\"), it broke (\"connection_lost\"), the \
+        deadline passed (\"deadline\"), or the database said no (\"refused\").";
+    gauge DATABASE_UP = "petstore_database_up": "1 if the database answered the last look, a few seconds ago, else 0.";
+    gauge STANDBYS = "petstore_database_standbys": "Standbys that receive the database's changes.";
+    histogram BATCH_SIZE = "petstore_batch_size": "Requests that shared one statement.";
+    histogram BATCH_WAIT = "petstore_batch_wait_seconds":
+        "Time that the first request of a batch waited for its turn.";
+    gauge PETS = "petstore_pets_estimated": "Animals by status, as PostgreSQL's statistics estimate them.";
+    gauge BUILD_INFO = "petstore_build_info": "1, with the version that runs.";
+}
 
 /// From half a millisecond, which a request takes on an idle machine, to the longest deadline.
 const SECONDS: [f64; 14] =
@@ -116,55 +122,6 @@ pub async fn look_after() {
 /// A number of things, as a gauge has it.
 #[expect(clippy::cast_precision_loss, reason = "nobody has so many that it matters")]
 #[must_use]
-pub fn count(things: usize) -> f64 {
-    things as f64
-}
-
-fn describe() {
-    use metrics::{describe_counter, describe_gauge, describe_histogram};
-
-    describe_histogram!(
-        REQUEST_DURATION,
-        Unit::Seconds,
-        "Time from a request's head to its answer's head. A request without a route has the route \"-\"."
-    );
-    describe_gauge!(ACTIVE_REQUESTS, "Requests under way.");
-    describe_gauge!(CONNECTIONS, "Connections of clients.");
-    describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that found no place.");
-    describe_counter!(
-        REQUESTS_SHED,
-        "Requests answered with 503 because too much was under way (reason \"requests\"), waited for the database \
-         (\"queue\"), or waited too long for it (\"late\")."
-    );
-    describe_counter!(REQUESTS_RATE_LIMITED, "Requests answered with 429.");
-    describe_counter!(
-        KEY_LOOKUPS,
-        "Keys of requests that were remembered (\"hit\"), looked up (\"miss\"), or remembered as not valid \
-         (\"refused\")."
-    );
-    describe_gauge!(KEYS_REMEMBERED, "Keys that are remembered.");
-    describe_counter!(DEPRECATED_CALLS, "Calls of operations that will be removed, by the key's id.");
-    describe_gauge!(POOL_CONNECTIONS, "Connections to the database, by state.");
-    describe_gauge!(POOL_MAX, "The most connections to the database.");
-    describe_gauge!(POOL_WAITING, "Work that waits for a connection to the database.");
-    describe_histogram!(
-        STATEMENT_DURATION,
-        Unit::Seconds,
-        "Time that a statement took, without the wait for a connection."
-    );
-    describe_counter!(
-        DATABASE_ERRORS,
-        "Statements that failed: there was no connection (\"no_connection\"), it broke (\"connection_lost\"), the \
-         deadline passed (\"deadline\"), or the database said no (\"refused\")."
-    );
-    describe_gauge!(DATABASE_UP, "1 if the database answered the last look, a few seconds ago, else 0.");
-    describe_gauge!(STANDBYS, "Standbys that receive the database's changes.");
-    describe_histogram!(BATCH_SIZE, "Requests that shared one statement.");
-    describe_histogram!(
-        BATCH_WAIT,
-        Unit::Seconds,
-        "Time that the first request of a batch waited for its turn."
-    );
-    describe_gauge!(PETS, "Animals by status, as PostgreSQL's statistics estimate them.");
-    describe_gauge!(BUILD_INFO, "1, with the version that runs.");
+pub fn count(things: impl TryInto<u64>) -> f64 {
+    things.try_into().unwrap_or_default() as f64
 }

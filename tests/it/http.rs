@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::hostile_clients::exchange;
 use crate::support::TestService;
-use crate::support::postgres::key;
+use crate::support::postgres::{key, locked_out};
 
 #[tokio::test]
 async fn an_unknown_path_answers_404() {
@@ -372,13 +372,7 @@ async fn requests_under_way_are_finished_before_the_service_stops() {
     database.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
     let client = service.client.clone();
     let adding = tokio::spawn(async move { client.add("Rex", None).await });
-    let waiting =
-        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    // In a transaction the same activity would be seen for ever.
-    let watching = service.database.connect().await;
-    while watching.query(waiting, &[]).await.unwrap().is_empty() {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    locked_out(&service.database.connect().await).await;
     let address = service.address;
     let stopping = tokio::spawn(service.stop());
     while tokio::net::TcpStream::connect(address).await.is_ok() {

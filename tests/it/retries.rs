@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use crate::support::postgres::{ROOT, key};
+use crate::support::postgres::{ROOT, key, locked_out};
 use crate::support::program::{ServeProcess, new_key};
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
@@ -207,13 +207,11 @@ async fn attempts_that_meet_at_midnight_add_one_pet() {
         let (id, before) = run_at(&first, one).await.unwrap();
         assert!(!before, "{one}");
         // The other attempt begins before the first is committed, and waits for it.
-        let waiting = tokio::spawn(async move { (run_at(&second, other).await, second) });
+        let mut waiting = tokio::spawn(async move { (run_at(&second, other).await, second) });
         let watch = database.connect().await;
-        let blocked =
-            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        while watch.query(blocked, &[]).await.unwrap().is_empty() {
-            assert!(!waiting.is_finished(), "{one}, {other}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::select! {
+            _ = locked_out(&watch) => {}
+            _ = &mut waiting => panic!("it did not wait: {one}, {other}"),
         }
         first.batch_execute("COMMIT").await.unwrap();
         let (refused, second) = waiting.await.unwrap();

@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_postgres::Client;
 
 use crate::support::TestDatabase;
-use crate::support::postgres::{connect, migration_files};
+use crate::support::postgres::{connect, locked_out, migration_files};
 use crate::support::program::{petstore, run};
 use crate::unhealthy_database::PrivatePostgres;
 
@@ -326,11 +326,7 @@ async fn migrate_lets_requests_pass_while_a_long_transaction_is_in_its_way_and_e
     let migrating = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
     let mut migrating = migrating.unwrap();
     let watch = database.connect().await;
-    let waiting =
-        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    while watch.query(waiting, &[]).await.unwrap().is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    locked_out(&watch).await;
     // Who asks for pets now stands behind the migration, and a request waits for a second at most.
     let began = std::time::Instant::now();
     watch.batch_execute("BEGIN; LOCK TABLE pets IN SHARE MODE; COMMIT").await.unwrap();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::Client;
-use crate::support::postgres::{TestDatabase, connect};
-use crate::support::program::{ServeProcess, run};
+use crate::support::postgres::{TestDatabase, connect, locked_out};
+use crate::support::program::ServeProcess;
 use crate::unhealthy_database::PrivatePostgres;
 
 /// The same database with another server before it.
@@ -109,11 +109,7 @@ async fn a_database_that_is_away_is_asked_about_once_a_second_whatever_comes() {
 
 #[tokio::test]
 async fn a_commit_that_gave_up_on_its_standby_is_not_acknowledged() {
-    let postgres = PrivatePostgres::start();
-    let migrated = run(&["migrate"], &[("DATABASE_URL", &postgres.url)]);
-    assert!(migrated.status.success());
-    let key = run(&["keys", "create", "--name", "shop"], &[("DATABASE_URL", &postgres.url)]);
-    let key = String::from_utf8(key.stdout).unwrap().trim().parse().unwrap();
+    let (postgres, key) = PrivatePostgres::start_shop();
     let service = ServeProcess::start(&postgres.url, &[]);
     let client = Client::new(service.address, Some(&key));
     assert_eq!(client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await.status, 201);
@@ -148,10 +144,7 @@ async fn a_commit_that_gave_up_on_its_standby_is_not_acknowledged() {
 
 #[tokio::test]
 async fn a_connection_that_breaks_ends_its_request_at_once() {
-    let postgres = PrivatePostgres::start();
-    assert!(run(&["migrate"], &[("DATABASE_URL", &postgres.url)]).status.success());
-    let key = run(&["keys", "create", "--name", "shop"], &[("DATABASE_URL", &postgres.url)]);
-    let key = String::from_utf8(key.stdout).unwrap().trim().parse().unwrap();
+    let (postgres, key) = PrivatePostgres::start_shop();
     let service = ServeProcess::start(&postgres.url, &[]);
     let client = Client::new(service.address, Some(&key));
     assert_eq!(client.get("/v1/pets").await.status, 200);
@@ -161,18 +154,11 @@ async fn a_connection_that_breaks_ends_its_request_at_once() {
     locked.batch_execute("LOCK TABLE pets").await.unwrap();
     let watch = connect(&postgres.url).await;
     let kill = async {
-        loop {
-            let waits =
-                "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pets%'";
-            if let Some(row) = watch.query(waits, &[]).await.unwrap().first() {
-                let pid: i32 = row.get(0);
-                // Without a word of farewell.
-                let status = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
-                assert!(status.unwrap().success());
-                return Instant::now();
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let pid = locked_out(&watch).await;
+        // Without a word of farewell.
+        let status = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+        assert!(status.unwrap().success());
+        Instant::now()
     };
     let (answer, killed) = tokio::join!(client.get("/v1/pets"), kill);
     assert_eq!(answer.status, 503);

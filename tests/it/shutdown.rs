@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use tokio::time::sleep;
 
-use crate::support::postgres::key;
+use crate::support::postgres::{key, locked_out};
 use crate::support::program::{ServeProcess, free_address, petstore};
 use crate::support::{Client, TestDatabase};
 
@@ -20,16 +20,6 @@ async fn wait_until_not_ready(service: &ServeProcess) {
     let admin = Client::new(service.admin_address, None);
     while admin.get("/readyz").await.status != 503 {
         sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// Waits until a statement waits for a lock. Not to be asked in a transaction, which sees the same activity for ever.
-async fn wait_until_locked_out(database: &TestDatabase) {
-    let database = database.connect().await;
-    let waiting =
-        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    while database.query(waiting, &[]).await.unwrap().is_empty() {
-        sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -66,7 +56,7 @@ async fn after_the_delay_no_connection_is_taken_and_requests_under_way_are_finis
     wait_until_not_ready(&service).await;
     let client = service.client.clone();
     let adding = tokio::spawn(async move { client.add("Rex", None).await });
-    wait_until_locked_out(&database).await;
+    locked_out(&database.connect().await).await;
     while tokio::net::TcpStream::connect(service.address).await.is_ok() {
         sleep(Duration::from_millis(5)).await;
     }
@@ -87,7 +77,7 @@ async fn a_request_that_takes_longer_than_the_time_to_finish_is_cut_off_and_the_
     let client = service.client.clone();
     let path = "/v1/pets/1";
     let asking = tokio::spawn(async move { client.try_send(Method::GET, path, |request| request).await });
-    wait_until_locked_out(&database).await;
+    locked_out(&database.connect().await).await;
     let (exited_well, log) = service.terminate();
     assert!(exited_well, "{log}");
     assert!(log.contains("requests were still under way"), "{log}");

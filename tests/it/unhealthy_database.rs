@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -27,6 +28,14 @@ impl PrivatePostgres {
             std::env::temp_dir().join(format!("petstore-private-postgres-{}", std::process::id()));
         let url = script(&["start", directory.to_str().unwrap()]);
         Self { directory, url }
+    }
+
+    /// The same, migrated and with a key.
+    pub(crate) fn start_shop() -> (Self, ApiKey) {
+        let postgres = Self::start();
+        postgres.petstore(&["migrate"]);
+        let key = postgres.petstore(&["keys", "create", "--name", "shop"]).parse().unwrap();
+        (postgres, key)
     }
 
     pub(crate) fn stop(&self, mode: &str) {
@@ -65,9 +74,7 @@ async fn becomes_well(client: &Client, path: &str) {
 
 #[tokio::test]
 async fn it_starts_while_the_database_is_away_and_recovers_by_itself() {
-    let postgres = PrivatePostgres::start();
-    postgres.petstore(&["migrate"]);
-    let key = postgres.petstore(&["keys", "create", "--name", "shop"]).parse().unwrap();
+    let (postgres, key) = PrivatePostgres::start_shop();
     postgres.stop("fast");
 
     let service = ServeProcess::start(&postgres.url, &[]);
@@ -148,9 +155,7 @@ fn count(load: &Load, answer: &Answer) {
 
 #[tokio::test]
 async fn a_database_that_is_stopped_and_started_under_load_causes_503_and_nothing_worse() {
-    let postgres = PrivatePostgres::start();
-    postgres.petstore(&["migrate"]);
-    let key = postgres.petstore(&["keys", "create", "--name", "shop"]).parse().unwrap();
+    let (postgres, key) = PrivatePostgres::start_shop();
     let service = ServeProcess::start(&postgres.url, &[]);
     let client = Client::new(service.address, Some(&key));
     let load = Arc::new(Load::default());

@@ -8,6 +8,7 @@ mod load;
 mod proxy;
 
 use std::fs;
+use std::iter;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -18,8 +19,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::Outcome;
+use crate::random::Random;
 use crate::report::Samples;
-use crate::tools::{Server, database_url, fill, free_address, output, psql, wrk};
+use crate::tools::{
+    Server, database_url, fill, free_address, output, psql, start_postgres, stop_postgres, wrk,
+};
 use load::Load;
 use proxy::{Proxy, Trouble};
 
@@ -117,6 +121,22 @@ impl Fault {
     }
 }
 
+/// Faults of the cluster and of the service, by chance, for so long.
+fn random_faults(seed: u64, time: Duration) -> impl Iterator<Item = Fault> {
+    let all = [
+        Fault::Service,
+        Fault::Postmaster,
+        Fault::Switchover,
+        Fault::Etcd,
+        Fault::Kill,
+        Fault::Cut,
+        Fault::Pause,
+    ];
+    let (mut random, began) = (Random(seed), Instant::now());
+    let choose = move || all[usize::try_from(random.below(all.len() as u64)).unwrap_or(0)];
+    iter::repeat_with(choose).take_while(move |_| began.elapsed() < time)
+}
+
 /// The service, what is before its database, and its clients.
 struct Stage {
     url: String,
@@ -151,19 +171,22 @@ impl Faults {
         .into_iter()
         .flat_map(|(fault, count)| (0..count).map(move |_| fault))
         .collect();
-        let mut stage = Stage::set(&url, &key, false).await?;
-        if self.soak_minutes > 0 {
-            stage.soak(self.soak_minutes, self.seed, self.rate).await?;
-        } else {
-            stage.play(&cluster, self.rate).await?;
+        if self.soak_minutes > 0 || !cluster.is_empty() {
+            let mut stage = Stage::set(&url, &key, false).await?;
+            if self.soak_minutes > 0 {
+                println!("seed {}", self.seed);
+                stage
+                    .play(random_faults(self.seed, Duration::from_mins(self.soak_minutes)), self.rate)
+                    .await?;
+            } else {
+                stage.play(cluster.into_iter(), self.rate).await?;
+            }
+            failures.append(&mut stage.failures);
         }
-        failures.append(&mut stage.failures);
-        drop(stage);
         if self.network > 0 && self.soak_minutes == 0 {
-            let network: Vec<Fault> =
-                (0..self.network).flat_map(|_| [Fault::PoolHeld, Fault::BlackHole, Fault::Slow]).collect();
+            let network = (0..self.network).flat_map(|_| [Fault::PoolHeld, Fault::BlackHole, Fault::Slow]);
             let mut stage = Stage::set(&url, &key, true).await?;
-            stage.play(&network, self.rate).await?;
+            stage.play(network, self.rate).await?;
             failures.append(&mut stage.failures);
         }
         if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
@@ -185,8 +208,7 @@ impl Stage {
         };
         if troubled {
             let leader = cluster(&["leader"]).await?;
-            let server = format!("10.86.0.1{}:5432", leader.trim().trim_start_matches('n'));
-            let proxy = Proxy::before(server.parse()?).await?;
+            let proxy = Proxy::before(format!("{}:5432", address_of(leader.trim())).parse()?).await?;
             stage.service_url = format!("postgresql://petstore:petstore@{}/petstore", proxy.address);
             stage.proxy = Some(proxy);
         }
@@ -199,50 +221,17 @@ impl Stage {
     }
 
     /// Causes these faults one after another, and then looks at everything.
-    async fn play(&mut self, faults: &[Fault], rate: u32) -> Outcome {
-        if faults.is_empty() {
-            return Ok(());
-        }
+    async fn play(&mut self, faults: impl Iterator<Item = Fault>, rate: u32) -> Outcome {
         let addresses: Vec<SocketAddr> = self.places.iter().map(|(address, _)| *address).collect();
         let (load, clients) = Load::start(&addresses, &self.key, &self.run, rate);
         sleep(CALM).await;
         for fault in faults {
-            self.cause(*fault, &load).await?;
+            self.cause(fault, &load).await?;
         }
         load.stop();
         clients.await?;
         fs::create_dir_all("target/faults")?;
         fs::write("target/faults/timeline.csv", load.record().timeline())?;
-        println!("{}", load.record().check(&self.url, &self.run)?);
-        Ok(())
-    }
-
-    /// Causes random faults, and looks at memory and descriptors.
-    async fn soak(&mut self, minutes: u64, seed: u64, rate: u32) -> Outcome {
-        println!("seed {seed}");
-        let addresses: Vec<SocketAddr> = self.places.iter().map(|(address, _)| *address).collect();
-        let (load, clients) = Load::start(&addresses, &self.key, &self.run, rate);
-        let all = [
-            Fault::Service,
-            Fault::Postmaster,
-            Fault::Switchover,
-            Fault::Etcd,
-            Fault::Kill,
-            Fault::Cut,
-            Fault::Pause,
-        ];
-        let mut random = seed;
-        sleep(CALM).await;
-        while load.now() < Duration::from_mins(minutes).as_secs_f64() {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let fault = all[usize::try_from(random >> 33)? % all.len()];
-            self.cause(fault, &load).await?;
-            for node in &self.nodes {
-                println!("         a node has {}", node.figures()?);
-            }
-        }
-        load.stop();
-        clients.await?;
         println!("{}", load.record().check(&self.url, &self.run)?);
         Ok(())
     }
@@ -307,6 +296,9 @@ impl Stage {
             return Err(problem.clone().into());
         }
         drop(record);
+        for node in &self.nodes {
+            println!("         a node has {}", node.figures()?);
+        }
         if !verdict.is_empty() {
             self.failures.push(format!("{}: no write for {gap:.1} s", fault.words()));
         }
@@ -343,12 +335,14 @@ async fn until_written(load: &Load, after: f64) -> Outcome<f64> {
     }
 }
 
+/// The address that the cluster gives to a node of this name.
+fn address_of(node: &str) -> String {
+    format!("10.86.0.1{}", node.trim_start_matches('n'))
+}
+
 /// How many writes a node acknowledges to clients on its own side, during this time.
 fn acknowledged_on(node: &str, time: Duration) -> Outcome<u32> {
-    let url = format!(
-        "postgresql://petstore:petstore@10.86.0.1{}/petstore?connect_timeout=3",
-        node.trim_start_matches('n')
-    );
+    let url = format!("postgresql://petstore:petstore@{}/petstore?connect_timeout=3", address_of(node));
     let insert = "INSERT INTO pets (name, category_id) VALUES ('behind the cut', 1)";
     let began = Instant::now();
     let mut acknowledged = 0;
@@ -384,13 +378,13 @@ async fn cluster(arguments: &[&str]) -> Outcome<String> {
 fn cost(url: &str) -> Outcome {
     let directory = std::env::temp_dir().join(format!("petstore-single-{}", std::process::id()));
     let outcome = cost_against(url, &directory);
-    let _ = output("scripts/postgres", &["stop", &directory.to_string_lossy(), "immediate"]);
+    let _ = stop_postgres(&directory);
     fs::remove_dir_all(&directory)?;
     outcome
 }
 
 fn cost_against(url: &str, directory: &Path) -> Outcome {
-    let single = output("scripts/postgres", &["start", &directory.to_string_lossy()])?.trim().to_owned();
+    let single = start_postgres(directory)?;
     let (key, single_key) = (fill(url, 1_000)?, fill(&single, 1_000)?);
     let without_waiting = format!("{url}&options=-c%20synchronous_commit%3Dlocal");
     let services = [

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use super::keys::storage;
+use super::progress::grouped;
 use super::{Failure, print, seed};
 use crate::app::{App, AppError};
 use crate::config::{DatabaseSettings, DatabaseUrl, DemoSettings, ServeSettings};
@@ -104,7 +105,7 @@ impl Demo {
         let temporary = self.settings.database_url.is_none();
         let held = if temporary { once_ready(url, begun).await? } else { holdings(url).await? };
         let with = match held {
-            Holdings::Nothing => format!("with {} animals", seed::grouped(ANIMALS.into())),
+            Holdings::Nothing => format!("with {} animals", grouped(ANIMALS.into())),
             Holdings::Demonstration => "with the animals of the last time".to_owned(),
             Holdings::OtherTables(tables) => {
                 return Err(refused(&format!("tables that are not petstore's ({})", tables.join(", "))));

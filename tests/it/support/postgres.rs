@@ -132,6 +132,19 @@ pub(crate) async fn connect(url: &str) -> Client {
     client
 }
 
+/// Waits until a statement of this database waits for a lock, and returns the number of its server process. Not to be
+/// asked in a transaction, which sees the same activity for ever.
+pub(crate) async fn locked_out(watch: &Client) -> i32 {
+    let waiting =
+        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    loop {
+        if let Some(row) = watch.query(waiting, &[]).await.unwrap().first() {
+            return row.get(0);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// The name of the template for the migrations as they are now, made if it is not there.
 async fn template(server: &str, admin: &Client) -> String {
     let mut hasher = DefaultHasher::new();
