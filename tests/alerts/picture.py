@@ -6,39 +6,24 @@
 
 import json
 import math
+import os
 import sys
 
-WIDTH, LEFT, RIGHT, TOP = 860, 64, 176, 68
-PANEL, GAP, BAND = 104, 40, 18
-STYLE = """
-text { fill: #1f2937; font: 13px system-ui, sans-serif }
-.title { font-weight: 600; font-size: 15px }
-.name { font-weight: 600 }
-.small { fill: #5b6472; font-size: 12px }
-.page { fill: #ffffff }
-.away { fill: #d93025; opacity: .08 }
-.grid { stroke: #d5dae1; fill: none }
-.mark { stroke: #5b6472; stroke-dasharray: 3 3 }
-.good { fill: #2e8b57 } .bad { fill: #d93025 } .idle { fill: #8fb8de } .used { fill: #2f6fb0 }
-.line { fill: none; stroke: #7c4dbd; stroke-width: 2; stroke-linejoin: round }
-.wait { fill: none; stroke: #c77700; stroke-width: 2 }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .small { fill: #9aa5b1 } .page { fill: #12171e } .grid { stroke: #2c343d } .mark { stroke: #9aa5b1 }
-  .away { opacity: .16 } .good { fill: #3fa76d } .bad { fill: #f0655b } .idle { fill: #3f6f9e } .used { fill: #7fb4ea }
-  .line { stroke: #b794f0 } .wait { stroke: #e8a33d }
-}
-"""
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from chart import LEFT, RIGHT, WIDTH, Chart
+
+TOP, PANEL, GAP, BAND = 68, 104, 40, 18
 
 
-class Picture:
+class Picture(Chart):
     """Panels below each other, over one axis of seconds since the database was stopped."""
 
     def __init__(self, outage: dict):
+        super().__init__()
         self.outage = outage
         self.begin = outage["start"] - outage["stopped"]
         self.end = outage["end"] - outage["stopped"]
         self.times = [moment - outage["stopped"] for moment in range(outage["start"], outage["end"] + 1)]
-        self.parts: list[str] = []
         self.panels: list[tuple[float, float]] = []
         self.y = TOP
 
@@ -55,18 +40,10 @@ class Picture:
                     values[place] = value if math.isnan(values[place]) else values[place] + value
         return values
 
-    def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> None:
-        name = f' class="{kind}"' if kind else ""
-        self.parts.append(f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}"{name}>{text}</text>')
-
     def panel(self, title: str, ticks: list[tuple[float, str]], scale) -> None:
         """An empty panel, whose ticks are values; `scale` gives the height of a value, from 0 to 1."""
-        self.text(LEFT, self.y - 9, title, "name")
         self.panels.append((self.y, self.y + PANEL))
-        for value, name in ticks:
-            y = self.y + PANEL * (1 - scale(value))
-            self.parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-            self.text(LEFT - 8, y + 4, name, "small", "end")
+        self.axis(title, self.y, PANEL, [(scale(value), name) for value, name in ticks])
 
     def points(self, values: list[float], scale) -> list[tuple[float, float]]:
         return [
@@ -94,20 +71,13 @@ class Picture:
                 after += 1
             if kind:
                 left, right = self.x(self.times[second]), self.x(min(self.times[0] + after, self.end))
-                size = f'width="{right - left:.1f}" height="{BAND - 4}"'
-                self.parts.append(f'<rect class="{kind}" x="{left:.1f}" y="{self.y}" {size} rx="2"/>')
+                self.rect(kind, left, self.y, right - left, BAND - 4, ' rx="2"')
             second = after
-
-    def legend(self, entries: list[tuple[str, str]]) -> None:
-        for place, (kind, name) in enumerate(entries):
-            y = self.y + 14 + 20 * place
-            self.parts.append(f'<rect class="{kind}" x="{WIDTH - RIGHT + 16}" y="{y - 9}" width="14" height="10" rx="2"/>')
-            self.text(WIDTH - RIGHT + 36, y, name, "small")
 
     def next(self, height: float = PANEL + GAP) -> None:
         self.y += height
 
-    def drawn(self) -> str:
+    def finish(self, path: str) -> None:
         floor = self.y
         self.parts.append(f'<path class="grid" d="M{LEFT} {floor}H{WIDTH - RIGHT}"/>')
         for second in range(math.ceil(self.begin / 10) * 10, math.floor(self.end) + 1, 10):
@@ -123,19 +93,8 @@ class Picture:
         factor = self.outage["factor"]
         caption = f"Read every second. The rules wait for, and look back on, one {factor}th of their times here."
         self.text(LEFT, floor + 40, caption, "small")
-        height = floor + 54
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-                'role="img" aria-label="Requests, times, connections and alerts of a node whose database is stopped '
-                'and started again">',
-                f"<style>{STYLE}</style>",
-                f'<rect class="page" width="{WIDTH}" height="{height}" rx="10"/>',
-                *behind,
-                *self.parts,
-                "</svg>\n",
-            ]
-        )
+        about = "Requests, times, connections and alerts of a node whose database is stopped and started again"
+        self.write(path, floor + 54, about, behind)
 
 
 def status(begin: str):
@@ -160,7 +119,7 @@ def main() -> None:
     picture.panel("Requests a second, by status", [(v, f"{v}") for v in range(0, most + 1, 10)], lambda v: v / most)
     picture.area(none, good, lambda v: v / most, "good")
     picture.area(good, both, lambda v: v / most, "bad")
-    picture.legend([("good", "200, 201"), ("bad", "503")])
+    picture.legend(picture.y, [("good", "200, 201"), ("bad", "503")])
     picture.next()
 
     def magnitude(value: float) -> float:
@@ -177,14 +136,14 @@ def main() -> None:
     picture.area(none, used, lambda v: v / top, "used")
     picture.area(used, [sum(pair) for pair in zip(used, idle)], lambda v: v / top, "idle")
     picture.line(waiting, lambda v: v / top, "wait")
-    picture.legend([("used", "used"), ("idle", "idle")])
+    picture.legend(picture.y, [("used", "used"), ("idle", "idle")])
     picture.parts.append(f'<path class="wait" d="M{WIDTH - RIGHT + 16} {picture.y + 49}h14"/>')
     picture.text(WIDTH - RIGHT + 36, picture.y + 54, "work that waits", "small")
     picture.next()
 
     picture.text(LEFT, picture.y - 9, "Database and alerts", "name")
     picture.band("up", picture.series("up"), lambda value: {1.0: "good", 0.0: "bad"}.get(value))
-    picture.legend([("good", "the database answers"), ("bad", "it does not")])
+    picture.legend(picture.y, [("good", "the database answers"), ("bad", "it does not")])
     picture.next(BAND + 6)
     for alert in ("PetstoreErrors", "PetstoreDatabaseAway"):
         fires = picture.series("alerts", lambda metric, alert=alert: metric["alertname"] == alert)
@@ -195,8 +154,7 @@ def main() -> None:
         picture.text(picture.x(first) - 8, picture.y + 12, f"{alert} fires", "small", "end")
         picture.next(BAND + 2)
     picture.next(6)
-    with open(sys.argv[2], "w") as svg:
-        svg.write(picture.drawn())
+    picture.finish(sys.argv[2])
 
 
 if __name__ == "__main__":

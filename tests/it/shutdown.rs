@@ -51,8 +51,8 @@ async fn after_the_delay_no_connection_is_taken_and_requests_under_way_are_finis
     let service = ServeProcess::start(&database.url(), &["--drain-delay", "500ms"]);
     let locked = database.connect().await;
     locked.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
-    service.signal("TERM");
     let signalled = Instant::now();
+    service.signal("TERM");
     wait_until_not_ready(&service).await;
     let client = service.client.clone();
     let adding = tokio::spawn(async move { client.add("Rex", None).await });
