@@ -8,16 +8,16 @@ PYTHON := target/tools/python/bin/python
 .PHONY: help ci tools release fmt fmt-check lint deny test document contract contract-long browser screenshots \
   openapi states run demo-picture \
   clients clients-build clients-check guide \
-  bench bench-smoke bench-growth bench-stale bench-protect bench-once crash crash-short sell sell-short \
+  bench bench-smoke bench-stale bench-protect bench-once crash crash-short sell sell-short \
   bench-import import-short deb deb-check deploy-check licences rolling rolling-short sbom settings \
   cluster cluster-down alerts outage-picture backup backup-short observe crowd crowd-short faults faults-short faults-cost soak \
-  failover-picture
+  failover-picture scale scale-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
 ci: fmt-check lint deny test document contract browser clients-check guide bench-smoke crash-short sell-short \
-  import-short rolling-short backup-short deb-check deploy-check alerts faults-short ## every check
+  import-short rolling-short backup-short deb-check deploy-check alerts faults-short scale-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -98,9 +98,6 @@ bench: tools release ## measure against the bare engine and against peers; write
 bench-smoke: release ## a short comparison that fails when something became much slower
 	$(MEASURED) smoke
 
-bench-growth: release ## the same figures with 10,000 and with 10,000,000 pets
-	$(MEASURED) growth
-
 bench-stale: release ## look for stale answers on two nodes
 	$(MEASURED) stale
 
@@ -131,6 +128,16 @@ import-short: release
 	$(MEASURED) trade copy --rows 300000 --rounds 3 --bar 0.3
 	$(MEASURED) trade kill --rows 100000 --kills 5
 	$(MEASURED) trade beside --rows 200000 --rounds 2 --seconds 10 --bar 5
+
+# Enough memory for all pets, and room for what is written while they are loaded.
+SCALED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c shared_buffers=14GB -c max_wal_size=8GB \
+  -c maintenance_work_mem=1GB -c log_autovacuum_min_duration=0' target/release/petstore-bench scale
+
+scale: release ## how far it goes: 1, 10 and 100 million pets; an hour, 40 GB of disk; writes docs/scaling.md
+	$(SCALED) --page docs/scaling.md
+
+scale-short: release
+	target/release/petstore-bench scale --pets 10000,100000 --rounds 1 --seconds 1 --bar 0.3 --without-model
 
 observe: release ## what the log and the metrics cost
 	$(MEASURED) observe

@@ -40,6 +40,12 @@ function prepared(make)
   end
 end
 
+-- Requests that differ in one place each time: where the path says VALUE.
+function filled(method, path, value)
+  local before, after = wrk.format(method, path):match("^(.*)VALUE(.*)$")
+  return function() return before .. value() .. after end
+end
+
 function get() return wrk.format("GET", "/v1/pets/" .. math.random(pets)) end
 
 function list() return wrk.format("GET", "/v1/pets?status=available") end

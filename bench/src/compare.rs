@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::Outcome;
 use crate::http::Connection;
 use crate::random::Random;
-use crate::report::{Samples, chart};
-use crate::tools::{Server, database_url, output, pgbench, prepare, psql, wrk, wrk_version};
+use crate::report::{Samples, chart, machine, replace_measured};
+use crate::tools::{Server, database_url, pgbench, prepare, psql, wrk, wrk_version};
 
 /// How long, how often and on how much to measure.
 #[derive(Args)]
@@ -157,13 +158,11 @@ impl Compare {
     }
 
     fn write(&self, url: &str, figures: &[Figures], memory: f64) -> Outcome {
-        let machine = output("lscpu", &[])?;
-        let model = machine.lines().find_map(|line| line.strip_prefix("Model name:")).unwrap_or("?").trim();
-        let cores = std::thread::available_parallelism()?;
+        let machine = machine()?;
         let server = psql(url, "SHOW server_version")?;
         let wrk_version = wrk_version()?;
         let mut tables = format!(
-            "Measured on {cores} cores of {model}, which the load generator and the database shared; PostgreSQL {}, {wrk_version}; \
+            "Measured on {machine}, which the load generator and the database shared; PostgreSQL {}, {wrk_version}; \
              {} pets; {} rounds of {} seconds. Each figure is a median, with the least and the greatest.\n\n\
              ### At 64 connections, against pgbench\n\n\
              | operation | pgbench, tx/s (clients) | service, requests/s | ratio | bar |\n|---|---|---|---|---|\n",
@@ -226,14 +225,7 @@ impl Compare {
         }
         writeln!(tables, "\nMemory at 1,000 connections under full load: {memory:.0} MB at the most.")?;
         println!("{tables}");
-        let page = fs::read_to_string("docs/performance.md")?;
-        let (before, after) = page.split_once("<!-- measured -->").ok_or("no place for the figures")?;
-        let (_, after) = after.split_once("<!-- /measured -->").ok_or("no end of the figures")?;
-        fs::write(
-            "docs/performance.md",
-            format!("{before}<!-- measured -->\n\n{tables}\n<!-- /measured -->{after}"),
-        )?;
-        fs::create_dir_all("docs/img")?;
+        replace_measured(Path::new("docs/performance.md"), &tables)?;
         let rows: Vec<_> = WORKLOADS
             .iter()
             .zip(figures)

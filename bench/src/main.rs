@@ -9,7 +9,6 @@ mod compare;
 mod crash;
 mod crowd;
 mod faults;
-mod growth;
 mod http;
 mod observe;
 mod once;
@@ -17,6 +16,7 @@ mod protect;
 mod random;
 mod report;
 mod rolling;
+mod scale;
 mod sell;
 mod stale;
 mod tools;
@@ -41,8 +41,6 @@ enum Command {
     Compare(compare::Compare),
     /// A short comparison that fails when a ratio falls below 40 % of what docs/performance.md has.
     Smoke,
-    /// The same figures with few and with many pets.
-    Growth(growth::Growth),
     /// What keys and limits promise.
     Protect(protect::Protect),
     /// What the log and the metrics cost.
@@ -57,6 +55,8 @@ enum Command {
     Faults(faults::Faults),
     /// Restarts nodes in turn behind a balancer; no request may fail.
     Rolling(rolling::Rolling),
+    /// How each figure grows with the pets, the nodes and the connections; writes docs/scaling.md.
+    Scale(scale::Scale),
     /// Sells animals on nodes that are killed, and looks at the whole history.
     Sell(sell::Sell),
     /// Looks for stale answers on two nodes.
@@ -71,7 +71,6 @@ async fn main() -> Outcome {
     match Cli::parse().command {
         Command::Compare(compare) => compare.run().await,
         Command::Smoke => compare::smoke(),
-        Command::Growth(growth) => growth.run(),
         Command::Protect(protect) => protect.run().await,
         Command::Observe(observe) => observe.run(),
         Command::Once(once) => once.run(),
@@ -79,6 +78,7 @@ async fn main() -> Outcome {
         Command::Crowd(crowd) => crowd.run().await,
         Command::Faults(faults) => faults.run().await,
         Command::Rolling(rolling) => rolling.run().await,
+        Command::Scale(scale) => scale.run().await,
         Command::Sell(sell) => sell.run().await,
         Command::Stale(stale) => stale.run().await,
         Command::Trade(trade) => trade.run().await,

@@ -1,6 +1,11 @@
 //! Numbers to tables and charts.
 
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use crate::Outcome;
+use crate::tools::output;
 
 /// A figure that was measured several times.
 #[derive(Clone, Default)]
@@ -74,4 +79,118 @@ pub(crate) fn chart(title: &str, rows: &[(&str, Samples, f64)]) -> String {
         );
     }
     svg + "</svg>\n"
+}
+
+/// The colours of a chart, by day and by night.
+const STYLE: &str = "\
+text { fill: #1f2937; font: 13px system-ui, sans-serif }
+.title { font-weight: 600; font-size: 15px }
+.small { fill: #5b6472; font-size: 12px }
+.page { fill: #ffffff }
+.grid { stroke: #d5dae1 }
+.line { fill: none; stroke-width: 2.5; stroke-linejoin: round }
+.c0 { stroke: #2f6fb0 } .c1 { stroke: #2e8b57 } .c2 { stroke: #c77700 } .c3 { stroke: #7c4dbd } .c4 { stroke: #d93025 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 } .small { fill: #9aa5b1 } .page { fill: #12171e } .grid { stroke: #2c343d }
+  .c0 { stroke: #7fb4ea } .c1 { stroke: #3fa76d } .c2 { stroke: #e8a33d } .c3 { stroke: #b794f0 } .c4 { stroke: #f0655b }
+}";
+
+/// One line of a chart.
+pub(crate) struct Line<'a> {
+    pub(crate) name: &'a str,
+    /// A value for each place.
+    pub(crate) values: Vec<f64>,
+}
+
+/// A chart of lines over places that are equally far from each other, from 0 up.
+pub(crate) fn lines(title: &str, places: &[String], all: &[Line<'_>]) -> String {
+    const LEFT: f64 = 64.0;
+    const WIDTH: f64 = 480.0;
+    const TOP: f64 = 50.0;
+    const HEIGHT: f64 = 220.0;
+    let greatest = all.iter().flat_map(|line| &line.values).copied().fold(f64::MIN_POSITIVE, f64::max);
+    let step = step(greatest);
+    let top = (greatest / step).ceil() * step;
+    let x = |place: usize| LEFT + WIDTH * index(place) / index(places.len().saturating_sub(1).max(1));
+    let y = |value: f64| TOP + HEIGHT * (1.0 - value / top);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 860 310\" width=\"860\" height=\"310\" role=\"img\" \
+         aria-label=\"{title}\">\n<style>\n{STYLE}\n</style>\n<rect class=\"page\" width=\"860\" height=\"310\" rx=\"10\"/>\n\
+         <text class=\"title\" x=\"16\" y=\"26\">{title}</text>\n"
+    );
+    let mut tick = 0.0;
+    while tick <= top * 1.001 {
+        let (y, label) = (y(tick), if step < 1.0 { format!("{tick:.1}") } else { format!("{tick:.0}") });
+        let _ = writeln!(
+            svg,
+            "<path class=\"grid\" d=\"M{LEFT} {y:.1}h{WIDTH}\"/>\
+             <text class=\"small\" x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{label}</text>",
+            LEFT - 8.0,
+            y + 4.0,
+        );
+        tick += step;
+    }
+    for (place, name) in places.iter().enumerate() {
+        let (x, y) = (x(place), TOP + HEIGHT + 20.0);
+        let _ = writeln!(
+            svg,
+            "<text class=\"small\" x=\"{x:.0}\" y=\"{y:.0}\" text-anchor=\"middle\">{name}</text>"
+        );
+    }
+    for (number, line) in all.iter().enumerate() {
+        let points: Vec<_> = line
+            .values
+            .iter()
+            .enumerate()
+            .map(|(place, value)| format!("{:.1},{:.1}", x(place), y(*value)))
+            .collect();
+        let legend = TOP + 10.0 + 22.0 * index(number);
+        let _ = writeln!(
+            svg,
+            "<polyline class=\"line c{number}\" points=\"{}\"/><path class=\"line c{number}\" d=\"M{:.0} {:.0}h18\"/>\
+             <text class=\"small\" x=\"{:.0}\" y=\"{legend:.0}\">{}</text>",
+            points.join(" "),
+            LEFT + WIDTH + 30.0,
+            legend - 4.0,
+            LEFT + WIDTH + 56.0,
+            line.name,
+        );
+    }
+    svg + "</svg>\n"
+}
+
+/// A round number of which three to seven make the greatest.
+fn step(greatest: f64) -> f64 {
+    let magnitude = 10_f64.powf(greatest.log10().floor());
+    [0.2, 0.5, 1.0, 2.0]
+        .map(|step| step * magnitude)
+        .into_iter()
+        .find(|step| greatest / step <= 7.0)
+        .unwrap_or(magnitude)
+}
+
+fn index(place: usize) -> f64 {
+    f64::from(u32::try_from(place).unwrap_or(u32::MAX))
+}
+
+/// A number as people write it: 1,000,000.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+/// What was measured on.
+pub(crate) fn machine() -> Outcome<String> {
+    let said = output("lscpu", &[])?;
+    let model = said.lines().find_map(|line| line.strip_prefix("Model name:")).unwrap_or("?").trim();
+    Ok(format!("{} cores of {model}", std::thread::available_parallelism()?))
+}
+
+/// Puts figures in the place that a page has for them.
+pub(crate) fn replace_measured(page: &Path, figures: &str) -> Outcome {
+    let text = fs::read_to_string(page)?;
+    let (before, after) = text.split_once("<!-- measured -->").ok_or("no place for the figures")?;
+    let (_, after) = after.split_once("<!-- /measured -->").ok_or("no end of the figures")?;
+    Ok(fs::write(page, format!("{before}<!-- measured -->\n\n{figures}\n<!-- /measured -->{after}"))?)
 }

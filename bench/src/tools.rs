@@ -89,6 +89,8 @@ pub(crate) fn fill(url: &str, pets: u64) -> Outcome<String> {
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// Where the service has its health and metrics; a peer has none.
+    pub(crate) admin: Option<SocketAddr>,
 }
 
 impl Server {
@@ -110,7 +112,9 @@ impl Server {
 
     /// The service with places for many, who may stay.
     pub(crate) fn petstore_for_crowds(url: &str) -> Outcome<Self> {
-        let flags = [AT_ONCE, &["--header-timeout", "120s", "--max-connections", "15000"]].concat();
+        let flags =
+            [AT_ONCE, &["--header-timeout", "120s", "--max-connections", "15000", "--max-requests", "15000"]]
+                .concat();
         Self::petstore_with(url, free_address()?, free_address()?, &flags, LOG)
     }
 
@@ -133,17 +137,14 @@ impl Server {
             .args(flags)
             .env("DATABASE_URL", url)
             .stderr(File::create(log)?);
-        Self::start(command, address)
+        let mut server = Self::start(command, address)?;
+        server.admin = Some(admin);
+        Ok(server)
     }
 
     /// The processor time that it has used.
     pub(crate) fn processor_seconds(&self) -> Outcome<f64> {
-        let statistics = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let fields: Vec<&str> =
-            statistics.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        // In hundredths, by the program itself and for it by the kernel.
-        let hundredths = |place: usize| fields.get(place).ok_or("no time").map(|time| time.parse::<f64>());
-        Ok((hundredths(11)?? + hundredths(12)??) / 100.0)
+        processor_seconds(self.child.id()).map(|time| time.own)
     }
 
     /// Its memory now, in kilobytes.
@@ -189,7 +190,7 @@ impl Server {
 
     fn start(mut command: Command, address: SocketAddr) -> Outcome<Self> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let server = Self { child, address };
+        let server = Self { child, address, admin: None };
         let deadline = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(address).is_err() {
             if Instant::now() > deadline {
@@ -206,10 +207,9 @@ impl Server {
         let _ = self.child.wait();
     }
 
-    /// Its memory and descriptors now.
-    pub(crate) fn figures(&self) -> Outcome<String> {
-        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count();
-        Ok(format!("{:.1} MB of memory and {descriptors} descriptors", self.kilobytes()? / 1024.0))
+    /// Its open files and connections now.
+    pub(crate) fn descriptors(&self) -> Outcome<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
     }
 
     /// The most memory that the process ever had, in megabytes.
@@ -232,6 +232,25 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The processor time of a process, and of those of its children that have ended.
+pub(crate) struct ProcessorTime {
+    pub(crate) own: f64,
+    pub(crate) ended_children: f64,
+}
+
+/// The processor time that a process has used.
+pub(crate) fn processor_seconds(id: u32) -> Outcome<ProcessorTime> {
+    let statistics = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+    let fields: Vec<&str> = statistics.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    // In hundredths, by the program itself and for it by the kernel.
+    let seconds = |place: usize| -> Outcome<f64> {
+        let (program, kernel) =
+            (fields.get(place).ok_or("no time")?, fields.get(place + 1).ok_or("no time")?);
+        Ok((program.parse::<f64>()? + kernel.parse::<f64>()?) / 100.0)
+    };
+    Ok(ProcessorTime { own: seconds(11)?, ended_children: seconds(13)? })
 }
 
 /// The most memory that a process ever had, in megabytes.
@@ -274,22 +293,60 @@ pub(crate) fn wrk(
     connections: u16,
     seconds: u16,
 ) -> Outcome<f64> {
+    load(server.address, script, key, pets, connections, seconds).map(|load| load.rate)
+}
+
+/// What a server did at full load.
+pub(crate) struct Load {
+    /// Requests a second.
+    pub(crate) rate: f64,
+    /// Bytes of an answer.
+    pub(crate) bytes: f64,
+    /// The time of 99 % of the requests, in milliseconds.
+    pub(crate) p99: f64,
+}
+
+/// The same with more figures. A script may have arguments of its own, after spaces.
+pub(crate) fn load(
+    address: SocketAddr,
+    script: &str,
+    key: &str,
+    pets: u64,
+    connections: u16,
+    seconds: u16,
+) -> Outcome<Load> {
     let threads = if connections == 1 { "1" } else { "2" };
     let (connections, seconds) = (connections.to_string(), format!("{seconds}s"));
-    let (url, pets) = (format!("http://{}", server.address), pets.to_string());
-    let script = format!("bench/load/{script}.lua");
-    assert!(Path::new(&script).exists(), "{script}");
-    let arguments =
-        ["-t", threads, "-c", &connections, "-d", &seconds, "-s", &script, &url, "--", key, &pets];
+    let (url, pets) = (format!("http://{address}"), pets.to_string());
+    let mut words = script.split(' ');
+    let file = format!("bench/load/{}.lua", words.next().unwrap_or_default());
+    assert!(Path::new(&file).exists(), "{file}");
+    let mut arguments =
+        vec!["-t", threads, "-c", &connections, "-d", &seconds, "--latency", "--timeout", "10s"];
+    arguments.extend(["-s", &file, &url, "--", key, &pets]);
+    arguments.extend(words);
     let report = output("wrk", &arguments)?;
     if let Some(errors) =
         report.lines().find(|line| line.contains("Non-2xx") || line.contains("Socket errors"))
     {
         return Err(format!("{script}: {errors}").into());
     }
-    let line =
-        report.lines().find_map(|line| line.strip_prefix("Requests/sec:")).ok_or("wrk said no rate")?;
-    Ok(line.trim().parse()?)
+    let after = |name: &str| {
+        let line = report.lines().find_map(|line| line.trim_start().strip_prefix(name));
+        line.map(str::trim).ok_or(format!("wrk said no {name}"))
+    };
+    let rate = after("Requests/sec:")?.parse()?;
+    let bytes =
+        with_unit(after("Transfer/sec:")?, &[("KB", 1024.0), ("MB", 1_048_576.0), ("GB", 1_073_741_824.0)])?;
+    let p99 = with_unit(after("99%")?, &[("us", 0.001), ("ms", 1.0), ("s", 1_000.0)])?;
+    Ok(Load { rate, bytes: bytes / rate, p99 })
+}
+
+/// A number with a unit after it, by what each unit stands for.
+fn with_unit(text: &str, units: &[(&str, f64)]) -> Outcome<f64> {
+    let found = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+    let (number, factor) = found.ok_or(format!("{text} has no known unit"))?;
+    Ok(number.parse::<f64>()? * factor)
 }
 
 /// Which wrk it is. (It exits with an error when asked.)

@@ -147,6 +147,8 @@ struct Stage {
     places: Vec<(SocketAddr, SocketAddr)>,
     key: String,
     run: String,
+    /// Memory in kilobytes and descriptors, after the first fault, of the node that is never killed.
+    at_first: Option<(f64, usize)>,
     failures: Vec<String>,
 }
 
@@ -204,6 +206,7 @@ impl Stage {
             places: Vec::new(),
             key: key.to_owned(),
             run: format!("f{}-{troubled}", std::process::id()),
+            at_first: None,
             failures: Vec::new(),
         };
         if troubled {
@@ -296,11 +299,24 @@ impl Stage {
             return Err(problem.clone().into());
         }
         drop(record);
-        for node in &self.nodes {
-            println!("         a node has {}", node.figures()?);
-        }
+        self.look_for_leaks()?;
         if !verdict.is_empty() {
             self.failures.push(format!("{}: no write for {gap:.1} s", fault.words()));
+        }
+        Ok(())
+    }
+
+    /// What a node needs after many faults is about what it needs after one.
+    fn look_for_leaks(&mut self) -> Outcome {
+        let (kilobytes, descriptors) = (self.nodes[1].kilobytes()?, self.nodes[1].descriptors()?);
+        println!(
+            "         the node that stays has {:.1} MB of memory and {descriptors} descriptors",
+            kilobytes / 1024.0
+        );
+        let (first_kilobytes, first_descriptors) = *self.at_first.get_or_insert((kilobytes, descriptors));
+        // Not to the last byte: buffers grow with the largest crowd of requests so far.
+        if kilobytes > first_kilobytes * 1.5 + 16.0 * 1024.0 || descriptors > first_descriptors * 2 + 32 {
+            return Err("the node that stays needs more and more".into());
         }
         Ok(())
     }
