@@ -90,7 +90,7 @@ pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
     /// Where the service has its health and metrics; a peer has none.
-    pub(crate) admin: Option<SocketAddr>,
+    admin: Option<SocketAddr>,
 }
 
 impl Server {
@@ -207,9 +207,18 @@ impl Server {
         let _ = self.child.wait();
     }
 
+    /// What the service says of itself: the value of the metric with this name and these labels, or 0.
+    pub(crate) fn metric(&self, name: &str) -> Outcome<f64> {
+        let admin = self.admin.ok_or("a peer has no metrics")?;
+        let metrics = output("curl", &["--silent", "--fail", &format!("http://{admin}/metrics")])?;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(Ok(0.0), |value| Ok(value.parse()?))
+    }
+
     /// Its open files and connections now.
-    pub(crate) fn descriptors(&self) -> Outcome<usize> {
-        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
+    pub(crate) fn descriptors(&self) -> Outcome<f64> {
+        let count = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count();
+        Ok(f64::from(u32::try_from(count)?))
     }
 
     /// The most memory that the process ever had, in megabytes.

@@ -34,7 +34,8 @@ pub async fn serve(
     http.timer(TokioTimer::new()).header_read_timeout(timeouts.header_timeout).max_buf_size(MAX_BUFFER_BYTES);
     let service = service_fn(move |request| {
         let front = front.clone();
-        async move { Ok::<_, Infallible>(front.answer(request).await) }
+        // In a box of its own, which is gone with the answer: hyper keeps a place for it as long as the connection lasts.
+        Box::pin(async move { Ok::<_, Infallible>(front.answer(request).await) })
     });
     let connections = GracefulShutdown::new();
     tokio::pin!(shutdown);

@@ -205,15 +205,8 @@ fn used(directory: &Path, services: &[Server]) -> Outcome<[f64; 3]> {
 /// How many requests travelled in this queue of all nodes, and in how many batches.
 fn batches(services: &[Server], queue: &str) -> Outcome<(f64, f64)> {
     let mut sums = (0.0, 0.0);
-    for admin in services.iter().filter_map(|service| service.admin) {
-        let metrics = output("curl", &["--silent", "--fail", &format!("http://{admin}/metrics")])?;
-        let value = |name: &str| -> Outcome<f64> {
-            let start = format!("petstore_batch_size_{name}{{queue=\"{queue}\"}} ");
-            metrics
-                .lines()
-                .find_map(|line| line.strip_prefix(&start))
-                .map_or(Ok(0.0), |number| Ok(number.parse()?))
-        };
+    for service in services {
+        let value = |name: &str| service.metric(&format!("petstore_batch_size_{name}{{queue=\"{queue}\"}}"));
         sums = (sums.0 + value("sum")?, sums.1 + value("count")?);
     }
     Ok(sums)
