@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::thread;
 
-use super::Shop;
 use super::model::{Configuration, Measured, Model};
+use super::{Shop, patiently};
 use crate::Outcome;
 use crate::report::Samples;
 use crate::tools::{Load, Server, load, output, processor_seconds};
@@ -99,7 +99,7 @@ impl Grid {
                 })
                 .map(|(configuration, cells)| cells[operation].measured(*configuration))
                 .collect();
-            Model::fit(&points, processors())
+            Model::fit(&points)
         });
         Ok(Self { configurations, cells, models, pets: float(shops[middle].pets) })
     }
@@ -161,7 +161,11 @@ impl Cell {
             let running: Vec<_> = services
                 .iter()
                 .map(|service| {
-                    scope.spawn(|| load(service.address, script, &shop.key, shop.pets, connections, seconds))
+                    scope.spawn(|| {
+                        patiently(|| {
+                            load(service.address, script, &shop.key, shop.pets, connections, seconds)
+                        })
+                    })
                 })
                 .collect();
             running

@@ -1,13 +1,15 @@
-//! The capacity model: what a request costs in processor time, and how many requests a second follow from it.
+//! The capacity model: what a request costs, and how many requests a second follow from it.
 //!
 //! A request costs something by itself and its share of a statement, which requests that travel together divide among
-//! them; each tenfold of the table may cost a little more. So for the service, the database and the load generator each:
+//! them; each tenfold of the table may cost a little more:
 //!
 //! ```text
-//! seconds of a processor a request = own + statement / batch + tenfold × log10(pets / 1,000,000)
-//! batch                            = requests that travel together = (connections / nodes) × share, from 1 to 128
-//! requests a second                = processors × busy / (service + database + load generator)
+//! seconds a request = own + statement / batch + tenfold × log10(pets / 1,000,000)
+//! batch             = requests that travel together = (connections / nodes) × share, from 1 to 128
 //! ```
+//!
+//! Of the whole machine these seconds are the rate. Of the processors they say what the service, the database and the
+//! load generator each need.
 
 /// The most requests that share a statement (`LIMITS` in `src/storage/pets.rs`).
 const LARGEST_BATCH: f64 = 128.0;
@@ -33,7 +35,7 @@ pub(crate) struct Measured {
     pub(crate) seconds: [f64; 3],
 }
 
-/// What a request costs one of the three.
+/// What a request costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cost {
     /// By itself.
@@ -45,6 +47,14 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
+    /// From batches, pets and the seconds that a request took.
+    fn fit(points: impl Iterator<Item = (f64, f64, f64)>) -> Self {
+        let rows: Vec<_> =
+            points.map(|(batch, pets, seconds)| ([1.0, 1.0 / batch, tenfolds(pets)], seconds)).collect();
+        let [own, statement, tenfold] = least_squares(&rows);
+        Self { own, statement, tenfold }
+    }
+
     fn of(&self, batch: f64, pets: f64) -> f64 {
         self.own + self.statement / batch + self.tenfold * tenfolds(pets)
     }
@@ -53,38 +63,39 @@ impl Cost {
 /// Fitted to some configurations, to predict others.
 #[derive(Debug)]
 pub(crate) struct Model {
-    processors: f64,
-    /// The share of them that was busy.
-    busy: f64,
     /// The share of a node's connections that travel together.
     share: f64,
-    /// The service, the database, the load generator.
+    /// Seconds of the whole machine.
+    machine: Cost,
+    /// Seconds of a processor: the service, the database, the load generator.
     pub(crate) costs: [Cost; 3],
 }
 
 impl Model {
     /// The costs that come closest to what was measured.
-    pub(crate) fn fit(points: &[Measured], processors: f64) -> Self {
-        let busy =
-            median(points.iter().map(|point| point.seconds.iter().sum::<f64>() * point.rate / processors));
+    pub(crate) fn fit(points: &[Measured]) -> Self {
         // Full batches say nothing about the share.
         let growing = points.iter().filter(|point| point.batch > 1.5 && point.batch < LARGEST_BATCH / 2.0);
         let share = median(growing.map(|point| point.batch / per_node(point.configuration)));
+        let machine =
+            Cost::fit(points.iter().map(|point| {
+                (batch(point.configuration, share), point.configuration.pets, 1.0 / point.rate)
+            }));
         let costs = [0, 1, 2].map(|who| {
-            let features = |point: &Measured| [1.0, 1.0 / point.batch, tenfolds(point.configuration.pets)];
-            let rows: Vec<_> = points.iter().map(|point| (features(point), point.seconds[who])).collect();
-            let [own, statement, tenfold] = least_squares(&rows);
-            Cost { own, statement, tenfold }
+            Cost::fit(points.iter().map(|point| (point.batch, point.configuration.pets, point.seconds[who])))
         });
-        Self { processors, busy, share, costs }
+        Self { share, machine, costs }
     }
 
     /// Requests a second.
     pub(crate) fn rate(&self, configuration: Configuration) -> f64 {
-        let batch = (per_node(configuration) * self.share).clamp(1.0, LARGEST_BATCH);
-        let seconds: f64 = self.costs.iter().map(|cost| cost.of(batch, configuration.pets)).sum();
-        self.processors * self.busy / seconds
+        1.0 / self.machine.of(batch(configuration, self.share), configuration.pets)
     }
+}
+
+/// How many requests travel together, if this share of a node's connections does.
+fn batch(configuration: Configuration, share: f64) -> f64 {
+    (per_node(configuration) * share).clamp(1.0, LARGEST_BATCH)
 }
 
 fn tenfolds(pets: f64) -> f64 {
@@ -151,7 +162,7 @@ mod tests {
     /// A world that is as the model has it.
     fn measured(nodes: u32, connections: u32, pets: f64) -> Measured {
         let configuration = Configuration { nodes, connections, pets };
-        let batch = (per_node(configuration) * 0.4).clamp(1.0, LARGEST_BATCH);
+        let batch = batch(configuration, 0.4);
         let seconds = [30e-6 + 5e-6 / batch, 4e-6 + 40e-6 / batch + 1e-6 * tenfolds(pets), 10e-6];
         Measured { configuration, rate: 2.0 * 0.9 / seconds.iter().sum::<f64>(), batch, seconds }
     }
@@ -161,7 +172,7 @@ mod tests {
         let points: Vec<_> = [(1, 16, 1e6), (1, 64, 1e8), (4, 64, 1e6), (4, 1024, 1e8), (1, 1024, 1e6)]
             .map(|(nodes, connections, pets)| measured(nodes, connections, pets))
             .into();
-        let model = Model::fit(&points, 2.0);
+        let model = Model::fit(&points);
         let database = model.costs[1];
         for (found, is) in [(database.own, 4e-6), (database.statement, 40e-6), (database.tenfold, 1e-6)] {
             assert!((found - is).abs() < 1e-9, "{found} is not {is}");
@@ -181,13 +192,13 @@ mod tests {
                 point
             })
             .into();
-        let Cost { own, statement, tenfold } = Model::fit(&points, 2.0).costs[1];
+        let Cost { own, statement, tenfold } = Model::fit(&points).costs[1];
         assert!(own >= 0.0 && statement > 0.0 && tenfold >= 0.0, "{own} {statement} {tenfold}");
     }
 
     #[test]
     fn what_never_varied_costs_nothing_by_itself() {
         let points: Vec<_> = [16, 64, 256].map(|connections| measured(1, connections, 1e6)).into();
-        assert!(Model::fit(&points, 2.0).costs[1].tenfold.abs() < 1e-12);
+        assert!(Model::fit(&points).costs[1].tenfold.abs() < 1e-12);
     }
 }
