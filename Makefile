@@ -130,7 +130,7 @@ import-short: release
 	$(MEASURED) trade beside --rows 200000 --rounds 2 --seconds 10 --bar 5
 
 # Enough memory for all pets, and room for what is written while they are loaded.
-SCALED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c shared_buffers=14GB -c max_wal_size=8GB \
+SCALED := POSTGRES_OPTIONS='-c fsync=on -c full_page_writes=on -c shared_buffers=16GB -c max_wal_size=8GB \
   -c maintenance_work_mem=1GB -c log_autovacuum_min_duration=0' target/release/petstore-bench scale
 
 scale: release ## how far it goes: 1, 10 and 100 million pets; an hour, 40 GB of disk; writes docs/scaling.md

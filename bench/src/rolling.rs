@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::Outcome;
 use crate::http::Connection;
-use crate::tools::{PETSTORE, Server, free_address, output, prepare, psql};
+use crate::tools::{PETSTORE, Server, free_address, free_addresses, output, prepare, psql};
 
 /// The balancer's settings, as documented.
 const SETTINGS: &str = "deploy/haproxy/haproxy.cfg";
@@ -175,7 +175,7 @@ struct Node {
 
 impl Node {
     fn start(url: &str) -> Outcome<Self> {
-        let (address, admin) = (free_address()?, free_address()?);
+        let (address, admin) = free_addresses()?;
         Ok(Self { server: Server::petstore_node(url, address, admin)?, address, admin })
     }
 

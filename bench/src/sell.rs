@@ -20,7 +20,7 @@ use crate::Outcome;
 use crate::http::Connection;
 use crate::random::Random;
 use crate::report::Samples;
-use crate::tools::{Server, database_url, free_address, prepare, psql};
+use crate::tools::{Server, database_url, free_addresses, prepare, psql};
 
 /// Two nodes, many buyers, few animals.
 #[derive(Args)]
@@ -70,7 +70,7 @@ impl Sell {
             self.animals
         );
         psql(&url, &insert)?;
-        let addresses = [free_address()?, free_address()?];
+        let addresses: [_; 2] = free_addresses()?.into();
         let mut nodes = [Server::petstore_at(&url, addresses[0])?, Server::petstore_at(&url, addresses[1])?];
         contest(addresses, &key, self.contests).await?;
         psql(&url, RECORD)?;

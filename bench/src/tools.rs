@@ -96,18 +96,21 @@ pub(crate) struct Server {
 impl Server {
     /// The service with everything on and default settings, its log in a file.
     pub(crate) fn petstore(url: &str) -> Outcome<Self> {
-        Self::petstore_at(url, free_address()?)
+        let (address, admin) = free_addresses()?;
+        Self::petstore_with(url, address, admin, AT_ONCE, LOG)
     }
 
     /// The same at this address.
     pub(crate) fn petstore_at(url: &str, address: SocketAddr) -> Outcome<Self> {
-        Self::petstore_with(url, address, free_address()?, AT_ONCE, LOG)
+        let (one, other) = free_addresses()?;
+        Self::petstore_with(url, address, if one == address { other } else { one }, AT_ONCE, LOG)
     }
 
     /// The service without a log and metrics.
     pub(crate) fn petstore_unobserved(url: &str) -> Outcome<Self> {
         let flags = [AT_ONCE, &["--log", "off", "--without-metrics"]].concat();
-        Self::petstore_with(url, free_address()?, free_address()?, &flags, LOG)
+        let (address, admin) = free_addresses()?;
+        Self::petstore_with(url, address, admin, &flags, LOG)
     }
 
     /// The service with places for many, who may stay.
@@ -115,7 +118,8 @@ impl Server {
         let flags =
             [AT_ONCE, &["--header-timeout", "120s", "--max-connections", "15000", "--max-requests", "15000"]]
                 .concat();
-        Self::petstore_with(url, free_address()?, free_address()?, &flags, LOG)
+        let (address, admin) = free_addresses()?;
+        Self::petstore_with(url, address, admin, &flags, LOG)
     }
 
     /// The service as a balancer knows it: at these addresses, and with the time that it takes to stop by default.
@@ -276,7 +280,13 @@ fn kilobytes(id: u32, name: &str) -> Outcome<f64> {
 
 /// An address that nobody listens on.
 pub(crate) fn free_address() -> Outcome<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    free_addresses().map(|(address, _)| address)
+}
+
+/// Two of them: asked for one after the other, they could be the same.
+pub(crate) fn free_addresses() -> Outcome<(SocketAddr, SocketAddr)> {
+    let (one, other) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+    Ok((one.local_addr()?, other.local_addr()?))
 }
 
 /// Transactions a second of the bare engine.

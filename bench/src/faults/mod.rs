@@ -22,7 +22,7 @@ use crate::Outcome;
 use crate::random::Random;
 use crate::report::Samples;
 use crate::tools::{
-    Server, database_url, fill, free_address, output, psql, start_postgres, stop_postgres, wrk,
+    Server, database_url, fill, free_addresses, output, psql, start_postgres, stop_postgres, wrk,
 };
 use load::Load;
 use proxy::{Proxy, Trouble};
@@ -216,7 +216,7 @@ impl Stage {
             stage.proxy = Some(proxy);
         }
         for _ in 0..2 {
-            let (address, admin) = (free_address()?, free_address()?);
+            let (address, admin) = free_addresses()?;
             stage.nodes.push(Server::petstore_node(&stage.service_url, address, admin)?);
             stage.places.push((address, admin));
         }

@@ -85,7 +85,7 @@ fn keeping(text: &mut String, shops: &[Shop], upkeep: &[Upkeep], cold: Option<&[
     row("bytes a pet: primary key", &|place| format!("{:.0}", upkeep[place].bytes[1]))?;
     row("bytes a pet: index of statuses", &|place| format!("{:.0}", upkeep[place].bytes[2]))?;
     row("bytes a pet, together", &|place| format!("{:.0}", upkeep[place].bytes.iter().sum::<f64>()))?;
-    row("an index made anew while pets are sold", &|place| format!("{:.1} s", upkeep[place].index))?;
+    row("an index made anew, `CONCURRENTLY`", &|place| format!("{:.1} s", upkeep[place].index))?;
     row("vacuum after one pet in 1,000 was sold", &|place| format!("{:.1} s", upkeep[place].vacuum))?;
     row("changes of a status that touch no index", &|place| format!("{:.0} %", upkeep[place].hot * 100.0))?;
     if let Some(cold) = cold {
