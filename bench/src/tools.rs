@@ -82,6 +82,11 @@ pub(crate) fn fill(url: &str, pets: u64) -> Outcome<String> {
              FROM generate_series(1, {pets}) n"
         ),
     )?;
+    new_key(url)
+}
+
+/// A key to a database that was filled before.
+pub(crate) fn new_key(url: &str) -> Outcome<String> {
     Ok(output(PETSTORE, &["keys", "create", "--name", "bench", "--database-url", url])?.trim().to_owned())
 }
 

@@ -18,10 +18,10 @@ use crate::compare::latency;
 use crate::http::Connection;
 use crate::random::Random;
 use crate::report::Samples;
-use crate::tools::{Server, output, prepare, psql, sibling, start_postgres, stop_postgres, wrk};
+use crate::tools::{Server, new_key, output, prepare, psql, sibling, start_postgres, stop_postgres, wrk};
 use grid::Grid;
 
-/// Below this, so many pets are left out.
+/// More pets than this are left out unless so many gigabytes of disk are free.
 const LARGE: u64 = 50_000_000;
 const GIGABYTES_FOR_LARGE: u64 = 40;
 /// The least rate with the most pets, as a multiple of the rate with the fewest, of operations that are held to it.
@@ -161,11 +161,8 @@ impl Scale {
             let (name, place) = (format!("pets_{pets}"), sibling(url, &format!("pets_{pets}")));
             let there = psql(url, &format!("SELECT 1 FROM pg_database WHERE datname = '{name}'"))?;
             if !there.trim().is_empty() {
-                let key = output(
-                    crate::tools::PETSTORE,
-                    &["keys", "create", "--name", "again", "--database-url", &place],
-                )?;
-                shops.push(Shop { pets, url: place, key: key.trim().to_owned() });
+                let key = new_key(&place)?;
+                shops.push(Shop { pets, url: place, key });
                 continue;
             }
             let free = free_gigabytes(psql(url, "SHOW data_directory")?.trim())?;
@@ -340,10 +337,10 @@ fn upkeep(shop: &Shop) -> Outcome<Upkeep> {
     psql(&shop.url, "CHECKPOINT")?;
     let index = seconds("CREATE INDEX CONCURRENTLY another ON pets (status, id) WHERE status IS NOT NULL")?;
     psql(&shop.url, "DROP INDEX another")?;
-    psql(&shop.url, "UPDATE pets SET status = 'sold' WHERE id % 1000 = 500")?;
+    psql(&shop.url, "UPDATE pets SET status = 'sold' WHERE id % 1000 = 520")?;
     psql(&shop.url, "CHECKPOINT")?;
     let vacuum = seconds("VACUUM pets")?;
-    psql(&shop.url, "UPDATE pets SET status = 'available' WHERE id % 1000 = 500")?;
+    psql(&shop.url, "UPDATE pets SET status = 'available' WHERE id % 1000 = 520")?;
     psql(&shop.url, "VACUUM ANALYZE pets")?;
     Ok(Upkeep { bytes, index, vacuum, hot })
 }
