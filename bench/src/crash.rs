@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use crate::Outcome;
 use crate::http::Connection;
 use crate::random::Random;
-use crate::tools::{Server, free_address, prepare, psql, start_postgres, stop_postgres};
+use crate::tools::{Postgres, Server, free_address, prepare, psql};
 
 /// A cluster of its own, one node, many clients.
 #[derive(Args)]
@@ -46,15 +45,8 @@ struct Told {
 
 impl Crash {
     pub(crate) async fn run(self) -> Outcome {
-        let directory = std::env::temp_dir().join(format!("petstore-crash-{}", std::process::id()));
-        let outcome = self.run_in(&directory).await;
-        let _ = stop_postgres(&directory);
-        std::fs::remove_dir_all(&directory)?;
-        outcome
-    }
-
-    async fn run_in(&self, directory: &Path) -> Outcome {
-        let mut url = start_postgres(directory)?;
+        let postgres = Postgres::temporary();
+        let mut url = postgres.start()?;
         let key = prepare(&url, 0)?;
         let address = free_address()?;
         let mut service = Server::petstore_at(&url, address)?;
@@ -69,8 +61,9 @@ impl Crash {
             sleep(Duration::from_millis(100 + random.below(400))).await;
             service.kill();
             if round % 2 == 0 {
-                kill_database(directory)?;
-                url = start_postgres(directory)?;
+                Command::new("kill").args(["-9", &postgres.pid()?.to_string()]).status()?;
+                sleep(Duration::from_millis(100)).await;
+                url = postgres.start()?;
             }
             service = Server::petstore_at(&url, address)?;
             if round % 20 == 0 {
@@ -181,12 +174,4 @@ async fn send_until_answered(address: SocketAddr, key: String, number: u32, done
         }
     }
     told
-}
-
-fn kill_database(directory: &Path) -> Outcome {
-    let pid = std::fs::read_to_string(directory.join("data/postmaster.pid"))?;
-    let pid = pid.lines().next().unwrap_or_default();
-    Command::new("kill").args(["-9", pid]).status()?;
-    std::thread::sleep(Duration::from_millis(100));
-    Ok(())
 }

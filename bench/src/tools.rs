@@ -1,9 +1,9 @@
 //! The processes that are measured and that measure.
 
 use std::env;
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -38,24 +38,58 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Starts a PostgreSQL in this directory, and returns its address.
-pub(crate) fn start_postgres(directory: &Path) -> Outcome<String> {
-    let directory = directory.to_string_lossy();
-    let mut said = String::new();
-    // The processes of a server that was killed may need a moment to go.
-    for _ in 0..10 {
-        match output("scripts/postgres", &["start", &directory]) {
-            Ok(url) => return Ok(url.trim().to_owned()),
-            Err(error) => said = error.to_string(),
-        }
-        sleep(Duration::from_millis(300));
-    }
-    Err(said.into())
+/// A PostgreSQL of its own, which ends with this.
+pub(crate) struct Postgres {
+    directory: PathBuf,
+    kept: bool,
 }
 
-/// Ends it as a crash does.
-pub(crate) fn stop_postgres(directory: &Path) -> Outcome {
-    output("scripts/postgres", &["stop", &directory.to_string_lossy(), "immediate"]).map(drop)
+impl Postgres {
+    /// In a new directory, which ends with this as well.
+    pub(crate) fn temporary() -> Self {
+        let directory = env::temp_dir().join(format!("petstore-bench-{}", std::process::id()));
+        Self { directory, kept: false }
+    }
+
+    /// In a directory that stays, and may be there already.
+    pub(crate) fn kept(directory: PathBuf) -> Self {
+        Self { directory, kept: true }
+    }
+
+    /// Starts it, and returns its address, which stays the same.
+    pub(crate) fn start(&self) -> Outcome<String> {
+        let directory = self.directory.to_string_lossy();
+        let mut said = String::new();
+        // The processes of a server that was killed may need a moment to go.
+        for _ in 0..10 {
+            match output("scripts/postgres", &["start", &directory]) {
+                Ok(url) => return Ok(url.trim().to_owned()),
+                Err(error) => said = error.to_string(),
+            }
+            sleep(Duration::from_millis(300));
+        }
+        Err(said.into())
+    }
+
+    /// Stops it as an operator does.
+    pub(crate) fn stop(&self) -> Outcome {
+        output("scripts/postgres", &["stop", &self.directory.to_string_lossy()]).map(drop)
+    }
+
+    /// Its first process.
+    pub(crate) fn pid(&self) -> Outcome<u32> {
+        let lines = fs::read_to_string(self.directory.join("data/postmaster.pid"))?;
+        Ok(lines.lines().next().unwrap_or_default().parse()?)
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let _ = output("scripts/postgres", &["stop", &self.directory.to_string_lossy(), "immediate"]);
+        if !self.kept {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
 }
 
 /// Runs SQL.
@@ -226,7 +260,7 @@ impl Server {
 
     /// Its open files and connections now.
     pub(crate) fn descriptors(&self) -> Outcome<f64> {
-        let count = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count();
+        let count = fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count();
         Ok(f64::from(u32::try_from(count)?))
     }
 
@@ -260,7 +294,7 @@ pub(crate) struct ProcessorTime {
 
 /// The processor time that a process has used.
 pub(crate) fn processor_seconds(id: u32) -> Outcome<ProcessorTime> {
-    let statistics = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+    let statistics = fs::read_to_string(format!("/proc/{id}/stat"))?;
     let fields: Vec<&str> = statistics.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     // In hundredths, by the program itself and for it by the kernel.
     let seconds = |place: usize| -> Outcome<f64> {
@@ -278,7 +312,7 @@ pub(crate) fn peak_megabytes(id: u32) -> Outcome<f64> {
 
 /// A line of what the kernel says of a process.
 fn kilobytes(id: u32, name: &str) -> Outcome<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+    let status = fs::read_to_string(format!("/proc/{id}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or(format!("no {name}"))?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

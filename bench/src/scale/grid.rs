@@ -1,14 +1,12 @@
 //! Nodes, connections and pets in many combinations, each with what it costs whom.
 
-use std::fs;
-use std::path::Path;
 use std::thread;
 
 use super::model::{Configuration, Measured, Model};
 use super::{Shop, patiently};
 use crate::Outcome;
 use crate::report::Samples;
-use crate::tools::{Load, Server, load, output, processor_seconds};
+use crate::tools::{Load, Postgres, Server, load, output, processor_seconds};
 
 /// The three operations: their script, their name, and the queue that they travel in.
 pub(super) const OPERATIONS: [(&str, &str, &str); 3] = [
@@ -54,7 +52,7 @@ pub(super) struct Outlook {
 }
 
 impl Grid {
-    pub(super) fn measure(directory: &Path, shops: &[Shop], rounds: usize, seconds: u16) -> Outcome<Self> {
+    pub(super) fn measure(postgres: &Postgres, shops: &[Shop], rounds: usize, seconds: u16) -> Outcome<Self> {
         let middle = shops.len() / 2;
         let mut places = Vec::new();
         for (place, _) in shops.iter().enumerate() {
@@ -74,7 +72,7 @@ impl Grid {
                 let services: Vec<_> =
                     (0..*nodes).map(|_| Server::petstore_for_crowds(&shop.url)).collect::<Outcome<_>>()?;
                 for ((script, _, queue), cell) in OPERATIONS.iter().zip(cells) {
-                    cell.add(directory, &services, shop, script, queue, connections / nodes, seconds)?;
+                    cell.add(postgres, &services, shop, script, queue, connections / nodes, seconds)?;
                 }
             }
             println!("round {round} of {rounds} with {} configurations", places.len());
@@ -147,7 +145,7 @@ impl Cell {
     #[expect(clippy::too_many_arguments, reason = "a measurement has many circumstances")]
     fn add(
         &mut self,
-        directory: &Path,
+        postgres: &Postgres,
         services: &[Server],
         shop: &Shop,
         script: &str,
@@ -155,7 +153,7 @@ impl Cell {
         connections: u32,
         seconds: u16,
     ) -> Outcome {
-        let before = (used(directory, services)?, batches(services, queue)?);
+        let before = (used(postgres, services)?, batches(services, queue)?);
         let connections = u16::try_from(connections)?;
         let loads: Vec<Load> = thread::scope(|scope| {
             let running: Vec<_> = services
@@ -173,7 +171,7 @@ impl Cell {
                 .map(|load| load.join().map_err(|_| "a load generator panicked")?)
                 .collect::<Outcome<_>>()
         })?;
-        let after = (used(directory, services)?, batches(services, queue)?);
+        let after = (used(postgres, services)?, batches(services, queue)?);
         let rate: f64 = loads.iter().map(|load| load.rate).sum();
         let requests = after.1.0 - before.1.0;
         self.rate.push(rate);
@@ -193,14 +191,13 @@ impl Cell {
 }
 
 /// Seconds of processors that were used until now: by the nodes, by the database, by load generators that have ended.
-fn used(directory: &Path, services: &[Server]) -> Outcome<[f64; 3]> {
+fn used(postgres: &Postgres, services: &[Server]) -> Outcome<[f64; 3]> {
     let nodes = services.iter().map(Server::processor_seconds).sum::<Outcome<f64>>()?;
-    let pid = fs::read_to_string(directory.join("data/postmaster.pid"))?;
-    let postmaster = pid.lines().next().unwrap_or_default();
-    let time = processor_seconds(postmaster.parse()?)?;
+    let postmaster = postgres.pid()?;
+    let time = processor_seconds(postmaster)?;
     let mut database = time.own + time.ended_children;
     // A process that ends in between counts among its parent's ended children the next time.
-    for child in output("pgrep", &["--parent", postmaster])?.lines() {
+    for child in output("pgrep", &["--parent", &postmaster.to_string()])?.lines() {
         database += processor_seconds(child.parse()?).map_or(0.0, |time| time.own);
     }
     Ok([nodes, database, processor_seconds(std::process::id())?.ended_children])

@@ -6,7 +6,7 @@ mod model;
 mod page;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::compare::latency;
 use crate::http::Connection;
 use crate::random::Random;
 use crate::report::Samples;
-use crate::tools::{Server, new_key, output, prepare, psql, sibling, start_postgres, stop_postgres, wrk};
+use crate::tools::{Postgres, Server, new_key, output, prepare, psql, sibling, wrk};
 use grid::Grid;
 
 /// More pets than this are left out unless so many gigabytes of disk are free.
@@ -124,29 +124,18 @@ struct Cold {
 
 impl Scale {
     pub(crate) async fn run(self) -> Outcome {
-        let directory = self.keep.clone();
-        let directory = directory
-            .unwrap_or_else(|| std::env::temp_dir().join(format!("petstore-scale-{}", std::process::id())));
-        let outcome = self.run_in(&directory).await;
-        let _ = stop_postgres(&directory);
-        if self.keep.is_none() {
-            fs::remove_dir_all(&directory)?;
-        }
-        outcome
-    }
-
-    async fn run_in(&self, directory: &Path) -> Outcome {
-        let url = start_postgres(directory)?;
+        let postgres = self.keep.clone().map_or_else(Postgres::temporary, Postgres::kept);
+        let url = postgres.start()?;
         let shops = self.open(&url)?;
         let growth = self.growth(&shops).await?;
         let grid = if self.without_model {
             None
         } else {
-            Some(Grid::measure(directory, &shops, self.rounds.div_ceil(2), self.seconds)?)
+            Some(Grid::measure(&postgres, &shops, self.rounds.div_ceil(2), self.seconds)?)
         };
         let upkeep: Vec<_> = shops.iter().map(upkeep).collect::<Outcome<_>>()?;
-        let cold = self.cold(directory, &shops, &growth)?;
-        let text = page::text(&url, self, &shops, &growth, &upkeep, cold.as_deref(), grid.as_ref())?;
+        let cold = self.cold(&postgres, &shops, &growth)?;
+        let text = page::text(&url, &self, &shops, &growth, &upkeep, cold.as_deref(), grid.as_ref())?;
         println!("{text}");
         if let Some(page) = &self.page {
             page::write(page, &text, &shops, &growth, grid.as_ref())?;
@@ -228,16 +217,16 @@ impl Scale {
     }
 
     /// Restarts the server, and empties the memory of the machine as well, which only root can.
-    fn cold(&self, directory: &Path, shops: &[Shop], growth: &Growth) -> Outcome<Option<Vec<Cold>>> {
+    fn cold(&self, postgres: &Postgres, shops: &[Shop], growth: &Growth) -> Outcome<Option<Vec<Cold>>> {
         let mut all = Vec::new();
         for (shop, warm) in shops.iter().zip(&growth.rates[0]) {
-            output("scripts/postgres", &["stop", &directory.to_string_lossy()])?;
+            postgres.stop()?;
             output("sync", &[])?;
             if fs::write("/proc/sys/vm/drop_caches", "3").is_err() {
-                start_postgres(directory)?;
+                postgres.start()?;
                 return Ok(None);
             }
-            start_postgres(directory)?;
+            postgres.start()?;
             let service = Server::petstore(&shop.url)?;
             let begun = Instant::now();
             let mut first = None;

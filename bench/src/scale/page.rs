@@ -20,14 +20,15 @@ pub(super) fn text(
     cold: Option<&[Cold]>,
     grid: Option<&Grid>,
 ) -> Outcome<String> {
-    let memory = psql(url, "SHOW shared_buffers")?;
+    let huge = if psql(url, "SHOW huge_pages")?.trim() == "on" { " in huge pages" } else { "" };
     let mut text = format!(
-        "Measured on {}, which the load generator and the database shared; PostgreSQL {} with {} of shared buffers, {}; {} \
+        "Measured on {}, which the load generator and the database shared; PostgreSQL {} with {} of shared buffers{huge}, \
+         {}; {} \
          rounds of {} seconds. Each rate is a median; a ratio is the median of the ratios of the rounds, with the least and \
          the greatest.\n\n",
         machine()?,
         psql(url, "SHOW server_version")?.trim(),
-        memory.trim(),
+        psql(url, "SHOW shared_buffers")?.trim(),
         wrk_version()?,
         scale.rounds,
         scale.seconds,
