@@ -56,7 +56,7 @@ impl Postgres {
         Self { directory, kept: true }
     }
 
-    /// Starts it, and returns its address, which stays the same.
+    /// Starts it, and returns its address.
     pub(crate) fn start(&self) -> Outcome<String> {
         let directory = self.directory.to_string_lossy();
         let mut said = String::new();

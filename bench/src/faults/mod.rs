@@ -261,7 +261,8 @@ impl Stage {
             Fault::Cut => {
                 // What is never acknowledged behind the cut is acknowledged in the same way before it.
                 let node = cluster(&["leader"]).await?.trim().to_owned();
-                if !is_acknowledged_on(&node)? {
+                let whole = node.clone();
+                if !spawn_blocking(move || is_acknowledged_on(&whole)).await?? {
                     return Err(format!("{node} is whole, and acknowledged no write to its own side").into());
                 }
                 cluster(&["cut", &node]).await?;
