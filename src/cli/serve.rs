@@ -21,7 +21,7 @@ use crate::telemetry::traces::start_tracing;
 ///
 /// A signal makes /readyz answer 503 at once, while requests are served as before for the time of --drain-delay. Then
 /// no more connections are taken, requests under way are finished within --drain-timeout, and the exit code is 0. A
-/// second signal ends the service at once, with exit code 1.
+/// second signal ends the service at once, with exit code 1. SIGHUP is ignored: settings are read at the start only.
 ///
 /// Under systemd it listens on the sockets that it is passed (the one named `admin` is the private listener), tells
 /// when it is ready and when it stops, and answers the watchdog.
@@ -37,8 +37,11 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) async fn run(self, listeners: Listeners) -> Result<(), Failure> {
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let (mut terminate, mut interrupt, mut hang_up) = (
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::hangup())?,
+        );
         let mut signal = async || {
             select! {
                 _ = terminate.recv() => {}
@@ -48,6 +51,15 @@ impl Serve {
         let _traces = start_tracing(&self.settings.traces)?;
         let app = App::start(self.settings, listeners, Arc::new(Timestamp::now)).await?;
         let (stop, stopped) = oneshot::channel::<()>();
+        // It would end the service by default: a terminal that is closed sends it, and some tools to ask for a reload.
+        let ignored_signal = async {
+            loop {
+                hang_up.recv().await;
+                tracing::info!(
+                    "SIGHUP ignored: settings are read at the start only; restart the service to apply changes"
+                );
+            }
+        };
         let two_signals = async {
             signal().await;
             drop(stop);
@@ -55,6 +67,7 @@ impl Serve {
         };
         select! {
             () = app.run(async { drop(stopped.await) }) => Ok(()),
+            () = ignored_signal => Ok(()),
             () = two_signals => Err("a second signal ended the service before its time to finish was over".into()),
         }
     }

@@ -103,6 +103,20 @@ async fn a_second_signal_ends_it_at_once_with_exit_code_1() {
     }
 }
 
+#[tokio::test]
+async fn sighup_is_logged_and_changes_nothing() {
+    let database = TestDatabase::new().await;
+    let service = ServeProcess::start(&database.url(), &[]);
+    service.signal("HUP");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !service.log().contains("SIGHUP ignored") {
+        assert!(Instant::now() < deadline, "{}", service.log());
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(service.client.get("/v1/pets").await.status, 200);
+    assert!(service.terminate().0);
+}
+
 /// `petstore serve` as systemd starts it: open sockets from 3 on, and variables that say so.
 fn activated(sockets: &[&TcpListener], names: &str) -> Command {
     let mut command = Command::new("/bin/sh");
