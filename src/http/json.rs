@@ -3,6 +3,7 @@
 //! A derived structure would take `["Rex", 1]` for an object, `null` for an absent member, the last of two
 //! equal members, and no `7.0` for an integer. None of that is the interface.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::Serialize;
@@ -32,6 +33,9 @@ pub(crate) fn write_string(json: &mut Vec<u8>, text: &str) {
         let _ = serde_json::to_writer(json, text);
     }
 }
+
+/// So many members are compared with each other faster than they are hashed.
+const FEW: usize = 8;
 
 /// The members of a JSON object, none of them twice, their values not yet looked into.
 pub(crate) struct Members<'a>(Vec<(String, &'a RawValue)>);
@@ -87,8 +91,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members: Self::Value = Vec::new();
+                // Of many members, so that the time to find one that is there twice does not grow with their square.
+                let mut names: HashSet<String> = HashSet::new();
                 while let Some((name, value)) = map.next_entry::<String, _>()? {
-                    if members.iter().any(|(other, _)| *other == name) {
+                    if members.len() == FEW {
+                        names.extend(members.iter().map(|(name, _)| name.clone()));
+                    }
+                    let is_known = if members.len() < FEW {
+                        members.iter().any(|(other, _)| *other == name)
+                    } else {
+                        !names.insert(name.clone())
+                    };
+                    if is_known {
                         return Err(A::Error::custom(format_args!("`{}` is there twice", shown(&name))));
                     }
                     members.push((name, value));
