@@ -1,6 +1,7 @@
 //! From a request to what a handler takes: the body, the query, an id in the path.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
@@ -14,6 +15,7 @@ use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use super::AppState;
 use super::error::ApiError;
 use super::json::{self, Members};
+use super::keys::Caller;
 use super::limits::MAX_BODY_BYTES;
 use super::links::decode_cursor;
 use super::spelling::{nearest, shown};
@@ -45,8 +47,14 @@ impl<T: FromMembers> FromRequest<AppState> for JsonBody<T> {
         if request.body().size_hint().lower() > MAX_BODY_BYTES as u64 {
             return Err(ApiError::BodyTooLarge);
         }
+        let caller = request.extensions().get::<Arc<Caller>>().ok_or(ApiError::MissingApiKey)?;
+        let arriving = app.admission.body_arrives(caller.key.id)?;
+        let waiting = app.admission.wait();
         let reading = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
-        let body: Bytes = match timeout(app.body_timeout, reading).await {
+        let body = timeout(app.body_timeout, reading).await;
+        drop(arriving);
+        waiting.resume()?;
+        let body: Bytes = match body {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(ApiError::BodyTooLarge),
             Ok(Err(_)) => {

@@ -3,11 +3,11 @@
 //! Plain code rather than layers of the router: it runs before any routing, reads from top to bottom, and costs a
 //! busy service less.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -24,6 +24,7 @@ use super::cors::Origins;
 use super::error::ApiError;
 use super::limits::check_head;
 use super::observe::{Route, Visit};
+use super::unread_body;
 use crate::telemetry::metrics::{REQUESTS_RATE_LIMITED, REQUESTS_SHED};
 
 /// What answers every request of a listener. Cheap to clone.
@@ -62,18 +63,23 @@ impl Front {
         Self(Arc::new(Parts { routes, guard, elsewhere: Route::default() }))
     }
 
-    /// Answers a request, whatever happens on the way.
-    pub(super) async fn answer(&self, request: hyper::Request<Incoming>) -> Response {
+    /// Answers a request, whatever happens on the way. `client` is its address, unless that is a proxy's.
+    pub(super) async fn answer(&self, request: hyper::Request<Incoming>, client: Option<IpAddr>) -> Response {
         let visit = Visit::begin(&request, self.0.guard.is_some());
+        let (head, body) = request.into_parts();
+        let (body, unread) = unread_body::lend(&head.headers, body);
         // A panic is logged where it happens; the client gets an answer like any other.
-        let passing = AssertUnwindSafe(self.pass(request.map(Body::new))).catch_unwind();
+        let passing = AssertUnwindSafe(self.pass(Request::from_parts(head, body), client)).catch_unwind();
         let response = match &visit.trace {
             None => passing.await,
             Some(trace) => passing.with_context(trace.clone()).await,
         };
-        let response = response.unwrap_or_else(|_| {
+        let mut response = response.unwrap_or_else(|_| {
             ApiError::Internal { cause: "a panic, logged separately".into() }.into_response()
         });
+        if let Some(unread) = unread {
+            unread.finish(response.headers_mut()).await;
+        }
         if self.0.guard.is_some() {
             visit.end(response, &self.0.elsewhere)
         } else {
@@ -81,18 +87,18 @@ impl Front {
         }
     }
 
-    async fn pass(&self, request: Request) -> Response {
+    async fn pass(&self, request: Request, client: Option<IpAddr>) -> Response {
         let Some(guard) = &self.0.guard else { return self.route(request).await };
         let app = &guard.app;
         let origin = guard.origins.look_at(&request);
-        let mut response = match (origin.answer_to_question(), app.places.try_acquire()) {
+        let mut response = match (origin.answer_to_question(), app.admission.begin()) {
             (Some(answer), _) => answer,
-            (None, Ok(_place)) => {
-                self.enter(guard, request).await.unwrap_or_else(IntoResponse::into_response)
+            (None, Some(_in_progress)) => {
+                self.enter(guard, request, client).await.unwrap_or_else(IntoResponse::into_response)
             }
-            (None, Err(_)) => {
+            (None, None) => {
                 guard.shed.increment(1);
-                ApiError::Unavailable { cause: "too many requests are under way".into() }.into_response()
+                ApiError::Unavailable { cause: "too many requests are in progress".into() }.into_response()
             }
         };
         origin.allow(response.headers_mut());
@@ -104,11 +110,16 @@ impl Front {
 
     /// The order of the checks is size, key, rate, path, method, and within the operation scope, media type, body,
     /// values.
-    async fn enter(&self, guard: &Guard, mut request: Request) -> Result<Response, ApiError> {
+    async fn enter(
+        &self,
+        guard: &Guard,
+        mut request: Request,
+        client: Option<IpAddr>,
+    ) -> Result<Response, ApiError> {
         let app = &guard.app;
         check_head(&request)?;
         let Some(key) = key_of(&request)? else { return Ok(self.route(request).await) };
-        let caller = app.keys.find(&key, (app.clock)()).await?;
+        let caller = app.keys.find(&key, client, &app.admission, (app.clock)()).await?;
         let (passed, allowance) = caller.limiter.as_ref().map(|limiter| limiter.count()).unzip();
         // Inward to the handler, and outward to the log.
         request.extensions_mut().insert(caller.clone());

@@ -88,6 +88,13 @@ fn one_client(peer: IpAddr) -> IpAddr {
     }
 }
 
+impl Place {
+    /// The client's address; none for a trusted proxy, behind which there are many clients.
+    pub(crate) fn client(&self) -> Option<IpAddr> {
+        self.address
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.gate.connections.decrement(1.0);

@@ -1,7 +1,7 @@
 //! How large a request may be, and what its head must have: checked before anything else.
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, Version, header};
+use axum::http::{HeaderMap, HeaderValue, Version, header};
 
 use super::error::ApiError;
 
@@ -12,14 +12,19 @@ const MAX_URI_BYTES: usize = 8 * 1024;
 /// The most bytes of all headers together, as they stand on the wire.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 
-/// Refuses a request whose head is too large or does not name exactly one host.
+/// Refuses a request whose head is too large, does not name exactly one host, or has a transfer coding that a proxy might
+/// read otherwise.
 pub(crate) fn check_head(request: &Request) -> Result<(), ApiError> {
     if request.uri().path_and_query().map_or(0, |target| target.as_str().len()) > MAX_URI_BYTES {
         Err(ApiError::UriTooLong)
     } else if wire_bytes(request.headers()) > MAX_HEADER_BYTES {
         Err(ApiError::HeadersTooLarge)
     } else if !names_one_host(request) {
-        Err(ApiError::InvalidHeader { problem: "The request must have exactly one `Host` header" })
+        Err(ApiError::InvalidHeader {
+            problem: "The request must have exactly one `Host` header, with a host name or address and perhaps a port",
+        })
+    } else if request.headers().get_all(header::TRANSFER_ENCODING).iter().any(|coding| !is_chunked(coding)) {
+        Err(ApiError::InvalidHeader { problem: "`Transfer-Encoding` must be `chunked` and nothing else" })
     } else {
         Ok(())
     }
@@ -30,6 +35,19 @@ fn wire_bytes(headers: &HeaderMap) -> usize {
 }
 
 fn names_one_host(request: &Request) -> bool {
-    let hosts = request.headers().get_all(header::HOST).iter().count();
-    hosts == 1 || (hosts == 0 && request.version() < Version::HTTP_11)
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.as_bytes().iter().all(|byte| is_host_character(*byte)),
+        (None, _) => request.version() < Version::HTTP_11,
+        (Some(_), Some(_)) => false,
+    }
+}
+
+/// What a host and a port are made of, as RFC 3986 has them.
+fn is_host_character(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(&byte)
+}
+
+fn is_chunked(coding: &HeaderValue) -> bool {
+    coding.as_bytes().eq_ignore_ascii_case(b"chunked")
 }

@@ -6,6 +6,7 @@
 //! - a status code is named in [`error`], and a JSON member in a resource's `wire` file.
 
 mod admin;
+mod admission;
 mod auth;
 mod caching;
 mod compressed;
@@ -16,8 +17,10 @@ mod error;
 mod extract;
 mod front;
 mod gate;
+mod head;
 mod idempotency;
 mod json;
+mod key_freshness;
 mod keys;
 mod limits;
 mod links;
@@ -29,6 +32,8 @@ mod router;
 mod server;
 mod socket;
 mod spelling;
+mod unknown_keys;
+mod unread_body;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -37,7 +42,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use metrics::gauge;
-use tokio::sync::Semaphore;
 
 use crate::config::{InterfaceSettings, LimitSettings, TimeoutSettings};
 use crate::storage::Storage;
@@ -55,6 +59,7 @@ pub(crate) mod wire {
     pub(crate) use super::pets::{read_new_pet, write_pet};
 }
 
+use admission::Admission;
 use docs::ServedDocument;
 use docs_page::DocsPage;
 use keys::KeyRing;
@@ -79,9 +84,7 @@ pub struct Parts {
     document: ServedDocument,
     docs_page: DocsPage,
     stopping: AtomicBool,
-    /// A place for each request that may be under way.
-    places: Semaphore,
-    max_requests: usize,
+    admission: Admission,
 }
 
 impl AppState {
@@ -104,8 +107,7 @@ impl AppState {
             document: ServedDocument::new(settings),
             docs_page: DocsPage::new(settings),
             stopping: AtomicBool::new(false),
-            places: Semaphore::new(limits.max_requests as usize),
-            max_requests: limits.max_requests as usize,
+            admission: Admission::new(limits.max_requests as usize),
         }))
     }
 
@@ -121,8 +123,7 @@ impl AppState {
 
     /// Measures what is only looked at now and then.
     fn measure(&self) {
-        let under_way = self.max_requests.saturating_sub(self.places.available_permits());
-        gauge!(ACTIVE_REQUESTS).set(count(under_way));
+        gauge!(ACTIVE_REQUESTS).set(count(self.admission.in_progress()));
         gauge!(KEYS_REMEMBERED).set(count(self.keys.remembered()));
         self.storage.measure();
     }

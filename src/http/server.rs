@@ -12,12 +12,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::front::Front;
-use super::gate::Gate;
+use super::gate::{Gate, Place};
 use super::socket::PoliteIo;
 use crate::config::TimeoutSettings;
 
-/// Larger heads than are allowed are still read, up to here, so that they are answered in full.
-const MAX_BUFFER_BYTES: usize = 128 * 1024;
+/// Room for the largest head that is allowed, and some more, so that most heads that are too large are answered as such
+/// by our own checks. A half-sent head costs no more memory than this.
+const MAX_HEAD_BYTES: usize = 32 * 1024;
 /// How long to wait when no connection can be accepted, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -31,12 +32,11 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(timeouts.header_timeout).max_buf_size(MAX_BUFFER_BYTES);
-    let service = service_fn(move |request| {
-        let front = front.clone();
-        // In a box of its own, which is gone with the answer: hyper keeps a place for it as long as the connection lasts.
-        Box::pin(async move { Ok::<_, Infallible>(front.answer(request).await) })
-    });
+    http.timer(TokioTimer::new())
+        .header_read_timeout(timeouts.header_timeout)
+        .max_buf_size(MAX_HEAD_BYTES)
+        // A client may have nothing more to send, and still wait for its answer.
+        .half_close(true);
     let connections = GracefulShutdown::new();
     tokio::pin!(shutdown);
     loop {
@@ -56,8 +56,15 @@ pub async fn serve(
                 };
                 // An answer is written whole; waiting to fill a packet would only delay it.
                 let _ = socket.set_nodelay(true);
-                let connection =
-                    http.serve_connection(PoliteIo::new(socket, timeouts.body_timeout), service.clone());
+                let client = place.as_ref().and_then(Place::client);
+                let front = front.clone();
+                let service = service_fn(move |request| {
+                    let front = front.clone();
+                    // In a box of its own, which is gone with the answer: hyper keeps a place for it as long as the
+                    // connection lasts.
+                    Box::pin(async move { Ok::<_, Infallible>(front.answer(request, client).await) })
+                });
+                let connection = http.serve_connection(PoliteIo::new(socket, timeouts.body_timeout), service);
                 let connection = connections.watch(connection);
                 tokio::spawn(async move {
                     let _place = place;

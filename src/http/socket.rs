@@ -1,23 +1,27 @@
 //! What hyper leaves to be desired between it and a client's socket: [`PoliteIo`].
 //!
 //! - hyper answers a request that is not HTTP by itself, with a status and no body, before any handler runs:
-//!   such an answer gets the Error body here.
+//!   such an answer gets the Error body here, and the status that fits.
+//! - It accepts some heads that it should not: see [`head`](super::head).
+//! - It takes room for as much as a client sends at once: here a read is small.
 //! - It closes at once, although a client may still be sending, which can cost that client its answer.
 //! - It waits for ever for a client that does not read.
 
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
-use hyper_util::rt::TokioIo;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use super::error::ApiError;
+use super::head::{HeadProblem, HeadScanner};
 use super::json;
 use super::observe::{REQUEST_ID, new_request_id};
 
@@ -26,9 +30,13 @@ use super::observe::{REQUEST_ID, new_request_id};
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 1024 * 1024;
 
+/// How much is read at once. hyper doubles its buffer whenever a read fills it.
+const READ_BYTES: usize = 4096;
+
 /// A client's socket.
 pub(crate) struct PoliteIo {
-    socket: TokioIo<TcpStream>,
+    socket: TcpStream,
+    head: HeadScanner,
     /// What is still to be written in the place of hyper's own answer.
     substitute: Bytes,
     farewell: Option<Farewell>,
@@ -45,25 +53,35 @@ struct Farewell {
 impl PoliteIo {
     /// A client that takes nothing of an answer for longer than `patience` is cut off.
     pub(crate) fn new(socket: TcpStream, patience: Duration) -> Self {
-        let socket = TokioIo::new(socket);
-        Self { socket, substitute: Bytes::new(), farewell: None, patience, stalled: None }
+        let head = HeadScanner::new();
+        Self { socket, head, substitute: Bytes::new(), farewell: None, patience, stalled: None }
     }
 
     /// Answers that there is no place for the connection, whatever it asks, and closes it.
     pub(crate) async fn refuse(mut self) {
-        let error = ApiError::Unavailable { cause: String::new() };
-        let head = "HTTP/1.1 503 Service Unavailable\r\n";
-        self.substitute = complete(head, &error, "retry-after: 1\r\nconnection: close\r\n\r\n");
+        self.substitute = complete(&ApiError::Unavailable { cause: String::new() }, "retry-after: 1\r\n");
         // What becomes of it is the client's business.
-        let _ = poll_fn(|cx| {
-            ready!(Pin::new(&mut self).poll_write(cx, &[]))?;
-            Pin::new(&mut self).poll_shutdown(cx)
-        })
-        .await;
+        if poll_fn(|cx| self.poll_substitute(cx)).await.is_ok() {
+            let _ = poll_fn(|cx| Pin::new(&mut self).poll_shutdown(cx)).await;
+        }
     }
 
-    fn socket(&mut self) -> Pin<&mut TokioIo<TcpStream>> {
+    fn socket(&mut self) -> Pin<&mut TcpStream> {
         Pin::new(&mut self.socket)
+    }
+
+    /// Writes what is left of an answer of our own.
+    fn poll_substitute(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.substitute.is_empty() {
+            let rest = self.substitute.clone();
+            let written = self.socket().poll_write(cx, &rest);
+            let written = ready!(self.unless_stalled(cx, written))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.substitute.advance(written);
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Passes on what came of a write, unless writes have made no progress for too long.
@@ -86,32 +104,32 @@ impl Read for PoliteIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        self.socket().poll_read(cx, buf)
+        let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
+        let mut read = ReadBuf::uninit(&mut scratch[..buf.remaining().min(READ_BYTES)]);
+        ready!(self.socket().poll_read(cx, &mut read))?;
+        self.head.scan(read.filled_mut());
+        buf.put_slice(read.filled());
+        Poll::Ready(Ok(()))
     }
 }
 
 impl Write for PoliteIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.substitute.is_empty() {
-            match substitute(buf) {
+            match substitute(buf, self.head.problem()) {
                 None => {
+                    if !buf.starts_with(CONTINUE) {
+                        self.head.answered();
+                    }
                     let written = self.socket().poll_write(cx, buf);
                     return self.unless_stalled(cx, written);
                 }
                 Some(answer) => self.substitute = answer,
             }
         }
-        while !self.substitute.is_empty() {
-            let rest = self.substitute.clone();
-            let written = self.socket().poll_write(cx, &rest);
-            let written = ready!(self.unless_stalled(cx, written))?;
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.substitute.advance(written);
-        }
+        ready!(self.poll_substitute(cx))?;
         Poll::Ready(Ok(buf.len()))
     }
 
@@ -124,6 +142,7 @@ impl Write for PoliteIo {
         if let [only] = bufs {
             return self.poll_write(cx, only);
         }
+        self.head.answered();
         let written = self.socket().poll_write_vectored(cx, bufs);
         self.unless_stalled(cx, written)
     }
@@ -144,10 +163,10 @@ impl Write for PoliteIo {
         let Self { socket, farewell: Some(farewell), .. } = &mut *self else {
             return Poll::Ready(Ok(()));
         };
-        let mut scratch = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
         while farewell.bytes_left > 0 {
             let mut buf = ReadBuf::uninit(&mut scratch);
-            if Pin::new(&mut *socket).poll_read(cx, buf.unfilled()).is_pending() {
+            if Pin::new(&mut *socket).poll_read(cx, &mut buf).is_pending() {
                 ready!(farewell.deadline.as_mut().poll(cx));
                 break;
             }
@@ -161,35 +180,43 @@ impl Write for PoliteIo {
     }
 }
 
+/// What asks a client for its body, before the answer.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 ";
+
 /// If these bytes are an answer that hyper made by itself, the same answer with an Error body.
 ///
-/// Every answer of ours carries a request id, so an error without one is hyper's.
-fn substitute(answer: &[u8]) -> Option<Bytes> {
-    let error = match answer.strip_prefix(b"HTTP/1.1 ")?.get(..3)? {
-        b"400" => ApiError::InvalidHeader {
+/// Every answer of ours carries a request id, so an error without one is hyper's. It closes the connection.
+fn substitute(answer: &[u8], problem: Option<HeadProblem>) -> Option<Bytes> {
+    let error = match (answer.strip_prefix(b"HTTP/1.1 ")?.get(..3)?, problem) {
+        (b"400", Some(HeadProblem::BareLineFeed)) => {
+            ApiError::InvalidHeader { problem: "Every line of the request's head must end with CR LF" }
+        }
+        (b"400" | b"431", Some(HeadProblem::ContentLength)) => ApiError::BodyTooLarge,
+        (b"400", _) => ApiError::InvalidHeader {
             problem: "The request is not valid HTTP/1.1: look at its first line and at its headers",
         },
-        b"414" => ApiError::UriTooLong,
-        b"431" => ApiError::HeadersTooLarge,
+        (b"414", _) | (b"431", Some(HeadProblem::EndlessFirstLine)) => ApiError::UriTooLong,
+        (b"431", _) => ApiError::HeadersTooLarge,
         _ => return None,
     };
     let head = std::str::from_utf8(answer).ok()?;
     if head.contains(REQUEST_ID.as_str()) {
         return None;
     }
-    let (before, after) = head.split_once("content-length: 0\r\n")?;
-    Some(complete(before, &error, after))
+    let date = head.lines().find(|line| line.starts_with("date: ")).unwrap_or_default();
+    Some(complete(&error, &if date.is_empty() { String::new() } else { format!("{date}\r\n") }))
 }
 
-/// An answer with an Error body, from its status line and other headers.
-fn complete(before: &str, error: &ApiError, after: &str) -> Bytes {
+/// An answer with an Error body, after which the connection is closed.
+fn complete(error: &ApiError, headers: &str) -> Bytes {
     let body = String::from_utf8(json::render(&error.body())).unwrap_or_default();
     let request_id = new_request_id();
     let request_id = request_id.to_str().unwrap_or_default();
-    tracing::info!(request_id, code = error.code().1, "a request was refused before it was read");
+    let (status, code) = error.code();
+    tracing::info!(request_id, code, "a request was refused before it was read");
     let length = body.len();
     Bytes::from(format!(
-        "{before}content-type: application/json\r\ncontent-length: {length}\r\ncache-control: no-store\r\n\
-         {REQUEST_ID}: {request_id}\r\n{after}{body}"
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+         cache-control: no-store\r\n{REQUEST_ID}: {request_id}\r\nconnection: close\r\n{headers}\r\n{body}"
     ))
 }

@@ -4,19 +4,21 @@
 //! - what identifies a key here is its digest; the key itself never arrives;
 //! - whatever is done to a key, and the note of who did it, are one statement: both are kept or neither.
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
 
+use super::batch::{Batcher, Limits, Work};
 use super::error::{cause, unexpected};
-use super::{Storage, StorageError};
+use super::{Database, POOL_WAIT, Storage, StorageError};
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{Actor, IssuedKey, KeyEvent, KeyId, KeyRecord, NewKey};
 use crate::domain::rate_limit::RateLimit;
 
 const FIND: &str = "\
-    SELECT id, scopes, expires_at, rate_limit_requests, rate_limit_seconds \
-    FROM api_keys WHERE digest = $1 AND revoked_at IS NULL";
+    SELECT digest, id, scopes, expires_at, rate_limit_requests, rate_limit_seconds \
+    FROM api_keys WHERE digest = ANY ($1) AND revoked_at IS NULL";
 
 const INSERT: &str = "\
     WITH new AS ( \
@@ -63,11 +65,43 @@ const NOTE_USES: &str = "\
 
 pub(super) const STATEMENTS: &[&str] = &[FIND, INSERT, LIST, EVENTS, REVOKE, ROTATE, NOTE_USES];
 
+/// How much may wait, and how it is taken. However many unknown keys come, two connections look for them.
+const LIMITS: Limits = Limits { waiting: 4_096, batch: 128, workers: 2, patience: POOL_WAIT };
+
+/// Look-ups of keys. Those that arrive together share a statement.
+pub(super) struct Find(Database);
+
+impl Find {
+    pub(super) fn start(database: &Database) -> Batcher<Self> {
+        Batcher::start("find_key", Self(database.clone()), LIMITS)
+    }
+
+    async fn find(&self, digests: &[KeyDigest]) -> Result<Vec<Option<IssuedKey>>, StorageError> {
+        let bytes: Vec<&[u8]> = digests.iter().map(KeyDigest::as_bytes).collect();
+        let rows = self.0.read(FIND, &[&bytes]).await?;
+        let key = |row| Ok::<_, tokio_postgres::Error>((Row::try_get(row, "digest")?, issued_key(row)?));
+        let found: HashMap<&[u8], IssuedKey> =
+            rows.iter().map(key).collect::<Result<_, _>>().map_err(unexpected)?;
+        Ok(bytes.iter().map(|digest| found.get(digest).cloned()).collect())
+    }
+}
+
+impl Work for Find {
+    type Request = KeyDigest;
+    type Answer = Result<Option<IssuedKey>, StorageError>;
+
+    async fn run(&self, digests: Vec<KeyDigest>) -> Vec<Self::Answer> {
+        match self.find(&digests).await {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); digests.len()],
+        }
+    }
+}
+
 impl Storage {
     /// The key with this digest, if one was issued and not revoked. It may have expired.
-    pub async fn find_api_key(&self, digest: &KeyDigest) -> Result<Option<IssuedKey>, StorageError> {
-        let rows = self.database.read(FIND, &[&digest.as_bytes()]).await?;
-        rows.first().map(issued_key).transpose().map_err(unexpected)
+    pub async fn find_api_key(&self, digest: KeyDigest) -> Result<Option<IssuedKey>, StorageError> {
+        self.api_keys.call(digest).await?
     }
 
     /// Keeps a new key.
@@ -79,8 +113,7 @@ impl Storage {
     ) -> Result<KeyId, StorageError> {
         let scopes: Vec<&str> = new.scopes.iter().map(|scope| scope.as_str()).collect();
         let (requests, seconds) = columns(new.rate_limit);
-        let rows = self
-            .database
+        self.database
             .write(
                 INSERT,
                 &[
@@ -93,9 +126,9 @@ impl Storage {
                     &seconds,
                     &actor.as_str(),
                 ],
+                |rows| first_id(rows)?.ok_or_else(|| StorageError::Unexpected(cause("no key was kept"))),
             )
-            .await?;
-        first_id(&rows)?.ok_or_else(|| StorageError::Unexpected(cause("no key was kept")))
+            .await
     }
 
     /// Every key, in the order in which they were issued.
@@ -128,7 +161,7 @@ impl Storage {
 
     /// Takes a key back, and returns whether there was a key to take back.
     pub async fn revoke_api_key(&self, id: KeyId, actor: &Actor) -> Result<bool, StorageError> {
-        Ok(!self.database.write(REVOKE, &[&id.0, &actor.as_str()]).await?.is_empty())
+        self.database.write(REVOKE, &[&id.0, &actor.as_str()], |rows| Ok(!rows.is_empty())).await
     }
 
     /// Gives a key in force a successor with the same rights, and lets it end after `overlap`. Returns the
@@ -141,8 +174,7 @@ impl Storage {
         expires_at: Option<SystemTime>,
         actor: &Actor,
     ) -> Result<Option<KeyId>, StorageError> {
-        let rows = self
-            .database
+        self.database
             .write(
                 ROTATE,
                 &[
@@ -153,15 +185,15 @@ impl Storage {
                     &expires_at,
                     &actor.as_str(),
                 ],
+                first_id,
             )
-            .await?;
-        first_id(&rows)
+            .await
     }
 
     /// Notes when keys were used last.
     pub async fn note_key_uses(&self, uses: &[(KeyId, SystemTime)]) -> Result<(), StorageError> {
         let (ids, times): (Vec<i64>, Vec<SystemTime>) = uses.iter().map(|(id, at)| (id.0, *at)).unzip();
-        self.database.write(NOTE_USES, &[&ids, &times]).await.map(drop)
+        self.database.write(NOTE_USES, &[&ids, &times], |_| Ok(())).await
     }
 }
 
@@ -170,12 +202,12 @@ fn first_id(rows: &[Row]) -> Result<Option<KeyId>, StorageError> {
 }
 
 fn issued_key(row: &Row) -> Result<IssuedKey, tokio_postgres::Error> {
-    let words: Vec<&str> = row.try_get(1)?;
+    let words: Vec<&str> = row.try_get("scopes")?;
     Ok(IssuedKey {
-        id: KeyId(row.try_get(0)?),
+        id: KeyId(row.try_get("id")?),
         // A scope that this program does not know was issued by a newer one, and opens nothing here.
         scopes: words.into_iter().filter_map(|word| word.parse().ok()).collect(),
-        expires_at: row.try_get(2)?,
+        expires_at: row.try_get("expires_at")?,
         rate_limit: rate_limit(row)?,
     })
 }

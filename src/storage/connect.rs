@@ -102,7 +102,8 @@ impl Connector {
         Ok(Self { servers, tls: MakeRustlsConnect::new(tls.client_config()?), last: Arc::default() })
     }
 
-    /// The same database, for connections whose statements the server itself ends after `limit`.
+    /// The same database, for connections whose statements the server itself ends after `limit`, and likewise a
+    /// transaction whose next statement does not come, as when the node that began it is cut off.
     ///
     /// Their plans are made once: a statement on arrays looks cheaper to the planner with every array that it
     /// sees, so it would plan each execution anew, which takes longer than the execution. And none of them is made
@@ -114,8 +115,8 @@ impl Connector {
             let mut server = server.clone();
             let options = server.get_options().unwrap_or_default();
             server.options(format!(
-                "{options} -c statement_timeout={limit} -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
-                 -c jit=off"
+                "{options} -c statement_timeout={limit} -c idle_in_transaction_session_timeout={limit} \
+                 -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
             ));
             server
         };

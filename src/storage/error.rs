@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::managed::PoolError;
+use metrics::counter;
 use thiserror::Error;
 use tokio_postgres::error::SqlState;
 
 use super::connect::ConnectError;
 use super::pool::{NoConnection, OpenError};
+use crate::telemetry::metrics::DATABASE_ERRORS;
 
 /// The reasons, in the database's own words. For the log, never for a client.
 type Cause = Arc<dyn Error + Send + Sync>;
@@ -62,6 +64,12 @@ impl Failure {
         }
     }
 
+    /// Counts the failure.
+    pub(super) fn counted(self) -> Self {
+        counter!(DATABASE_ERRORS, "kind" => self.kind()).increment(1);
+        self
+    }
+
     /// Whether the connection cannot be used any more: an answer is still to come, or its server takes no writes.
     pub(super) fn spoils_the_connection(&self) -> bool {
         match self {
@@ -110,6 +118,11 @@ impl From<ConnectError> for StorageError {
 /// What should not happen.
 pub(super) fn unexpected(error: impl Error + Send + Sync + 'static) -> StorageError {
     StorageError::Unexpected(Arc::new(error))
+}
+
+/// An error after a statement has committed: what it did is not known, whatever the error is.
+pub(super) fn outcome_unknown(error: StorageError) -> StorageError {
+    StorageError::OutcomeUnknown(Arc::new(error))
 }
 
 /// A reason of our own words.

@@ -104,7 +104,7 @@ impl Storage {
         loop {
             let asked = Instant::now();
             let answered = timeout(PATIENCE, async {
-                self.database.write(TELL, &[&own]).await?;
+                self.database.write(TELL, &[&own], |_| Ok(())).await?;
                 echoes.recv().await.ok_or(FollowError::Ended)
             });
             answered.await.map_err(|_| FollowError::Silence)??;

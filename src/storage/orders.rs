@@ -159,7 +159,7 @@ impl Storage {
             None => Ok(Some(Placement::NoSuchPet)),
             Some(row) => placement(row, pet, once),
         });
-        under_way_if_locked(placed.await, once, Placement::UnderWay)
+        in_progress_if_delayed(placed.await, once, Placement::UnderWay)
     }
 
     /// Ends an order, if it is open; with a name for the request, once.
@@ -176,7 +176,7 @@ impl Storage {
             None => Ok(Some(Ending::NoSuchOrder)),
             Some(row) => ending(row, end, once),
         });
-        under_way_if_locked(ended.await, once, Ending::UnderWay)
+        in_progress_if_delayed(ended.await, once, Ending::UnderWay)
     }
 
     /// Runs a statement until it has an outcome: it has none if somebody else was faster.
@@ -188,12 +188,9 @@ impl Storage {
     ) -> Result<T, StorageError> {
         let mut too_late = cause("others were faster every time");
         for _ in 0..ATTEMPTS {
-            match self.database.write(statement, parameters).await {
-                Ok(rows) => {
-                    if let Some(outcome) = outcome(&rows)? {
-                        return Ok(outcome);
-                    }
-                }
+            match self.database.write_row(statement, parameters, &outcome).await {
+                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(None) => {}
                 Err(StorageError::Raced(by)) => too_late = by,
                 Err(error) => return Err(error),
             }
@@ -239,14 +236,15 @@ fn ending(row: &Row, end: OrderEnd, once: Option<Once>) -> Result<Option<Ending>
     })
 }
 
-/// A request that has to wait for another under the same name is told so.
-fn under_way_if_locked<T>(
+/// A request with a key that had to wait for others too long, or lost to them every time, did nothing: it is told to
+/// come again, since the others may have been attempts of its own.
+fn in_progress_if_delayed<T>(
     outcome: Result<T, StorageError>,
     once: Option<Once>,
-    under_way: T,
+    in_progress: T,
 ) -> Result<T, StorageError> {
     match outcome {
-        Err(StorageError::Locked(_)) if once.is_some() => Ok(under_way),
+        Err(StorageError::Locked(_) | StorageError::Raced(_)) if once.is_some() => Ok(in_progress),
         outcome => outcome,
     }
 }

@@ -70,17 +70,20 @@ const INSERT_ONCE: &str = concat!(
     SELECT place, id, before.fingerprint, subject_id FROM asked LEFT JOIN before USING (digest)"
 );
 
-/// A pet as it is now, the mark that PostgreSQL gives to every new version of a row, and whether an order is open.
+/// Waits until nobody else changes the pet, and keeps others from changing it until the transaction ends. Every order
+/// that is placed or ended changes its pet, and so waits too. (An order that refers to the pet does not.)
+const LOCK: &str = "SELECT FROM pets WHERE id = $1 FOR NO KEY UPDATE";
+
+/// A pet as it is now, and whether an order is open for it.
 const LOOK_AT: &str = "\
-    SELECT id, name, category_id, status, xmin::text, \
-      EXISTS (SELECT FROM orders WHERE pet_id = $1 AND orders.status = 'placed') \
+    SELECT id, name, category_id, status, \
+      EXISTS (SELECT FROM orders WHERE pet_id = $1 AND orders.status = 'placed') AS has_open_order \
     FROM pets WHERE id = $1";
 
-/// Changes a pet if it is still the version that was looked at. Every order placed or ended makes a new one.
-const UPDATE: &str = "\
-    UPDATE pets SET name = $3, category_id = $4, status = $5 WHERE id = $1 AND xmin::text = $2 RETURNING id";
+const UPDATE: &str = "UPDATE pets SET name = $2, category_id = $3, status = $4 WHERE id = $1";
 
-pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, FIND, INSERT, INSERT_ONCE, LOOK_AT, UPDATE];
+pub(super) const STATEMENTS: &[&str] =
+    &[LIST, LIST_BY_STATUS, FIND, INSERT, INSERT_ONCE, LOCK, LOOK_AT, UPDATE];
 
 // The statements of lists have this number as text.
 const _: () =
@@ -142,9 +145,6 @@ impl From<CallError> for StorageError {
     }
 }
 
-/// How often a change is tried again because the pet changed meanwhile.
-const CHANGES: usize = 10;
-
 /// What came of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change<E> {
@@ -157,32 +157,29 @@ pub enum Change<E> {
 }
 
 impl Storage {
-    /// Changes a pet as `change` says, which is told the pet and whether an order is open for it. It may be asked again
-    /// if the pet changes meanwhile: what it saw last is what is changed.
+    /// Changes a pet as `change` says, which is told the pet and whether an order is open for it. Changes of one pet wait
+    /// for each other in the database.
     pub async fn change_pet<E>(
         &self,
         id: PetId,
-        change: impl Fn(&Pet, bool) -> Result<Pet, E>,
+        change: impl FnOnce(&Pet, bool) -> Result<Pet, E>,
     ) -> Result<Change<E>, StorageError> {
-        for _ in 0..CHANGES {
-            let rows = self.database.read(LOOK_AT, &[&id.get()]).await?;
-            let Some(row) = rows.first() else { return Ok(Change::NoSuchPet) };
-            let (old, has_open_order) = (pet(row)?, row.try_get(5).map_err(unexpected)?);
-            let new = match change(&old, has_open_order) {
-                Ok(new) => new,
-                Err(refusal) => return Ok(Change::Refused(refusal)),
-            };
-            if new == old {
-                return Ok(Change::Done(new));
+        let (lock, rows) = self.database.lock_row(LOCK, LOOK_AT, &[&id.get()]).await?;
+        let Some(row) = rows.first() else {
+            lock.release().await?;
+            return Ok(Change::NoSuchPet);
+        };
+        let (old, has_open_order) = (pet(row)?, row.try_get("has_open_order").map_err(unexpected)?);
+        let change = change(&old, has_open_order);
+        match &change {
+            Ok(new) if *new != old => {
+                let Pet { id, name, category_id, status } = new;
+                let parameters: Parameters<'_> = &[&id.get(), &name.as_str(), &category_id.0, status];
+                lock.write_and_commit(UPDATE, parameters).await?;
             }
-            let version: &str = row.try_get(4).map_err(unexpected)?;
-            let Pet { id, name, category_id, status } = &new;
-            let parameters: Parameters<'_> = &[&id.get(), &version, &name.as_str(), &category_id.0, status];
-            if !self.database.write(UPDATE, parameters).await?.is_empty() {
-                return Ok(Change::Done(new));
-            }
+            _ => lock.release().await?,
         }
-        Err(StorageError::Raced(cause("the pet changed every time before it could be changed")))
+        Ok(change.map_or_else(Change::Refused, Change::Done))
     }
 }
 
@@ -351,13 +348,12 @@ async fn find(
 /// Adds pets, and returns the ids given to all of them, in their order.
 pub(super) async fn insert(database: &Database, pets: &[&NewPet]) -> Result<Vec<PetId>, StorageError> {
     let (names, categories, statuses) = columns(pets);
-    let rows = database.write(INSERT, &[&names, &categories, &statuses]).await?;
-    let ids = rows.iter().map(|row| id(row, 0)).collect::<Result<Vec<_>, _>>()?;
-    if ids.len() == pets.len() {
-        Ok(ids)
-    } else {
-        Err(StorageError::Unexpected(cause("not every pet has an id")))
-    }
+    let ids = |rows: &[Row]| {
+        let ids = rows.iter().map(|row| id(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        let complete = ids.len() == pets.len();
+        complete.then_some(ids).ok_or_else(|| StorageError::Unexpected(cause("not every pet has an id")))
+    };
+    database.write(INSERT, &[&names, &categories, &statuses], ids).await
 }
 
 /// What came of a pet that was to be added once.
@@ -384,10 +380,14 @@ pub(super) async fn insert_once(
     let (names, categories, statuses) = columns(pets);
     let digests: Vec<Option<Hash>> = once.iter().map(|once| once.map(|once| once.digest)).collect();
     let fingerprints: Vec<Option<Hash>> = once.iter().map(|once| once.map(|once| once.fingerprint)).collect();
-    let rows =
-        database.write(INSERT_ONCE, &[&names, &categories, &statuses, &digests, &fingerprints]).await?;
-    let mut inserted: Vec<Option<Inserted>> = pets.iter().map(|_| None).collect();
-    for row in &rows {
+    let parameters: Parameters<'_> = &[&names, &categories, &statuses, &digests, &fingerprints];
+    database.write(INSERT_ONCE, parameters, |rows| sort_outcomes(rows, pets.len())).await
+}
+
+/// What the rows of [`INSERT_ONCE`] say, in the order of the pets.
+fn sort_outcomes(rows: &[Row], pets: usize) -> Result<Vec<Inserted>, StorageError> {
+    let mut inserted: Vec<Option<Inserted>> = (0..pets).map(|_| None).collect();
+    for row in rows {
         let place: i64 = row.try_get(0).map_err(unexpected)?;
         let fingerprint: Option<Hash> = row.try_get(2).map_err(unexpected)?;
         let outcome = match fingerprint {

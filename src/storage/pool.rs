@@ -3,19 +3,28 @@
 //! **Invariants:**
 //! - a connection comes into the pool only if its server takes writes and its schema is new enough;
 //! - a database that is away costs about one attempt a second, however many requests come: all others fail at once;
+//! - a connection returns to the pool only when its statement has finished, also if whoever sent the statement is gone;
+//! - statements that may wait for a row hold at most half of the connections, so that a row that somebody holds never
+//!   delays what does not need it;
 //! - a connection on which the server warned is closed before the statement is answered. (PostgreSQL warns when it gives
 //!   up waiting for a standby: it has committed, but a failover can still lose it.)
 
-use std::sync::{Mutex, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool::Runtime;
-use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult};
+use deadpool::managed::{
+    Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, TimeoutType,
+};
 use deadpool_postgres::ClientWrapper;
 use thiserror::Error;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::connect::{ConnectError, Connector};
+use super::error::Failure;
 use super::{CONNECT_TIMEOUT, DatabaseUrlError, POOL_WAIT, SCHEMA_NEEDED, migrations};
 use crate::config::PoolSettings;
 
@@ -23,7 +32,7 @@ use crate::config::PoolSettings;
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) type Connections = Pool<Opener>;
-pub(super) type Connection = Object<Opener>;
+type Connection = Object<Opener>;
 pub(super) type NoConnection = PoolError<OpenError>;
 
 /// A pool of connections that open when needed.
@@ -36,6 +45,91 @@ pub(super) fn pool(connector: &Connector, settings: &PoolSettings) -> Result<Con
         .wait_timeout(Some(POOL_WAIT))
         .build()
         .map_err(|_| DatabaseUrlError::Pool)
+}
+
+/// A connection on which a statement may be in progress.
+///
+/// Dropped in the middle of one, as the future of a request is whose client has gone, it waits in the background for
+/// the statement's end. The statement is not cancelled, and nobody else's waits behind it.
+pub(super) struct InUse {
+    connection: Option<Connection>,
+    /// How long a statement may take before its connection is closed instead.
+    deadline: Duration,
+    in_transaction: bool,
+    row_writer: Option<OwnedSemaphorePermit>,
+}
+
+impl InUse {
+    pub(super) fn new(connection: Connection, deadline: Duration) -> Self {
+        Self { connection: Some(connection), deadline, in_transaction: false, row_writer: None }
+    }
+
+    /// For more than one statement: the connection is closed if it is dropped in between.
+    pub(super) fn in_transaction(mut self) -> Self {
+        self.in_transaction = true;
+        self
+    }
+
+    pub(super) fn is_in_transaction(&self) -> bool {
+        self.in_transaction
+    }
+
+    /// Returns the connection to the pool: nothing is in progress on it.
+    pub(super) fn finished(mut self) {
+        drop(self.connection.take());
+    }
+
+    /// Closes the connection.
+    pub(super) fn close(mut self) {
+        drop(self.connection.take().map(Connection::take));
+    }
+}
+
+impl Deref for InUse {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        let Some(connection) = &self.connection else {
+            unreachable!("only what consumes this takes the connection out");
+        };
+        connection
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let (Some(connection), Ok(runtime)) = (self.connection.take(), Handle::try_current()) else { return };
+        let (deadline, in_transaction, row_writer) =
+            (self.deadline, self.in_transaction, self.row_writer.take());
+        runtime.spawn(async move {
+            // Answers come in the order of the statements, so that of an empty one comes after the abandoned one's.
+            let finished = timeout(deadline, connection.batch_execute("")).await;
+            if in_transaction || !matches!(finished, Ok(Ok(()))) {
+                drop(Connection::take(connection));
+            }
+            drop(row_writer);
+        });
+    }
+}
+
+/// Bounds the statements that may wait for a row which another transaction holds. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct RowWriters(Arc<Semaphore>);
+
+impl RowWriters {
+    pub(super) fn new(settings: &PoolSettings) -> Self {
+        Self(Arc::new(Semaphore::new(usize::from(settings.database_connections / 2).max(1))))
+    }
+
+    /// A connection for such a statement. Waits up to the deadline for one: those before it may wait for the same row.
+    pub(super) async fn connection(&self, pool: &Connections, deadline: Duration) -> Result<InUse, Failure> {
+        let Ok(Ok(permit)) = timeout(deadline, self.0.clone().acquire_owned()).await else {
+            return Err(Failure::NoConnection(PoolError::Timeout(TimeoutType::Wait)));
+        };
+        let mut connection = InUse::new(pool.get().await.map_err(Failure::NoConnection)?, deadline);
+        connection.row_writer = Some(permit);
+        Ok(connection)
+    }
 }
 
 /// Why no connection was opened.

@@ -47,7 +47,7 @@ async fn five_thousand_half_sent_requests_are_closed_on_time_while_a_good_client
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(
         &database.url(),
-        &["--header-timeout", "3s", "--body-timeout", "3s", "--max-requests", "5000"],
+        &["--header-timeout", "3s", "--body-timeout", "3s", "--max-requests", "10000"],
     );
     let address = service.address;
 
@@ -201,7 +201,7 @@ fn with_key(request: &[u8], key: &str) -> Vec<u8> {
 }
 
 /// Reads the first answer in what came back; another may follow.
-fn parse(text: &str) -> Answer {
+pub(crate) fn parse(text: &str) -> Answer {
     let (head, rest) = text.split_once("\r\n\r\n").unwrap();
     let mut lines = head.split("\r\n");
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use crate::support::postgres::key;
 use crate::support::program::{ServeProcess, run};
+use crate::support::proxy::Proxy;
 use crate::support::{Client, TestDatabase, TestService};
 
 /// Runs `petstore keys` and returns what it printed; it must say nothing else.
@@ -243,6 +244,59 @@ async fn a_revoked_key_is_refused_within_five_seconds_where_changes_are_not_hear
         assert!(time < Duration::from_secs(5), "{time:?}");
     }
     cutting.abort();
+}
+
+/// A service that reaches its database through a proxy.
+async fn start_behind_proxy() -> (TestDatabase, Proxy, ServeProcess) {
+    let database = TestDatabase::new().await;
+    let url = database.url();
+    let address = url.split_once('@').unwrap().1.split_once('/').unwrap().0.to_owned();
+    let proxy = Proxy::start(address.clone()).await;
+    let service = ServeProcess::start(&url.replace(&address, &proxy.address.to_string()), &[]);
+    (database, proxy, service)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_changed_while_it_is_looked_up_is_not_remembered_as_it_was() {
+    let (database, proxy, service) = start_behind_proxy().await;
+    // Until the node is notified of changes, it remembers nothing for long.
+    sleep(Duration::from_millis(1_500)).await;
+    let connection = database.connect().await;
+    for delay in [500, 1_000, 2_000] {
+        for change in ["revoked_at = now()", "expires_at = now()", "scopes = '{orders:read}'"] {
+            let key = new_key(&database, &["create", "--name", "doomed"]);
+            let client = Client::new(service.address, Some(&key));
+            // The answer to the look-up was on its way before the change, and comes after it.
+            proxy.delay_answer_to(key.digest().as_bytes(), Duration::from_millis(delay));
+            let asking = tokio::spawn({
+                let client = client.clone();
+                async move { client.get("/v1/pets").await.status }
+            });
+            while !proxy.has_met_it() {
+                sleep(Duration::from_millis(5)).await;
+            }
+            sleep(Duration::from_millis(50)).await;
+            let id: i64 = id(&database, &key).parse().unwrap();
+            let change = format!("UPDATE api_keys SET {change} WHERE id = $1");
+            connection.execute(&change, &[&id]).await.unwrap();
+            let changed = Instant::now();
+            asking.await.unwrap();
+            // Asked all the time, so that it is in use.
+            let mut last_served = None;
+            while changed.elapsed() < Duration::from_secs(7) {
+                match client.get("/v1/pets").await.status {
+                    200 => last_served = Some(changed.elapsed()),
+                    refused => assert!(matches!(refused, 401 | 403), "{refused}"),
+                }
+                // Long after the end, now and then is enough.
+                if last_served.is_none_or(|last| changed.elapsed() > last + Duration::from_secs(2)) {
+                    break;
+                }
+            }
+            let last_served = last_served.unwrap_or_default();
+            assert!(last_served < Duration::from_secs(1), "{change}, {delay} ms: served for {last_served:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

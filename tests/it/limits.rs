@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::hostile_clients::{exchange, half_a_post};
+use crate::hostile_clients::exchange;
 use crate::support::program::new_key;
 use crate::support::{Client, TestService};
 
@@ -103,31 +103,30 @@ async fn a_key_within_its_limit_is_served_while_another_floods() {
     assert!(served.await.is_ok(), "20 requests take longer than 10 seconds");
 }
 
-/// Begins a request and leaves it under way.
-async fn leave_under_way(service: &TestService) -> TcpStream {
-    let mut socket = TcpStream::connect(service.address).await.unwrap();
-    socket.write_all(half_a_post().as_bytes()).await.unwrap();
-    socket
-}
-
 #[tokio::test]
-async fn a_request_beyond_those_that_may_be_under_way_is_refused_at_once() {
+async fn a_request_beyond_those_that_may_be_in_progress_is_refused_at_once() {
     let service = TestService::start_with(&["--max-requests", "2"]).await;
-    let under_way = [leave_under_way(&service).await, leave_under_way(&service).await];
-    let deadline = Instant::now() + Duration::from_secs(5);
+    assert_eq!(service.client.get("/v1/pets").await.status, 200);
+    let database = service.database.connect().await;
+    database.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..2 {
+        let client = service.client.clone();
+        waiting.spawn(async move { client.get("/v1/pets").await.status });
+    }
+    let deadline = Instant::now() + Duration::from_secs(4);
     let refused = loop {
-        let answer = service.client.get("/v1/pets").await;
-        if answer.status == 503 {
-            break answer;
+        let asking = timeout(Duration::from_millis(100), service.client.get("/v1/nowhere")).await;
+        match asking {
+            Ok(answer) if answer.status == 503 => break answer,
+            _ => assert!(Instant::now() < deadline, "nobody is refused"),
         }
-        assert!(Instant::now() < deadline, "nobody is refused");
     };
     assert_eq!(refused.error(), (503, "unavailable".into()));
     assert_eq!(refused.header("retry-after"), "1");
-    drop(under_way);
-    while service.client.get("/v1/pets").await.status != 200 {
-        assert!(Instant::now() < deadline, "everybody is refused");
-    }
+    database.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(waiting.join_all().await, [200, 200]);
+    assert_eq!(service.client.get("/v1/pets").await.status, 200);
 }
 
 #[tokio::test]

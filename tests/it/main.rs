@@ -10,6 +10,7 @@
 
 mod support;
 
+mod attacks;
 mod authentication;
 mod command_line;
 mod compatibility;

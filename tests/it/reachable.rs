@@ -5,10 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
-use crate::hostile_clients::{exchange, half_a_post};
+use crate::hostile_clients::exchange;
 use crate::support::document::operations;
 use crate::support::postgres::key;
 use crate::support::program::new_key;
@@ -47,8 +45,8 @@ struct World {
     later: TestService,
     /// Its tables are not where they should be.
     broken: TestService,
-    /// One request is all that it takes, and that one never ends.
-    busy: (TestService, TcpStream),
+    /// Its database refuses connections.
+    unavailable: TestService,
 }
 
 impl World {
@@ -57,14 +55,15 @@ impl World {
         let broken = TestService::start().await;
         let rename = "ALTER TABLE pets RENAME TO cats; ALTER TABLE orders RENAME TO wishes";
         broken.database.connect().await.batch_execute(rename).await.unwrap();
-        let busy = TestService::start_with(&["--max-requests", "1"]).await;
-        let mut under_way = TcpStream::connect(busy.address).await.unwrap();
-        under_way.write_all(half_a_post().as_bytes()).await.unwrap();
+        let unavailable = TestService::start().await;
+        let refuse = format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", unavailable.database.name());
+        unavailable.database.server().await.batch_execute(&refuse).await.unwrap();
+        unavailable.database.disconnect_all().await;
         Self {
             service: TestService::start_with(&["--body-timeout", "200ms"]).await,
             later: TestService::start_at(&[], Arc::new(move || future)).await,
             broken,
-            busy: (busy, under_way),
+            unavailable,
         }
     }
 
@@ -145,7 +144,7 @@ impl World {
             }
             431 => good.with("x-large", "x".repeat(17_000)).send(client).await,
             500 => good.send(&self.broken.client).await,
-            503 => good.send(&self.busy.0.client).await,
+            503 => good.send(&self.unavailable.client).await,
             other => panic!("say here how {other} comes about"),
         };
         answer.status

@@ -224,6 +224,7 @@ async fn plan(client: &Client, statement: &str, status: &str) -> String {
             "text" => "'x'".to_owned(),
             "text[]" => "'{}'".to_owned(),
             "bytea" => "sha256('x')".to_owned(),
+            "bytea[]" => "ARRAY[sha256('x'), sha256('y')]".to_owned(),
             "uuid[]" => "ARRAY[gen_random_uuid(), gen_random_uuid()]".to_owned(),
             "integer" => "1".to_owned(),
             "double precision" => "60".to_owned(),

@@ -211,3 +211,45 @@ async fn changes_of_different_members_at_the_same_time_are_all_kept() {
         assert_eq!(found, json!({"id": pet, "name": "Max", "categoryId": 9, "status": "sold"}));
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_changes_of_one_pet_wait_for_each_other_and_all_are_made() {
+    const CLIENTS: usize = 32;
+    let service = TestService::start().await;
+    let pet = service.client.add("Rex", Some("available")).await;
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let client = service.client.clone();
+        clients.spawn(async move {
+            for round in 0..20 {
+                // Its status as well, which depends on its orders.
+                let status = ["available", "pending"][(number + round) % 2];
+                let answer = patch(&client, pet, &json!({"categoryId": number, "status": status})).await;
+                assert_eq!(answer.status, 200, "{}", answer.body);
+                assert_eq!(
+                    (&answer.json()["categoryId"], &answer.json()["status"]),
+                    (&json!(number), &json!(status))
+                );
+            }
+        });
+    }
+    clients.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_changes_that_know_the_pet_one_is_made_and_the_others_are_refused() {
+    let service = TestService::start().await;
+    let pet = service.client.add("Rex", None).await;
+    for round in 0..20 {
+        let tag = service.client.get(&format!("/v1/pets/{pet}")).await.header("etag").to_owned();
+        let mut clients = JoinSet::new();
+        for number in 0..16 {
+            let (client, tag) = (service.client.clone(), tag.clone());
+            let body = json!({"categoryId": 1_000 * (round + 1) + number});
+            clients.spawn(async move { patch_if(&client, pet, &tag, &body).await.status });
+        }
+        let mut statuses = clients.join_all().await;
+        statuses.sort_unstable();
+        assert_eq!(statuses, [&[200][..], &[412; 15]].concat());
+    }
+}

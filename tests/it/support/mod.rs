@@ -5,6 +5,7 @@ pub(crate) mod document;
 pub(crate) mod folder;
 pub(crate) mod postgres;
 pub(crate) mod program;
+pub(crate) mod proxy;
 pub(crate) mod service;
 
 pub(crate) use client::{Answer, Client};
