@@ -129,12 +129,44 @@ pub fn write(out: &mut Vec<u8>, format: Format, pet: &crate::domain::pet::Pet) {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Cursor;
+    use std::io::{BufRead, BufReader, Cursor, Write};
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
+
+    /// What is read of a file, row by row: the `categoryId` of a good row, the line of a bad one.
+    ///
+    /// It must be the same however the file is packed, and wherever it is cut when it is read.
+    pub(in crate::files) fn outcomes(
+        content: &str,
+        format: Format,
+    ) -> Result<Vec<Result<i64, u64>>, FileError> {
+        let packed = [Packing::Plain, Packing::Gzip, Packing::Zstd].map(|packing| {
+            let mut bytes = Vec::new();
+            let mut packed = Packed::new(&mut bytes, packing).unwrap();
+            packed.write_all(content.as_bytes()).unwrap();
+            packed.finish().unwrap();
+            unpacked(Cursor::new(bytes)).unwrap()
+        });
+        let cut = [7, 8192].map(|size| -> Box<dyn BufRead + Send> {
+            Box::new(BufReader::with_capacity(size, Cursor::new(content.to_owned())))
+        });
+        let mut all = packed.into_iter().chain(cut).map(|input| {
+            let mut rows = Rows::read(input, format, None)?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                found.push(row.map(|row| row.pet.category_id.0).map_err(|bad| bad.line));
+            }
+            Ok(found)
+        });
+        let first = all.next().unwrap();
+        for other in all {
+            assert_eq!(format!("{first:?}"), format!("{other:?}"));
+        }
+        first
+    }
 
     proptest! {
         #[test]
