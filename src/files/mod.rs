@@ -8,6 +8,7 @@
 mod csv;
 mod ndjson;
 mod packing;
+mod partial;
 
 use std::io;
 use std::path::Path;
@@ -19,6 +20,7 @@ use crate::domain::source::SourceKey;
 
 pub use self::csv::write_header;
 pub use packing::{Packed, Packing, unpacked};
+pub use partial::PartialFile;
 
 use self::csv::CsvRows;
 use ndjson::NdjsonRows;
