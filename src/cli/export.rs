@@ -26,11 +26,15 @@ use crate::storage::Export as Exporting;
 ///
 /// A file appears under its name when it is complete and on disk. Until then it is `<FILE>.XXXXXXXX.part`, with random
 /// digits. An export that fails or is stopped removes this file; after a crash it stays, and you can delete it.
+///
+/// Names in CSV are written as they are stored. A spreadsheet evaluates names that begin with `=`, `+`, `-` or `@` as
+/// formulas: see --escape-formulas.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   petstore export animals.ndjson
   petstore export animals.csv.gz
+  petstore export animals.csv --escape-formulas
   petstore export --status available | jq .name")]
 pub(super) struct Export {
     /// The file, packed if its name ends in `.gz` or `.zst`; `-` is standard output.
@@ -44,6 +48,12 @@ pub(super) struct Export {
     /// Only animals with this status: `available`, `pending` or `sold`.
     #[arg(long)]
     status: Option<PetStatus>,
+
+    /// Puts a `'` in front of names in CSV that a spreadsheet may evaluate as a formula: those that begin with `=`, `+`, `-`
+    /// or `@`. Use this for files that are opened in a spreadsheet. Do not use it for `petstore import`, which keeps the
+    /// `'` as a part of the name.
+    #[arg(long)]
+    escape_formulas: bool,
 
     #[command(flatten)]
     database: DatabaseSettings,
@@ -60,6 +70,9 @@ impl Export {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let format =
             self.format.map(Format::from).or_else(|| Format::of_name(&self.file)).unwrap_or(Format::Ndjson);
+        if self.escape_formulas && format != Format::Csv {
+            return Err("--escape-formulas is for CSV only".into());
+        }
         let exporting = Exporting::start(&self.database.database_url, self.status).await?;
         let to_standard_output = self.file == Path::new("-");
         let in_file = |error: io::Error| format!("{}: {error}", self.file.display());
@@ -111,7 +124,7 @@ impl Export {
         }
         let mut count = 0;
         while let Some(pet) = exporting.next().await? {
-            write(&mut block, format, &pet);
+            write(&mut block, format, self.escape_formulas, &pet);
             count += 1;
             if block.len() >= BLOCK {
                 progress.counts.done(count - progress.counts.rows());

@@ -178,16 +178,26 @@ pub fn write_header(out: &mut Vec<u8>) {
     out.extend_from_slice(b"id,name,categoryId,status\n");
 }
 
-pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet) {
+pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
     let mut digits = itoa::Buffer::new();
     out.extend_from_slice(digits.format(pet.id.get()).as_bytes());
     out.push(b',');
-    write_text(out, pet.name.as_str());
+    let name = pet.name.as_str();
+    if escape_formulas && may_be_formula(name) {
+        write_text(out, &format!("'{name}"));
+    } else {
+        write_text(out, name);
+    }
     out.push(b',');
     out.extend_from_slice(digits.format(pet.category_id.0).as_bytes());
     out.push(b',');
     out.extend_from_slice(pet.status.map_or("", PetStatus::as_str).as_bytes());
     out.push(b'\n');
+}
+
+/// Whether a spreadsheet may evaluate the text. A tab or a CR can introduce a formula too, but no name has one.
+fn may_be_formula(text: &str) -> bool {
+    text.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠'])
 }
 
 /// In quotes if other programs might else read it otherwise: white space at the ends, too.

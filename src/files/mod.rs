@@ -2,7 +2,7 @@
 //!
 //! **Invariants:**
 //! - a row that is read is valid by the rules of createPet, and by the same types;
-//! - what is written can be read again, and gives the same animals;
+//! - what is written can be read again, and gives the same animals, unless formulas were escaped;
 //! - no row and no file is ever held whole, however long it is.
 
 mod csv;
@@ -122,9 +122,11 @@ impl Rows {
 }
 
 /// Appends an animal, on a line of its own.
-pub fn write(out: &mut Vec<u8>, format: Format, pet: &crate::domain::pet::Pet) {
+///
+/// `escape_formulas` concerns CSV only: a name that a spreadsheet may evaluate as a formula gets a `'` in front.
+pub fn write(out: &mut Vec<u8>, format: Format, escape_formulas: bool, pet: &crate::domain::pet::Pet) {
     match format {
-        Format::Csv => csv::write_row(out, pet),
+        Format::Csv => csv::write_row(out, pet, escape_formulas),
         Format::Ndjson => ndjson::write_line(out, pet),
     }
 }
@@ -190,8 +192,8 @@ mod tests {
                 if format == Format::Csv {
                     write_header(&mut written);
                 }
-                write(&mut written, format, &pet);
-                write(&mut written, format, &pet);
+                write(&mut written, format, false, &pet);
+                write(&mut written, format, false, &pet);
                 let input = Box::new(Cursor::new(written));
                 let mut rows = Rows::read(input, format, Some("id".to_owned())).unwrap();
                 for _ in 0..2 {

@@ -150,6 +150,27 @@ async fn an_export_that_is_stopped_or_fails_removes_its_temporary_file() {
 }
 
 #[tokio::test]
+async fn formulas_in_names_are_escaped_in_csv_if_asked_for() {
+    let database = TestDatabase::new().await;
+    let fill = "INSERT INTO pets (name, category_id) SELECT name, -1 FROM unnest(ARRAY[\
+        '=1+1', '+1', '-1', '@SUM(1)', ' =1+1', '＝1', '=LINK(\"a\",\"b\")', 'Rex', 'a=b', '''=1']) name";
+    database.connect().await.batch_execute(fill).await.unwrap();
+    let as_stored = "id,name,categoryId,status\n1,=1+1,-1,\n2,+1,-1,\n3,-1,-1,\n4,@SUM(1),-1,\n5,\" =1+1\",-1,\n\
+        6,＝1,-1,\n7,\"=LINK(\"\"a\"\",\"\"b\"\")\",-1,\n8,Rex,-1,\n9,a=b,-1,\n10,'=1,-1,\n";
+    let escaped = "id,name,categoryId,status\n1,'=1+1,-1,\n2,'+1,-1,\n3,'-1,-1,\n4,'@SUM(1),-1,\n5,' =1+1,-1,\n\
+        6,'＝1,-1,\n7,\"'=LINK(\"\"a\"\",\"\"b\"\")\",-1,\n8,Rex,-1,\n9,a=b,-1,\n10,'=1,-1,\n";
+    assert_eq!(exported(&database, &["--format=csv"]), as_stored);
+    assert_eq!(exported(&database, &["--format=csv", "--escape-formulas"]), escaped);
+    let folder = Folder::new();
+    exported(&database, &["--escape-formulas", &folder.path("a.csv")]);
+    assert_eq!(folder.read("a.csv").unwrap(), escaped);
+    let output = export(&database, &["--escape-formulas", &folder.path("a.ndjson")]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error, "petstore: --escape-formulas is for CSV only\n");
+}
+
+#[tokio::test]
 async fn a_reader_that_has_seen_enough_is_no_failure() {
     let database = TestDatabase::new().await;
     let fill = "INSERT INTO pets (name, category_id) SELECT 'Pet ' || n, n FROM generate_series(1, 100000) n";
