@@ -5,7 +5,7 @@ PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SCHEMATHESIS := target/tools/python/bin/schemathesis
 PYTHON := target/tools/python/bin/python
 
-.PHONY: help ci tools release fmt fmt-check lint deny test document contract contract-long browser screenshots \
+.PHONY: help ci tools release fmt fmt-check lint deny audit test document contract contract-long browser screenshots \
   openapi states run demo-picture \
   clients clients-build clients-check guide \
   bench bench-smoke bench-stale bench-protect bench-once crash crash-short sell sell-short \
@@ -33,6 +33,10 @@ lint: ## look for mistakes; warnings are errors
 
 deny: ## look at the licences and sources of dependencies
 	cargo deny --locked check bans licenses sources
+
+# Not in `ci`: it needs the network, and its outcome changes without a change to the code.
+audit: ## look for dependencies with known vulnerabilities, unmaintained or yanked; needs the network
+	cargo deny --locked check advisories
 
 test: ## run the tests, on a PostgreSQL of their own or the one at TEST_DATABASE_URL
 	cargo nextest run --workspace --locked --no-fail-fast

@@ -8,12 +8,13 @@ use super::{BadRow, COLUMNS, FileError, Row};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetName, PetStatus};
 use crate::domain::source::SourceKey;
 
-/// The longest row. A longer one is most likely a quote that is never closed, which would take in the whole file.
+/// The longest row, with its line end. A longer one is most likely a quote that is never closed, which would take in the
+/// whole file.
 const MAX_ROW: usize = 256 * 1024;
 
 /// Rows from CSV.
 pub struct CsvRows {
-    reader: Reader<Bounded>,
+    reader: Reader<Lines>,
     columns: Columns,
     record: ByteRecord,
 }
@@ -29,10 +30,8 @@ struct Columns {
 
 impl CsvRows {
     pub(super) fn read(input: Box<dyn BufRead + Send>, key_column: Option<&str>) -> Result<Self, FileError> {
-        let mut reader = ReaderBuilder::new()
-            .has_headers(false)
-            .flexible(true)
-            .from_reader(Bounded { input, left: MAX_ROW });
+        let mut reader =
+            ReaderBuilder::new().has_headers(false).flexible(true).from_reader(Lines::new(input));
         let mut record = ByteRecord::new();
         if !reader.read_byte_record(&mut record).map_err(unreadable)? {
             return Err(FileError::Header("the input is empty".into()));
@@ -42,11 +41,11 @@ impl CsvRows {
     }
 
     pub(super) fn next(&mut self) -> Result<Option<Result<Row, BadRow>>, FileError> {
-        self.reader.get_mut().left = MAX_ROW;
+        self.reader.get_mut().start_row();
         if !self.reader.read_byte_record(&mut self.record).map_err(unreadable)? {
             return Ok(None);
         }
-        let line = self.record.position().map_or(0, csv::Position::line);
+        let line = self.reader.get_ref().row_line;
         Ok(Some(self.columns.row(&self.record).map_err(|reason| BadRow { line, reason })))
     }
 }
@@ -121,19 +120,55 @@ fn unreadable(error: csv::Error) -> FileError {
     }
 }
 
-/// An input that gives so much, and then fails rather than give more.
-struct Bounded {
+/// The input, at most one line per read. Because the parser then never buffers the start of the next row, the line and the
+/// length of each row are known. The parser's own position of a row is that of the blank lines before it, and with CRLF
+/// that of the LF before it.
+///
+/// Where lines end in CR alone, all of them count as one line.
+struct Lines {
     input: Box<dyn BufRead + Send>,
+    /// The line of the next byte.
+    line: u64,
+    /// The line that the current row starts on.
+    row_line: u64,
+    /// Whether only line ends were read of the current row: they are not a part of it.
+    blank: bool,
+    /// How many more bytes the current row may have.
     left: usize,
 }
 
-impl Read for Bounded {
+impl Lines {
+    fn new(input: Box<dyn BufRead + Send>) -> Self {
+        Self { input, line: 1, row_line: 1, blank: true, left: MAX_ROW }
+    }
+
+    fn start_row(&mut self) {
+        self.blank = true;
+        self.left = MAX_ROW;
+    }
+}
+
+impl Read for Lines {
+    /// Fails rather than read more of a row than it may have.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let read = self.input.read(bytes)?;
-        self.left = self.left.checked_sub(read).ok_or_else(|| {
-            let problem = format!("a row of CSV has more than {MAX_ROW} bytes: a quote may not be closed");
-            io::Error::new(io::ErrorKind::InvalidData, problem)
-        })?;
+        let available = self.input.fill_buf()?;
+        let available = &available[..available.len().min(bytes.len())];
+        let line_end = available.iter().position(|byte| *byte == b'\n');
+        let read = line_end.map_or(available.len(), |end| end + 1);
+        bytes[..read].copy_from_slice(&available[..read]);
+        self.input.consume(read);
+        if self.blank {
+            self.row_line = self.line;
+            self.blank = bytes[..read].iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+        }
+        self.line += u64::from(line_end.is_some());
+        if !self.blank {
+            self.left = self.left.checked_sub(read).ok_or_else(|| {
+                let problem =
+                    format!("a row of CSV has more than {MAX_ROW} bytes: a quote may not be closed");
+                io::Error::new(io::ErrorKind::InvalidData, problem)
+            })?;
+        }
         Ok(read)
     }
 }
@@ -143,16 +178,26 @@ pub fn write_header(out: &mut Vec<u8>) {
     out.extend_from_slice(b"id,name,categoryId,status\n");
 }
 
-pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet) {
+pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
     let mut digits = itoa::Buffer::new();
     out.extend_from_slice(digits.format(pet.id.get()).as_bytes());
     out.push(b',');
-    write_text(out, pet.name.as_str());
+    let name = pet.name.as_str();
+    if escape_formulas && may_be_formula(name) {
+        write_text(out, &format!("'{name}"));
+    } else {
+        write_text(out, name);
+    }
     out.push(b',');
     out.extend_from_slice(digits.format(pet.category_id.0).as_bytes());
     out.push(b',');
     out.extend_from_slice(pet.status.map_or("", PetStatus::as_str).as_bytes());
     out.push(b'\n');
+}
+
+/// Whether a spreadsheet may evaluate the text. A tab or a CR can introduce a formula too, but no name has one.
+fn may_be_formula(text: &str) -> bool {
+    text.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠'])
 }
 
 /// In quotes if other programs might else read it otherwise: white space at the ends, too.
@@ -168,4 +213,62 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
         out.push(byte);
     }
     out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::outcomes;
+    use super::super::{FileError, Format};
+    use super::MAX_ROW;
+
+    const HEADER: &str = "name,categoryId";
+
+    #[test]
+    fn a_bad_row_has_the_number_of_the_line_that_it_begins_on() {
+        let lines =
+            ["", "Rex,1", ",2", "", "", ",3", "\"two", "", "lines\",4", "Tom,5", ",6", "", ",7", "Kit,8"];
+        let expected = [Ok(1), Err(4), Err(7), Err(8), Ok(5), Err(12), Err(14), Ok(8)];
+        for end in ["\n", "\r\n"] {
+            for last_end in ["", end] {
+                let content = format!("{HEADER}{end}{}{last_end}", lines.join(end));
+                assert_eq!(outcomes(&content, Format::Csv).unwrap(), expected, "{end:?}, last {last_end:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_may_be_as_long_as_the_longest_wherever_it_begins() {
+        for end in ["\n", "\r\n"] {
+            // The rows before it decide where it begins.
+            for before in [1000, 0] {
+                let short = format!("{HEADER}{end}{}", format!("Rex,1{end}").repeat(before));
+                let read = |length: usize| {
+                    let zeros = "0".repeat(length - "Tom,2".len());
+                    let (good, bad) = (format!("Tom,{zeros}2{end}"), format!(",{zeros}3Tom{end}"));
+                    outcomes(&format!("{short}{good}{bad}Kit,4{end}"), Format::Csv)
+                };
+                for length in [MAX_ROW - 8192, MAX_ROW - 3, MAX_ROW - end.len()] {
+                    let expected = [vec![Ok(1); before], vec![Ok(2), Err(before as u64 + 3), Ok(4)]].concat();
+                    assert_eq!(
+                        read(length).unwrap(),
+                        expected,
+                        "{length} bytes after {before} rows, {end:?}"
+                    );
+                }
+                for length in [MAX_ROW, 2 * MAX_ROW] {
+                    let found = read(length);
+                    assert!(matches!(found, Err(FileError::Unreadable(_))), "{length} bytes, {end:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_blank_lines_may_be_between_rows() {
+        for end in ["\n", "\r\n"] {
+            let content = format!("{HEADER}{end}Rex,1{end}{},2{end}Tom,3", end.repeat(MAX_ROW));
+            let expected = [Ok(1), Err(MAX_ROW as u64 + 3), Ok(3)];
+            assert_eq!(outcomes(&content, Format::Csv).unwrap(), expected, "{end:?}");
+        }
+    }
 }

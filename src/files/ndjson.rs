@@ -7,7 +7,7 @@ use crate::domain::pet::Pet;
 use crate::domain::source::SourceKey;
 use crate::http::wire;
 
-/// The longest line that is looked at, as long as the longest body of a request.
+/// The longest line without its end, as long as the longest body of a request.
 const MAX_LINE: usize = 16 * 1024;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -20,6 +20,12 @@ pub struct NdjsonRows {
     text: Vec<u8>,
 }
 
+#[derive(PartialEq)]
+enum Length {
+    Fits,
+    TooLong,
+}
+
 impl NdjsonRows {
     pub(super) fn new(input: Box<dyn BufRead + Send>, key_column: Option<String>) -> Self {
         Self { input, key_column, line: 0, text: Vec::new() }
@@ -27,10 +33,9 @@ impl NdjsonRows {
 
     /// Lines without anything on them count, but are no rows.
     pub(super) fn next(&mut self) -> Result<Option<Result<Row, BadRow>>, FileError> {
-        while self.read_line()? {
+        while let Some(length) = self.read_line()? {
             self.line += 1;
-            if self.text.len() > MAX_LINE {
-                self.skip_line()?;
+            if length == Length::TooLong {
                 return Ok(Some(Err(self.bad(format!("The line has more than {MAX_LINE} bytes.")))));
             }
             if self.line == 1 && self.text.starts_with(BYTE_ORDER_MARK) {
@@ -45,25 +50,21 @@ impl NdjsonRows {
         Ok(None)
     }
 
-    /// Reads a line, or the beginning of one that is too long, if there is one.
-    fn read_line(&mut self) -> io::Result<bool> {
+    /// Reads exactly one line, with its end, if there is one. Of a line that is too long only the beginning is kept.
+    fn read_line(&mut self) -> io::Result<Option<Length>> {
         self.text.clear();
-        // One more for the end of the line, and one more to tell that it is too long.
-        let most = MAX_LINE as u64 + 2;
-        self.input.by_ref().take(most).read_until(b'\n', &mut self.text)?;
-        let read = !self.text.is_empty();
-        if self.text.last() == Some(&b'\n') {
-            self.text.pop();
+        let most = MAX_LINE + b"\r\n".len();
+        self.input.by_ref().take(most as u64).read_until(b'\n', &mut self.text)?;
+        if self.text.is_empty() {
+            return Ok(None);
         }
-        Ok(read)
-    }
-
-    fn skip_line(&mut self) -> io::Result<()> {
-        while !self.text.is_empty() && self.text.last() != Some(&b'\n') {
-            self.text.clear();
-            self.input.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut self.text)?;
+        if self.text.pop_if(|byte| *byte == b'\n').is_some() {
+            self.text.pop_if(|byte| *byte == b'\r');
+        } else {
+            // The limit cut the line, or it is the last one and nothing is left to skip.
+            self.input.skip_until(b'\n')?;
         }
-        Ok(())
+        Ok(Some(if self.text.len() > MAX_LINE { Length::TooLong } else { Length::Fits }))
     }
 
     fn bad(&self, reason: String) -> BadRow {
@@ -96,4 +97,37 @@ fn key_of(json: &str) -> Result<SourceKey, String> {
 pub(super) fn write_line(out: &mut Vec<u8>, pet: &Pet) {
     wire::write_pet(out, pet);
     out.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Format;
+    use super::super::tests::outcomes;
+    use super::MAX_LINE;
+
+    /// A good row on a line of this length, without its end.
+    fn line(length: usize, category_id: i64) -> String {
+        let object = format!("{{\"name\": \"Rex\", \"categoryId\": {category_id}");
+        let spaces = " ".repeat(length - object.len() - 1);
+        format!("{object}{spaces}}}")
+    }
+
+    #[test]
+    fn a_line_of_any_length_is_a_row_of_its_own() {
+        let around = [MAX_LINE, 2 * MAX_LINE, 3 * MAX_LINE].into_iter().flat_map(|near| near - 5..=near + 7);
+        for length in around.chain([300_000]) {
+            let row = |line: u64, category_id| if length > MAX_LINE { Err(line) } else { Ok(category_id) };
+            for end in ["\n", "\r\n"] {
+                for last_end in ["", end] {
+                    let (long, short) = (line(length, 1), line(50, 2));
+                    let content = format!(
+                        "{long}{end}{short}{end}{end}{long}{end}{long}{end}{short}{end}{long}{last_end}"
+                    );
+                    let expected = [row(1, 1), Ok(2), row(4, 1), row(5, 1), Ok(2), row(7, 1)];
+                    let found = outcomes(&content, Format::Ndjson).unwrap();
+                    assert_eq!(found, expected, "{length} bytes, then {end:?}; last {last_end:?}");
+                }
+            }
+        }
+    }
 }

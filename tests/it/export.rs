@@ -1,9 +1,10 @@
 //! `petstore export`, as an operator runs it, and the way back in.
 
 use std::io::Read;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use petstore::domain::pet::PetName;
 use proptest::prelude::*;
@@ -52,6 +53,10 @@ async fn every_animal_is_written_by_its_id_in_either_format() {
     }
     assert_eq!(exported(&database, &[&folder.path("b"), "--format=csv"]), "3 animals\n");
     assert_eq!(folder.read("b").unwrap(), csv);
+    let mut in_the_folder = petstore(&["export", "c.csv"]);
+    let output = in_the_folder.env("DATABASE_URL", database.url()).current_dir(folder.path("")).output();
+    assert_eq!(output.unwrap().stdout, b"3 animals\n");
+    assert_eq!(folder.read("c.csv").unwrap(), csv);
 
     exported(&database, &[&folder.path("a.csv.gz")]);
     let packed = std::fs::File::open(folder.path("a.csv.gz")).unwrap();
@@ -61,7 +66,7 @@ async fn every_animal_is_written_by_its_id_in_either_format() {
     exported(&database, &[&folder.path("a.ndjson.zst")]);
     let packed = std::fs::File::open(folder.path("a.ndjson.zst")).unwrap();
     assert_eq!(String::from_utf8(zstd::decode_all(packed).unwrap()).unwrap(), ndjson);
-    let names = ["a", "a.csv", "a.csv.gz", "a.jsonl", "a.ndjson", "a.ndjson.zst", "b"];
+    let names = ["a", "a.csv", "a.csv.gz", "a.jsonl", "a.ndjson", "a.ndjson.zst", "b", "c.csv"];
     assert_eq!(folder.names(), names, "and nothing that is not whole");
 }
 
@@ -87,6 +92,82 @@ async fn a_file_that_cannot_be_whole_does_not_appear() {
         run(&["export", &folder.path("a.csv")], &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(folder.read("a.csv").unwrap(), "as it was");
+}
+
+#[tokio::test]
+async fn an_export_does_not_follow_a_planted_symlink_and_runs_despite_an_old_temporary_file() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    database.connect().await.batch_execute(FILL).await.unwrap();
+    folder.write("victim", "as it was");
+    std::os::unix::fs::symlink(folder.path("victim"), folder.path("a.csv.part")).unwrap();
+    folder.write("b.csv.part", "left by a crash");
+    for name in ["a.csv", "b.csv"] {
+        exported(&database, &[&folder.path(name)]);
+        assert_eq!(folder.read(name).unwrap().lines().count(), 4, "{name}");
+        assert!(std::fs::symlink_metadata(folder.path(name)).unwrap().is_file(), "{name}");
+    }
+    assert_eq!(folder.read("victim").unwrap(), "as it was");
+    assert_eq!(folder.read("b.csv.part").unwrap(), "left by a crash");
+    assert_eq!(folder.names(), ["a.csv", "a.csv.part", "b.csv", "b.csv.part", "victim"]);
+}
+
+#[tokio::test]
+async fn an_export_that_is_stopped_or_fails_removes_its_temporary_file() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let client = database.connect().await;
+    // An export writes thousands of pets, and then waits for the next one until it is stopped.
+    let fill = "INSERT INTO pets (name, category_id) SELECT 'Pet ' || n, n FROM generate_series(1, 10000) n; \
+        ALTER TABLE pets RENAME TO stored_pets; \
+        CREATE VIEW pets AS SELECT id, CASE WHEN id < 9000 THEN name ELSE name || pg_sleep(600) END AS name, \
+        category_id, status FROM stored_pets ORDER BY id";
+    client.batch_execute(fill).await.unwrap();
+    let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+        WHERE datname = current_database() AND query LIKE 'COPY %'";
+    folder.write("a.csv", "as it was");
+    for (way, error) in [("-TERM", "stopped by a signal"), ("-INT", "stopped by a signal"), ("database", "")]
+    {
+        let mut command = petstore(&["export", &folder.path("a.csv")]);
+        command.env("DATABASE_URL", database.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while folder.names().len() == 1 {
+            assert!(Instant::now() < deadline, "no temporary file");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if way == "database" {
+            client.execute(terminate, &[]).await.unwrap();
+        } else {
+            let kill = Command::new("kill").args([way, &child.id().to_string()]).status().unwrap();
+            assert!(kill.success());
+        }
+        let end = child.wait_with_output().unwrap();
+        let printed = String::from_utf8(end.stderr).unwrap();
+        assert_eq!(folder.names(), ["a.csv"], "{way}: {printed}");
+        assert_eq!(folder.read("a.csv").unwrap(), "as it was", "{way}");
+        assert_eq!(end.status.code(), Some(1), "{way}");
+        assert!(printed.starts_with("petstore: ") && printed.contains(error), "{way}: {printed}");
+    }
+}
+
+#[tokio::test]
+async fn formulas_in_names_are_escaped_in_csv_if_asked_for() {
+    let database = TestDatabase::new().await;
+    let fill = "INSERT INTO pets (name, category_id) SELECT name, -1 FROM unnest(ARRAY[\
+        '=1+1', '+1', '-1', '@SUM(1)', ' =1+1', '＝1', '=LINK(\"a\",\"b\")', 'Rex', 'a=b', '''=1']) name";
+    database.connect().await.batch_execute(fill).await.unwrap();
+    let as_stored = "id,name,categoryId,status\n1,=1+1,-1,\n2,+1,-1,\n3,-1,-1,\n4,@SUM(1),-1,\n5,\" =1+1\",-1,\n\
+        6,＝1,-1,\n7,\"=LINK(\"\"a\"\",\"\"b\"\")\",-1,\n8,Rex,-1,\n9,a=b,-1,\n10,'=1,-1,\n";
+    let escaped = "id,name,categoryId,status\n1,'=1+1,-1,\n2,'+1,-1,\n3,'-1,-1,\n4,'@SUM(1),-1,\n5,' =1+1,-1,\n\
+        6,'＝1,-1,\n7,\"'=LINK(\"\"a\"\",\"\"b\"\")\",-1,\n8,Rex,-1,\n9,a=b,-1,\n10,'=1,-1,\n";
+    assert_eq!(exported(&database, &["--format=csv"]), as_stored);
+    assert_eq!(exported(&database, &["--format=csv", "--escape-formulas"]), escaped);
+    let folder = Folder::new();
+    exported(&database, &["--escape-formulas", &folder.path("a.csv")]);
+    assert_eq!(folder.read("a.csv").unwrap(), escaped);
+    let output = export(&database, &["--escape-formulas", &folder.path("a.ndjson")]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error, "petstore: --escape-formulas is for CSV only\n");
 }
 
 #[tokio::test]

@@ -201,6 +201,26 @@ async fn every_bad_row_is_noted_with_its_line_and_its_reason() {
 }
 
 #[tokio::test]
+async fn a_line_that_is_too_long_by_a_byte_does_not_swallow_the_next_one() {
+    for end in ["\n", "\r\n"] {
+        let (database, folder) = (TestDatabase::new().await, Folder::new());
+        let mut ndjson = String::new();
+        for (number, length) in (1..).zip([16_384, 16_385, 50, 16_386, 16_384, 100_000, 50]) {
+            let object = format!("{{\"name\": \"Rex\", \"categoryId\": {number}");
+            write!(ndjson, "{object}{}}}{end}", " ".repeat(length - object.len() - 1)).unwrap();
+        }
+        let file = folder.write("a.ndjson", ndjson);
+        import_with(3, &database, &[&file, "--max-errors=9"]);
+        let arrived = [1, 3, 5, 7].map(|number| animal("Rex", number, None));
+        assert_eq!(animals(&database).await, arrived, "{end:?}");
+        let rejects = [2, 4, 6].map(|line| {
+            format!("{}\n", json!({"line": line, "reason": "The line has more than 16384 bytes."}))
+        });
+        assert_eq!(folder.read("a.ndjson.rejects.ndjson").unwrap(), rejects.concat(), "{end:?}");
+    }
+}
+
+#[tokio::test]
 async fn text_that_is_not_utf_8_is_refused() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     for (name, content, reason) in [
