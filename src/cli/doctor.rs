@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Cli, Failure, print};
 use crate::config::ServeSettings;
-use crate::storage::{Examination, SCHEMA_LATEST, SCHEMA_NEEDED, examine};
+use crate::storage::{Examination, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, examine};
 use crate::telemetry;
 
 /// The oldest PostgreSQL that the service is tried with.
@@ -106,6 +106,7 @@ fn checks(found: &Examination, pool: u16) -> Vec<Check> {
             format!("connects within {:.1?}, and answers within {:.1?}", found.connecting, found.round_trip),
         ),
         version(&found.version),
+        encoding(&found.encoding),
         schema(found.schema),
         role(found),
         replication(found),
@@ -119,6 +120,13 @@ fn version((words, number): &(String, i32)) -> Check {
         failure("version", format!("PostgreSQL {words} is too old: {OLDEST} or later is needed"))
     } else {
         ok("version", format!("PostgreSQL {words}"))
+    }
+}
+
+fn encoding(found: &str) -> Check {
+    match check_encoding(found) {
+        Ok(()) => ok("encoding", found.to_owned()),
+        Err(problem) => failure("encoding", problem),
     }
 }
 
@@ -281,6 +289,7 @@ mod tests {
         assert_eq!(state(schema(Some(SCHEMA_NEEDED - 1))), State::Failure);
         assert_eq!(state(schema(Some(SCHEMA_LATEST))), State::Ok);
         assert_eq!(state(schema(Some(SCHEMA_LATEST + 1))), State::Ok);
+        assert_eq!(state(encoding("SQL_ASCII")), State::Failure);
         assert_eq!(state(clock(-1.5)), State::Warning);
         assert_eq!(state(clock(0.2)), State::Ok);
         assert_eq!(state(connections((97, 3), 16)), State::Ok);

@@ -15,7 +15,8 @@ const EXAMINE: &str = "\
       pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_replication), \
       current_setting('synchronous_standby_names'), \
       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int, \
-      (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), clock_timestamp()";
+      (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), clock_timestamp(), \
+      current_setting('server_encoding')";
 
 /// Those of our tables that this role may not use as the service does.
 const FORBIDDEN: &str = "\
@@ -36,6 +37,8 @@ pub struct Examination {
     pub schema: Option<i32>,
     /// Who we are there.
     pub role: String,
+    /// How the database encodes text.
+    pub encoding: String,
     /// Tables of ours that the role may not read and write.
     pub forbidden: Vec<String>,
     /// Whether it follows another server, and takes no writes.
@@ -99,6 +102,7 @@ async fn examine_patiently(url: &DatabaseUrl) -> Result<Examination, Examination
         synchronous: row.try_get(5)?,
         connections: (row.try_get(6)?, row.try_get(7)?),
         clock_ahead,
+        encoding: row.try_get(9)?,
         schema: if forbidden.is_empty() { Some(migrations::schema_version(&client).await?) } else { None },
         forbidden: forbidden.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
     })

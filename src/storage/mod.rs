@@ -46,7 +46,7 @@ pub use exports::Export;
 pub use holdings::{Holdings, HoldingsError, holdings};
 pub use imports::{Chunk, Chunks, Import};
 pub use key_changes::{FollowError, KeyNews};
-pub use migrations::{MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, migrate, migrate_within};
+pub use migrations::{MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within};
 pub use orders::{Ending, Placement};
 use pets::PetBatches;
 pub use pets::{Change, SharedPage};

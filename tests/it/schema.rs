@@ -98,6 +98,21 @@ async fn serve_and_keys_refuse_a_schema_that_is_too_old_and_say_what_to_run() {
 }
 
 #[tokio::test]
+async fn migrate_refuses_a_database_that_cannot_hold_every_name_and_says_how_to_create_one_that_can() {
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let database = TestDatabase::with_encoding(encoding).await;
+        let output = run(&["migrate"], &[("DATABASE_URL", &database.url())]);
+        assert_eq!(output.status.code(), Some(1), "{encoding}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        let create = "CREATE DATABASE petstore ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0";
+        assert!(error.contains(encoding) && error.contains(create), "{error}");
+        let tables = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace";
+        let row = database.connect().await.query_one(tables, &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 0, "nothing was changed");
+    }
+}
+
+#[tokio::test]
 async fn an_older_program_leaves_a_newer_schema_alone() {
     let database = TestDatabase::new().await;
     let client = database.connect().await;

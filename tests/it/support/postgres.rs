@@ -47,6 +47,13 @@ impl TestDatabase {
         Self::create(server, &admin, "").await
     }
 
+    /// An empty database with another encoding than the server's.
+    pub(crate) async fn with_encoding(encoding: &str) -> Self {
+        let server = server_url();
+        let admin = connect(&server).await;
+        Self::create(server, &admin, &format!("ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")).await
+    }
+
     async fn create(server: String, admin: &Client, from: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
