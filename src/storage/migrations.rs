@@ -22,13 +22,10 @@ mod embedded {
 }
 
 /// The version of the schema that this program brings.
-pub const SCHEMA_LATEST: i32 = 6;
+pub const SCHEMA_LATEST: i32 = 7;
 
-/// The oldest version that this program runs on, but for imports.
-pub const SCHEMA_NEEDED: i32 = 5;
-
-/// The first version that remembers imports.
-pub(super) const SCHEMA_WITH_IMPORTS: i32 = 6;
+/// The oldest version that this program runs on.
+pub const SCHEMA_NEEDED: i32 = 7;
 
 /// The table in which the migrations that were applied are written down.
 pub(super) const HISTORY: &str = "refinery_schema_history";

@@ -25,9 +25,11 @@ mod pets;
 mod pool;
 mod words;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Histogram, counter, histogram};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -96,6 +98,8 @@ struct Database {
     connector: Connector,
     deadline: Duration,
     durations: Histogram,
+    /// Wakes whoever creates partitions.
+    partition_missing: Arc<Notify>,
 }
 
 impl Database {
@@ -107,7 +111,8 @@ impl Database {
             counter!(DATABASE_ERRORS, "kind" => kind).increment(0);
         }
         let deadline = settings.database_timeout + GRACE;
-        Ok(Self { pool, connector, deadline, durations: histogram!(STATEMENT_DURATION) })
+        let durations = histogram!(STATEMENT_DURATION);
+        Ok(Self { pool, connector, deadline, durations, partition_missing: Arc::default() })
     }
 
     /// Runs a statement that changes nothing.
@@ -132,6 +137,9 @@ impl Database {
         let answer = self.query_unmeasured(statement, parameters).await;
         if let Err(failure) = &answer {
             counter!(DATABASE_ERRORS, "kind" => failure.kind()).increment(1);
+            if failure.lacks_partition() {
+                self.partition_missing.notify_one();
+            }
         }
         answer
     }

@@ -26,7 +26,7 @@ async fn a_database_that_is_well_has_no_failures() {
     assert!(output.status.success(), "{output:?}");
     let report = report(&output);
     assert_eq!(report["ok"], true);
-    for name in ["database", "version", "encoding", "schema", "role", "clock", "pool"] {
+    for name in ["database", "version", "encoding", "schema", "role", "partitions", "clock", "pool"] {
         assert_eq!(check(&report, name)["state"], "ok", "{report}");
     }
     assert_eq!(check(&report, "replication")["state"], "warning", "there is no standby");
@@ -64,9 +64,7 @@ async fn a_role_that_may_not_write_is_named() {
     let role = format!("{}_reader", database.name());
     let admin = database.connect().await;
     admin.batch_execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN")).await.unwrap();
-    let separator = if database.url().contains('?') { '&' } else { '?' };
-    let url = format!("{}{separator}user={role}", database.url());
-    let report = report(&doctor(&url, &["--json"]));
+    let report = report(&doctor(&database.url_as(&role), &["--json"]));
     admin.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
     assert_eq!(check(&report, "role")["state"], "failure", "{report}");
     assert!(check(&report, "role")["says"].as_str().unwrap().contains("pets"), "{report}");

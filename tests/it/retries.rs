@@ -157,7 +157,7 @@ async fn old_pages_are_dropped_and_new_ones_are_there_before_they_are_needed() {
         assert!(std::time::Instant::now() < deadline, "{:?}", pages().await);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(pages().await.len(), 4, "yesterday, today and two days to come");
+    assert_eq!(pages().await.len(), 9, "yesterday, today and seven days to come");
 }
 
 /// The statement that adds a pet once, as it would run at another time.

@@ -14,7 +14,7 @@ use crate::support::program::{petstore, run};
 use crate::unhealthy_database::PrivatePostgres;
 
 /// What a shop may have stored once the schema was at a version: added as soon as that version is reached.
-const SAMPLES: [(i32, &str); 5] = [
+const SAMPLES: [(i32, &str); 6] = [
     (
         1,
         "INSERT INTO pets (name, category_id, status) \
@@ -36,6 +36,11 @@ const SAMPLES: [(i32, &str); 5] = [
          VALUES (1, 'placed', now(), now()), (1, 'cancelled', now(), now())",
     ),
     (6, "INSERT INTO imported_chunks (source, keys) VALUES ('animals.csv', '{1,2,ä}')"),
+    (
+        7,
+        "INSERT INTO api_keys (name, prefix, digest, scopes, lineage_id) \
+         VALUES ('shop', 'psk_ghijkl', sha256('y'), '{pets:read}', 1)",
+    ),
 ];
 
 #[tokio::test]
@@ -247,7 +252,8 @@ async fn plan(client: &Client, statement: &str, status: &str) -> String {
             other => panic!("a parameter of type {other}: give it a value here"),
         })
         .collect();
-    let explain = format!("EXPLAIN EXECUTE looked_at ({})", values.join(", "));
+    let values = if values.is_empty() { String::new() } else { format!("({})", values.join(", ")) };
+    let explain = format!("EXPLAIN EXECUTE looked_at {values}");
     let plan: Vec<String> =
         client.query(&explain, &[]).await.unwrap().iter().map(|line| line.get(0)).collect();
     client.batch_execute("DEALLOCATE looked_at").await.unwrap();

@@ -68,6 +68,13 @@ impl TestDatabase {
         database_url(&self.server, &self.name)
     }
 
+    /// Its address for a role of the server's.
+    pub(crate) fn url_as(&self, role: &str) -> String {
+        let url = self.url();
+        let separator = if url.ends_with('?') { "" } else { "&" };
+        format!("{url}{separator}user={role}")
+    }
+
     /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name
