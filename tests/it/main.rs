@@ -26,6 +26,7 @@ mod import;
 mod keys;
 mod least_privilege;
 mod limits;
+mod lineage;
 mod list_pets;
 mod metrics;
 mod moves;
