@@ -7,7 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio::{join, select};
 
 use crate::config::ServeSettings;
@@ -117,7 +117,8 @@ impl App {
         select! {
             () = serving => {}
             () = self.state.look_after_keys() => {}
-            () = turn_idempotency_pages(&self.storage) => {}
+            () = create_idempotency_partitions(&self.storage) => {}
+            () = drop_idempotency_partitions(&self.storage) => {}
             () = supervisor::keep_watchdog_calm() => {}
             () = self.storage.look_around() => {}
             () = telemetry::metrics::look_after() => {}
@@ -127,15 +128,40 @@ impl App {
     }
 }
 
-/// Sees to it, for ever, that there is room to remember requests, and that old ones are forgotten.
-async fn turn_idempotency_pages(storage: &Storage) {
+/// How often partitions are created and dropped.
+const PARTITION_INTERVAL: Duration = Duration::from_hours(1);
+/// The pause after creating them failed, and after dropping them did: requests may have to wait for an attempt to drop.
+const CREATE_PAUSE: Duration = Duration::from_secs(10);
+const DROP_PAUSE: Duration = Duration::from_mins(1);
+/// The shortest time between two attempts to create them, however many requests are refused for want of one.
+const CREATE_GAP: Duration = Duration::from_secs(1);
+
+/// Creates the partitions that requests are remembered in: every hour, and at once when a request finds none.
+async fn create_idempotency_partitions(storage: &Storage) {
     loop {
-        let pause = match storage.turn_idempotency_pages().await {
-            Ok(()) => Duration::from_hours(1),
+        let pause = match storage.create_idempotency_partitions().await {
+            Ok(()) => PARTITION_INTERVAL,
             Err(error) => {
                 let cause = telemetry::with_causes(&error);
-                tracing::warn!(cause, "old requests could not be forgotten now: trying again");
-                Duration::from_secs(10)
+                tracing::warn!(cause, "could not create idempotency partitions: trying again in 10 s");
+                CREATE_PAUSE
+            }
+        };
+        sleep(CREATE_GAP).await;
+        // Whether it was woken or the time has passed: the next attempt is due.
+        let _ = timeout(pause, storage.idempotency_partition_missing()).await;
+    }
+}
+
+/// Drops the partitions of days that are not needed any more.
+async fn drop_idempotency_partitions(storage: &Storage) {
+    loop {
+        let pause = match storage.drop_idempotency_partitions().await {
+            Ok(()) => PARTITION_INTERVAL,
+            Err(error) => {
+                let cause = telemetry::with_causes(&error);
+                tracing::warn!(cause, "could not drop old idempotency partitions: trying again in 60 s");
+                DROP_PAUSE
             }
         };
         sleep(pause).await;

@@ -9,13 +9,15 @@ use serde::Serialize;
 
 use super::{Cli, Failure, print};
 use crate::config::ServeSettings;
-use crate::storage::{Examination, SCHEMA_LATEST, SCHEMA_NEEDED, examine};
+use crate::storage::{Examination, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, examine};
 use crate::telemetry;
 
 /// The oldest PostgreSQL that the service is tried with.
 const OLDEST: i32 = 15;
 /// A difference between clocks above which times in logs and answers mislead.
 const CLOCK_TOLERANCE: f64 = 1.0;
+/// Fewer days that are prepared mean that the service has not created partitions for more than a day.
+const FEW_DAYS: i32 = 6;
 
 /// Examines the settings and the database, and says what is wrong.
 ///
@@ -106,8 +108,10 @@ fn checks(found: &Examination, pool: u16) -> Vec<Check> {
             format!("connects within {:.1?}, and answers within {:.1?}", found.connecting, found.round_trip),
         ),
         version(&found.version),
+        encoding(&found.encoding),
         schema(found.schema),
         role(found),
+        partitions(found.days_prepared),
         replication(found),
         clock(found.clock_ahead),
         connections(found.connections, pool),
@@ -119,6 +123,13 @@ fn version((words, number): &(String, i32)) -> Check {
         failure("version", format!("PostgreSQL {words} is too old: {OLDEST} or later is needed"))
     } else {
         ok("version", format!("PostgreSQL {words}"))
+    }
+}
+
+fn encoding(found: &str) -> Check {
+    match check_encoding(found) {
+        Ok(()) => ok("encoding", found.to_owned()),
+        Err(problem) => failure("encoding", problem),
     }
 }
 
@@ -138,10 +149,23 @@ fn schema(found: Option<i32>) -> Check {
 }
 
 fn role(found: &Examination) -> Check {
-    if found.forbidden.is_empty() {
+    if found.lacking.is_empty() {
         ok("role", format!("{} may read and write", found.role))
     } else {
-        failure("role", format!("{} may not read and write {}", found.role, found.forbidden.join(", ")))
+        failure("role", format!("{} lacks {}: run roles.sql", found.role, found.lacking.join(", ")))
+    }
+}
+
+/// No failure, however few: the service creates what is missing when it starts.
+fn partitions(days: Option<i32>) -> Check {
+    let days = days.unwrap_or_default();
+    let says = format!("requests with an Idempotency-Key can be remembered for {days} days from today on");
+    if days < FEW_DAYS {
+        let advice =
+            "a service that runs creates partitions every hour; look for `could not create` in its log";
+        warning("partitions", format!("{says}: {advice}"))
+    } else {
+        ok("partitions", says)
     }
 }
 
@@ -281,6 +305,10 @@ mod tests {
         assert_eq!(state(schema(Some(SCHEMA_NEEDED - 1))), State::Failure);
         assert_eq!(state(schema(Some(SCHEMA_LATEST))), State::Ok);
         assert_eq!(state(schema(Some(SCHEMA_LATEST + 1))), State::Ok);
+        assert_eq!(state(encoding("SQL_ASCII")), State::Failure);
+        assert_eq!(state(partitions(Some(FEW_DAYS))), State::Ok);
+        assert_eq!(state(partitions(Some(FEW_DAYS - 1))), State::Warning);
+        assert_eq!(state(partitions(None)), State::Warning);
         assert_eq!(state(clock(-1.5)), State::Warning);
         assert_eq!(state(clock(0.2)), State::Ok);
         assert_eq!(state(connections((97, 3), 16)), State::Ok);

@@ -48,7 +48,7 @@ impl From<Sha256> for Hash {
 /// **Frozen:** nodes of two versions, side by side during an upgrade, must take a request for the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Once {
-    /// Who sent it, to which operation, under which name.
+    /// Who sent it (the lineage of the API key), to which operation, under which name.
     pub digest: Hash,
     /// What it asks for.
     pub fingerprint: Hash,
@@ -57,37 +57,37 @@ pub struct Once {
 impl Once {
     /// Of a request to add a pet.
     #[must_use]
-    pub fn create_pet(caller: KeyId, key: &IdempotencyKey, new: &NewPet) -> Self {
+    pub fn create_pet(lineage: KeyId, key: &IdempotencyKey, new: &NewPet) -> Self {
         let mut asked = Sha256::new();
         // What is asked for, not how it was written: `7` and `7.0` are the same request.
         asked.update(new.category_id.0.to_be_bytes());
         asked.update(new.status.map_or("", |status| status.as_str()));
         asked.update([0]);
         asked.update(new.name.as_str());
-        Self { digest: Self::digest(caller, "createPet", key), fingerprint: asked.into() }
+        Self { digest: Self::digest(lineage, "createPet", key), fingerprint: asked.into() }
     }
 
     /// Of a request to place an order.
     #[must_use]
-    pub fn place_order(caller: KeyId, key: &IdempotencyKey, pet: PetId) -> Self {
+    pub fn place_order(lineage: KeyId, key: &IdempotencyKey, pet: PetId) -> Self {
         let asked = Sha256::new().chain_update(pet.get().to_be_bytes());
-        Self { digest: Self::digest(caller, "placeOrder", key), fingerprint: asked.into() }
+        Self { digest: Self::digest(lineage, "placeOrder", key), fingerprint: asked.into() }
     }
 
     /// Of a request to end an order.
     #[must_use]
-    pub fn end_order(caller: KeyId, key: &IdempotencyKey, order: OrderId, end: OrderEnd) -> Self {
+    pub fn end_order(lineage: KeyId, key: &IdempotencyKey, order: OrderId, end: OrderEnd) -> Self {
         let operation = match end {
             OrderEnd::Complete => "completeOrder",
             OrderEnd::Cancel => "cancelOrder",
         };
         let asked = Sha256::new().chain_update(order.get().to_be_bytes());
-        Self { digest: Self::digest(caller, operation, key), fingerprint: asked.into() }
+        Self { digest: Self::digest(lineage, operation, key), fingerprint: asked.into() }
     }
 
-    fn digest(caller: KeyId, operation: &str, key: &IdempotencyKey) -> Hash {
+    fn digest(lineage: KeyId, operation: &str, key: &IdempotencyKey) -> Hash {
         let mut digest = Sha256::new();
-        digest.update(caller.0.to_be_bytes());
+        digest.update(lineage.0.to_be_bytes());
         digest.update(operation);
         digest.update([0]);
         digest.update(&key.0);

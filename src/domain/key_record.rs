@@ -89,6 +89,8 @@ impl FromStr for Scope {
 pub struct IssuedKey {
     /// Its identifier.
     pub id: KeyId,
+    /// The first key of the rotations that made it: itself, if none did. What is remembered of requests belongs to it.
+    pub lineage: KeyId,
     /// What it may do.
     pub scopes: Vec<Scope>,
     /// From when on it opens nothing any more.

@@ -254,6 +254,7 @@ impl From<&StorageError> for ApiError {
             StorageError::Unavailable(_)
             | StorageError::Locked(_)
             | StorageError::Raced(_)
+            | StorageError::NoPartition(_)
             | StorageError::SchemaTooOld(_) => Self::Unavailable { cause },
             StorageError::OutcomeUnknown(_) => Self::OutcomeUnknown { cause },
             StorageError::Unexpected(_) => Self::Internal { cause },

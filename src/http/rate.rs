@@ -122,6 +122,7 @@ mod tests {
     fn a_key_keeps_its_limiter_until_its_limit_changes() {
         let limiters = Limiters::new(Some("7/s".parse().unwrap()));
         let key = |limit: Option<&str>| IssuedKey {
+            lineage: KeyId(1),
             id: KeyId(1),
             scopes: Vec::new(),
             expires_at: None,

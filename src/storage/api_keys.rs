@@ -17,7 +17,8 @@ use crate::domain::key_record::{Actor, IssuedKey, KeyEvent, KeyId, KeyRecord, Ne
 use crate::domain::rate_limit::RateLimit;
 
 const FIND: &str = "\
-    SELECT digest, id, scopes, expires_at, rate_limit_requests, rate_limit_seconds \
+    SELECT digest, id, COALESCE(lineage_id, id) AS lineage_id, scopes, expires_at, rate_limit_requests, \
+      rate_limit_seconds \
     FROM api_keys WHERE digest = ANY ($1) AND revoked_at IS NULL";
 
 const INSERT: &str = "\
@@ -40,18 +41,19 @@ const REVOKE: &str = "\
       UPDATE api_keys SET revoked_at = now() WHERE id = $1 AND revoked_at IS NULL RETURNING id) \
     INSERT INTO api_key_events (key_id, action, actor) SELECT id, 'revoked', $2 FROM ended RETURNING key_id";
 
-/// The new key has the rights of the old, and lives as long as the old was to live, unless told otherwise.
+/// The new key has the rights and the lineage of the old, and lives as long as the old was to live, unless told otherwise.
 const ROTATE: &str = "\
     WITH old AS ( \
-      SELECT id, name, scopes, expires_at - created_at AS lifetime, rate_limit_requests, rate_limit_seconds \
+      SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, scopes, expires_at - created_at AS lifetime, rate_limit_requests, rate_limit_seconds \
       FROM api_keys WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now()) \
       FOR UPDATE), \
     ending AS ( \
       UPDATE api_keys SET expires_at = LEAST(api_keys.expires_at, now() + make_interval(secs => $4)) \
       FROM old WHERE api_keys.id = old.id), \
     new AS ( \
-      INSERT INTO api_keys (name, prefix, digest, scopes, expires_at, rate_limit_requests, rate_limit_seconds) \
-      SELECT name, $2, $3, scopes, COALESCE($5, now() + lifetime), rate_limit_requests, rate_limit_seconds \
+      INSERT INTO api_keys \
+        (name, prefix, digest, scopes, expires_at, lineage_id, rate_limit_requests, rate_limit_seconds) \
+      SELECT name, $2, $3, scopes, COALESCE($5, now() + lifetime), lineage_id, rate_limit_requests, rate_limit_seconds \
       FROM old RETURNING id), \
     noted AS ( \
       INSERT INTO api_key_events (key_id, action, actor, successor_id) \
@@ -205,6 +207,7 @@ fn issued_key(row: &Row) -> Result<IssuedKey, tokio_postgres::Error> {
     let words: Vec<&str> = row.try_get("scopes")?;
     Ok(IssuedKey {
         id: KeyId(row.try_get("id")?),
+        lineage: KeyId(row.try_get("lineage_id")?),
         // A scope that this program does not know was issued by a newer one, and opens nothing here.
         scopes: words.into_iter().filter_map(|word| word.parse().ok()).collect(),
         expires_at: row.try_get("expires_at")?,

@@ -71,8 +71,14 @@ impl Insert {
         let together: Vec<&Create> = places.iter().map(|place| &creates[*place]).collect();
         let answers = match self.add(&together).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
-            // The server refused them together, or one of them has to wait for another node, or lost to it.
-            Err(StorageError::Unexpected(_) | StorageError::Locked(_) | StorageError::Raced(_)) => {
+            // The server refused them together, or one of them has to wait for another node, or lost to it, or cannot be
+            // remembered.
+            Err(
+                StorageError::Unexpected(_)
+                | StorageError::Locked(_)
+                | StorageError::Raced(_)
+                | StorageError::NoPartition(_),
+            ) => {
                 let mut answers = Vec::with_capacity(together.len());
                 for create in together {
                     answers.push(self.add_one(create).await);

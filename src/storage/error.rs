@@ -32,6 +32,9 @@ pub enum StorageError {
     /// Another transaction did the same at the same time, and was first. Nothing was done.
     #[error("another transaction was faster")]
     Raced(#[source] Cause),
+    /// There is no partition to remember the request in. Nothing was done, and one is created at once.
+    #[error("there is no partition to remember the request in")]
+    NoPartition(#[source] Cause),
     /// The database has not been migrated for this program. The text says what to run.
     #[error("{0}")]
     SchemaTooOld(String),
@@ -79,6 +82,11 @@ impl Failure {
         }
     }
 
+    /// Whether a row was refused because there is no partition for it.
+    pub(super) fn lacks_partition(&self) -> bool {
+        matches!(self, Self::Sent(error) if lacks_partition(error))
+    }
+
     pub(super) fn of_read(self) -> StorageError {
         match self {
             Self::NoConnection(PoolError::Backend(OpenError::Schema(schema))) => {
@@ -92,6 +100,7 @@ impl Failure {
             Self::Sent(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
                 StorageError::Raced(Arc::new(error))
             }
+            Self::Sent(error) if lacks_partition(&error) => StorageError::NoPartition(Arc::new(error)),
             Self::NotSent(error) | Self::Sent(error) if is_passing(&error) => {
                 StorageError::Unavailable(Arc::new(error))
             }
@@ -138,6 +147,12 @@ fn deadline(limit: Duration) -> Cause {
 /// server that is going down: it may have committed before.
 fn is_refusal(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|state| !state.code().starts_with("57P") && !state.code().starts_with("08"))
+}
+
+/// PostgreSQL reports it as a violated check, but one without a name.
+fn lacks_partition(error: &tokio_postgres::Error) -> bool {
+    let check = error.as_db_error().filter(|error| *error.code() == SqlState::CHECK_VIOLATION);
+    check.is_some_and(|error| error.constraint().is_none())
 }
 
 /// It may work later: the server is away, going down, coming up, full, overloaded, read-only or too slow.

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
 use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 
 use super::connect::{ConnectError, Connector};
+use super::idempotency_keys::DAYS_PREPARED;
 use super::{CONNECT_TIMEOUT, DatabaseUrlError, migrations};
 use crate::config::DatabaseUrl;
 
@@ -15,13 +17,25 @@ const EXAMINE: &str = "\
       pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_replication), \
       current_setting('synchronous_standby_names'), \
       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int, \
-      (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), clock_timestamp()";
+      (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), clock_timestamp(), \
+      current_setting('server_encoding')";
 
-/// Those of our tables that this role may not use as the service does.
-const FORBIDDEN: &str = "\
-    SELECT name FROM unnest($1::text[]) AS name \
-    WHERE to_regclass(name) IS NOT NULL \
-      AND NOT has_table_privilege(to_regclass(name), 'SELECT, INSERT, UPDATE') ORDER BY name";
+/// What the service needs of deploy/postgresql/roles.sql and this role lacks, of what there is. (A right to some columns
+/// counts: of keys, only some are ever changed.)
+const LACKING: &str = "\
+    SELECT privilege || ' on ' || name FROM (VALUES \
+      ('SELECT', 'refinery_schema_history'), ('SELECT', 'pets'), ('INSERT', 'pets'), ('UPDATE', 'pets'), \
+      ('SELECT', 'orders'), ('INSERT', 'orders'), ('UPDATE', 'orders'), \
+      ('SELECT', 'api_keys'), ('INSERT', 'api_keys'), ('UPDATE', 'api_keys'), \
+      ('SELECT', 'api_key_events'), ('INSERT', 'api_key_events'), \
+      ('SELECT', 'idempotency_keys'), ('INSERT', 'idempotency_keys'), \
+      ('SELECT', 'imported_chunks'), ('INSERT', 'imported_chunks')) AS needed (privilege, name) \
+    WHERE NOT has_any_column_privilege(to_regclass(name), privilege) \
+    UNION ALL SELECT 'USAGE on ' || name FROM (VALUES ('pets_id_seq')) AS needed (name) \
+    WHERE NOT has_sequence_privilege(to_regclass(name), 'USAGE') \
+    UNION ALL SELECT 'EXECUTE on ' || name \
+    FROM (VALUES ('create_idempotency_partitions()'), ('drop_idempotency_partitions()')) AS needed (name) \
+    WHERE NOT has_function_privilege(to_regprocedure(name), 'EXECUTE')";
 
 /// What was found.
 #[derive(Debug)]
@@ -36,8 +50,12 @@ pub struct Examination {
     pub schema: Option<i32>,
     /// Who we are there.
     pub role: String,
-    /// Tables of ours that the role may not read and write.
-    pub forbidden: Vec<String>,
+    /// The rights that the service needs and the role lacks, such as `INSERT on pets`.
+    pub lacking: Vec<String>,
+    /// How the database encodes text.
+    pub encoding: String,
+    /// How many days from today on have a partition to remember requests in; unknown without the table.
+    pub days_prepared: Option<i32>,
     /// Whether it follows another server, and takes no writes.
     pub is_standby: bool,
     /// How many servers follow it.
@@ -88,7 +106,12 @@ async fn examine_patiently(url: &DatabaseUrl) -> Result<Examination, Examination
     let ours = now - round_trip / 2;
     let clock_ahead =
         seconds(theirs, ours).or_else(|_| seconds(ours, theirs).map(|behind| -behind)).unwrap_or(0.0);
-    let forbidden = client.query(FORBIDDEN, &[&migrations::tables()]).await?;
+    let lacking = client.query(LACKING, &[]).await?;
+    let schema = match migrations::schema_version(&client).await {
+        Ok(version) => Some(version),
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
+        Err(error) => return Err(error.into()),
+    };
     Ok(Examination {
         connecting,
         round_trip,
@@ -99,7 +122,9 @@ async fn examine_patiently(url: &DatabaseUrl) -> Result<Examination, Examination
         synchronous: row.try_get(5)?,
         connections: (row.try_get(6)?, row.try_get(7)?),
         clock_ahead,
-        schema: if forbidden.is_empty() { Some(migrations::schema_version(&client).await?) } else { None },
-        forbidden: forbidden.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+        schema,
+        lacking: lacking.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+        encoding: row.try_get(9)?,
+        days_prepared: client.query_one(DAYS_PREPARED, &[]).await?.try_get(0)?,
     })
 }

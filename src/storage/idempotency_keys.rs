@@ -1,5 +1,7 @@
-//! The `idempotency_keys` table: its pages of a day each. What is on them is written with what it speaks of, by the
-//! statements on pets and on orders; the parts of these that know how the pages work are here.
+//! The `idempotency_keys` table: its partitions, one per day. Their rows are written by the statements on pets and on
+//! orders; the parts of these that know about the partitions are here.
+//!
+//! **Invariant:** creating partitions never waits for dropping them: each is a transaction of its own.
 
 use std::error::Error;
 
@@ -9,8 +11,18 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use super::{Storage, StorageError};
 use crate::domain::idempotency::Hash;
 
+/// Nodes that do it at once wait for each other.
+const CREATE_PARTITIONS: &str = "SELECT create_idempotency_partitions()";
+
 /// Only one node at a time does it; the others have nothing to do.
-const TURN_PAGES: &str = "SELECT turn_idempotency_pages() WHERE pg_try_advisory_xact_lock($1)";
+const DROP_PARTITIONS: &str = "SELECT drop_idempotency_partitions() WHERE pg_try_advisory_xact_lock($1)";
+
+/// How many days from today on have a partition, up to the first that has none. Null without the table.
+pub(super) const DAYS_PREPARED: &str = "\
+    SELECT min(n) FROM generate_series(0, 100) AS n \
+    WHERE to_regclass('idempotency_keys') IS NOT NULL AND NOT EXISTS ( \
+      SELECT FROM pg_inherits WHERE inhparent = to_regclass('idempotency_keys') AND inhrelid = to_regclass( \
+        'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date + n, 'YYYYMMDD')))";
 
 /// A query: what is remembered of the request `asked.digest` from the last 24 hours (and a minute, see below).
 macro_rules! remembered_before {
@@ -37,15 +49,25 @@ macro_rules! days_to_remember {
 
 pub(super) use {days_to_remember, remembered_before};
 
-pub(super) const STATEMENTS: &[&str] = &[TURN_PAGES];
+pub(super) const STATEMENTS: &[&str] = &[CREATE_PARTITIONS, DROP_PARTITIONS];
 
 /// A number of our own among PostgreSQL's advisory locks: "petonce!" in ASCII.
 const LOCK: i64 = i64::from_be_bytes(*b"petonce!");
 
 impl Storage {
-    /// Makes room for the days to come, and forgets those before yesterday.
-    pub async fn turn_idempotency_pages(&self) -> Result<(), StorageError> {
-        self.database.write(TURN_PAGES, &[&LOCK], |_| Ok(())).await
+    /// Creates the partitions of the days to come that are missing.
+    pub async fn create_idempotency_partitions(&self) -> Result<(), StorageError> {
+        self.database.write(CREATE_PARTITIONS, &[], |_| Ok(())).await
+    }
+
+    /// Waits until a request was refused because its partition is missing.
+    pub async fn idempotency_partition_missing(&self) {
+        self.database.partition_missing.notified().await;
+    }
+
+    /// Drops the partitions of days before yesterday, unless another node is about to.
+    pub async fn drop_idempotency_partitions(&self) -> Result<(), StorageError> {
+        self.database.write(DROP_PARTITIONS, &[&LOCK], |_| Ok(())).await
     }
 }
 

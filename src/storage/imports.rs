@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Statement};
 
 use super::connect::Connector;
 use super::error::{Failure, unexpected};
-use super::migrations::{SCHEMA_WITH_IMPORTS, check_version, schema_version};
+use super::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use super::{Parameters, StorageError};
 use crate::config::DatabaseUrl;
 use crate::domain::pet::NewPet;
@@ -156,7 +156,7 @@ impl Import {
     ) -> Result<Self, StorageError> {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;
         let found = schema_version(&client).await.map_err(not_sent)?;
-        check_version(found, SCHEMA_WITH_IMPORTS).map_err(StorageError::SchemaTooOld)?;
+        check_version(found, SCHEMA_NEEDED).map_err(StorageError::SchemaTooOld)?;
         if let Some(source) = &source {
             lock(&client, source).await.map_err(not_sent)?;
         }

@@ -22,13 +22,10 @@ mod embedded {
 }
 
 /// The version of the schema that this program brings.
-pub const SCHEMA_LATEST: i32 = 6;
+pub const SCHEMA_LATEST: i32 = 7;
 
-/// The oldest version that this program runs on, but for imports.
-pub const SCHEMA_NEEDED: i32 = 5;
-
-/// The first version that remembers imports.
-pub(super) const SCHEMA_WITH_IMPORTS: i32 = 6;
+/// The oldest version that this program runs on.
+pub const SCHEMA_NEEDED: i32 = 7;
 
 /// The table in which the migrations that were applied are written down.
 pub(super) const HISTORY: &str = "refinery_schema_history";
@@ -57,6 +54,9 @@ pub enum MigrateError {
     /// A migration failed. What came before it is in place.
     #[error("a migration failed")]
     Migration(#[from] refinery::Error),
+    /// The database cannot hold every name.
+    #[error("{0}")]
+    Encoding(String),
     /// A transaction of somebody else's holds what a migration must lock. What came before it is in place.
     #[error(
         "other transactions were in the way for {0:?}: end them (pg_stat_activity has the oldest) and migrate again"
@@ -76,6 +76,8 @@ pub async fn migrate_within(
     patience: Duration,
 ) -> Result<Vec<String>, MigrateError> {
     let mut client = Connector::new(url)?.open().await?;
+    let encoding = client.query_one("SELECT current_setting('server_encoding')", &[]).await?;
+    check_encoding(encoding.try_get(0)?).map_err(MigrateError::Encoding)?;
     // Held until the connection closes.
     client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await?;
     // Not before: another node may migrate for longer than that.
@@ -113,6 +115,17 @@ pub(super) fn tables() -> Vec<String> {
     let lines = runner.get_migrations().iter().filter_map(refinery::Migration::sql).flat_map(str::lines);
     let made = lines.filter_map(|line| line.strip_prefix("CREATE TABLE ")?.split_whitespace().next());
     made.chain([HISTORY]).map(ToOwned::to_owned).collect()
+}
+
+/// Whether a database with this encoding can hold every name; if not, says how to create one that can.
+pub fn check_encoding(encoding: &str) -> Result<(), String> {
+    if encoding == "UTF8" {
+        return Ok(());
+    }
+    Err(format!(
+        "the database's encoding is {encoding}, which cannot hold every name, and cannot be changed: create another \
+         database with CREATE DATABASE petstore ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0"
+    ))
 }
 
 /// The version of the schema that the database has; 0 if it was never migrated.

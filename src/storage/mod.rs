@@ -26,10 +26,12 @@ mod pool;
 mod words;
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join3};
 use metrics::{Histogram, counter, histogram};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -49,7 +51,7 @@ pub use exports::Export;
 pub use holdings::{Holdings, HoldingsError, holdings};
 pub use imports::{Chunk, Chunks, Import};
 pub use key_changes::{FollowError, KeyNews};
-pub use migrations::{MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, migrate, migrate_within};
+pub use migrations::{MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within};
 pub use orders::{Ending, Placement};
 use pets::PetBatches;
 pub use pets::{Change, SharedPage};
@@ -101,6 +103,8 @@ struct Database {
     connector: Connector,
     deadline: Duration,
     durations: Histogram,
+    /// Wakes whoever creates partitions.
+    partition_missing: Arc<Notify>,
 }
 
 impl Database {
@@ -112,8 +116,14 @@ impl Database {
             counter!(DATABASE_ERRORS, "kind" => kind).increment(0);
         }
         let deadline = settings.database_timeout + GRACE;
-        let row_writers = RowWriters::new(settings);
-        Ok(Self { pool, row_writers, connector, deadline, durations: histogram!(STATEMENT_DURATION) })
+        Ok(Self {
+            pool,
+            row_writers: RowWriters::new(settings),
+            connector,
+            deadline,
+            durations: histogram!(STATEMENT_DURATION),
+            partition_missing: Arc::default(),
+        })
     }
 
     /// Runs a statement that changes nothing.
@@ -236,6 +246,9 @@ impl Database {
 
     /// Returns a connection to the pool after a failure, or closes it if it is of no more use.
     fn give_up(&self, connection: InUse, failure: Failure) -> Failure {
+        if failure.lacks_partition() {
+            self.partition_missing.notify_one();
+        }
         if failure.spoils_the_connection() {
             connection.close();
             // The others most likely lead to the same server, and each would cost somebody the same wait.

@@ -8,9 +8,10 @@ use metrics::gauge;
 use tokio::time::sleep;
 
 use super::error::unexpected;
+use super::idempotency_keys::DAYS_PREPARED;
 use super::{Storage, StorageError};
 use crate::telemetry::metrics::{
-    DATABASE_UP, PETS, POOL_CONNECTIONS, POOL_MAX, POOL_WAITING, STANDBYS, count,
+    DATABASE_UP, IDEMPOTENCY_DAYS, PETS, POOL_CONNECTIONS, POOL_MAX, POOL_WAITING, STANDBYS, count,
 };
 
 /// How often it is asked.
@@ -47,6 +48,10 @@ impl Storage {
     }
 
     async fn look(&self) -> Result<(), StorageError> {
+        for row in self.database.read(DAYS_PREPARED, &[]).await? {
+            let days: Option<i32> = row.try_get(0).map_err(unexpected)?;
+            gauge!(IDEMPOTENCY_DAYS).set(count(days.unwrap_or_default()));
+        }
         for row in self.database.read(LOOK, &[]).await? {
             let standbys: i64 = row.try_get(0).map_err(unexpected)?;
             gauge!(STANDBYS).set(count(standbys));

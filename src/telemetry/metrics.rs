@@ -51,6 +51,8 @@ named! {
         deadline passed (\"deadline\"), or the database said no (\"refused\").";
     gauge DATABASE_UP = "petstore_database_up": "1 if the database answered the last look, a few seconds ago, else 0.";
     gauge STANDBYS = "petstore_database_standbys": "Standbys that receive the database's changes.";
+    gauge IDEMPOTENCY_DAYS = "petstore_idempotency_days_prepared":
+        "Days from today on for which requests with an Idempotency-Key can be remembered.";
     histogram BATCH_SIZE = "petstore_batch_size": "Requests that shared one statement.";
     histogram BATCH_WAIT = "petstore_batch_wait_seconds":
         "Time that the first request of a batch waited for its turn.";

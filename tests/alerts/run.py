@@ -131,6 +131,19 @@ class Cluster:
         self.execute("DROP TRIGGER fault ON pets")
 
     @contextlib.contextmanager
+    def few_partitions(self):
+        """What is left for keys of requests if no node created partitions for days: today and two more."""
+        self.execute(
+            "DO $$ DECLARE partition regclass; BEGIN"
+            " FOR partition IN SELECT inhrelid FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
+            " WHERE inhparent = 'idempotency_keys'::regclass AND relname >= 'idempotency_keys_' ||"
+            " to_char((now() AT TIME ZONE 'UTC')::date + 3, 'YYYYMMDD')"
+            " LOOP EXECUTE format('DROP TABLE %s', partition); END LOOP; END $$"
+        )
+        yield
+        self.execute("SELECT create_idempotency_partitions()")
+
+    @contextlib.contextmanager
     def lock(self):
         """Nobody can read or write animals."""
         session = subprocess.Popen(self.psql(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -499,6 +512,8 @@ def run(directory: Path, running: contextlib.ExitStack) -> None:
     trial.sees("PetstoreShedding", "12 clients, --max-requests 1", crowd, reason="requests")
     turned_away = idle_connections(narrow, 60)
     trial.sees("PetstoreShedding", "60 connections, --max-connections 30", turned_away, reason="connections")
+    partitions = "PetstoreIdempotencyPartitions"
+    trial.sees(partitions, "no partitions for more than two days ahead", primary.few_partitions())
     lost = "PetstoreReplicationLost"
     trial.sees(lost, "one of two standbys is stopped", stopped(standbys[0]), severity="warning")
     trial.sees(lost, "both standbys are stopped", stopped(*standbys), severity="critical")

@@ -26,7 +26,7 @@ async fn a_database_that_is_well_has_no_failures() {
     assert!(output.status.success(), "{output:?}");
     let report = report(&output);
     assert_eq!(report["ok"], true);
-    for name in ["database", "version", "schema", "role", "clock", "pool"] {
+    for name in ["database", "version", "encoding", "schema", "role", "partitions", "clock", "pool"] {
         assert_eq!(check(&report, name)["state"], "ok", "{report}");
     }
     assert_eq!(check(&report, "replication")["state"], "warning", "there is no standby");
@@ -46,14 +46,25 @@ async fn what_is_wrong_is_named_with_what_to_do_and_an_exit_code() {
 }
 
 #[tokio::test]
+async fn a_database_that_cannot_hold_every_name_is_refused_with_how_to_create_one_that_can() {
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let database = TestDatabase::with_encoding(encoding).await;
+        let output = doctor(&database.url(), &["--json"]);
+        assert_eq!(output.status.code(), Some(1), "{encoding}");
+        let report = report(&output);
+        assert_eq!(check(&report, "encoding")["state"], "failure", "{report}");
+        let says = check(&report, "encoding")["says"].as_str().unwrap();
+        assert!(says.contains(encoding) && says.contains("ENCODING 'UTF8'"), "{says}");
+    }
+}
+
+#[tokio::test]
 async fn a_role_that_may_not_write_is_named() {
     let database = TestDatabase::new().await;
     let role = format!("{}_reader", database.name());
     let admin = database.connect().await;
     admin.batch_execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN")).await.unwrap();
-    let separator = if database.url().contains('?') { '&' } else { '?' };
-    let url = format!("{}{separator}user={role}", database.url());
-    let report = report(&doctor(&url, &["--json"]));
+    let report = report(&doctor(&database.url_as(&role), &["--json"]));
     admin.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
     assert_eq!(check(&report, "role")["state"], "failure", "{report}");
     assert!(check(&report, "role")["says"].as_str().unwrap().contains("pets"), "{report}");

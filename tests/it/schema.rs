@@ -14,7 +14,7 @@ use crate::support::program::{petstore, run};
 use crate::unhealthy_database::PrivatePostgres;
 
 /// What a shop may have stored once the schema was at a version: added as soon as that version is reached.
-const SAMPLES: [(i32, &str); 5] = [
+const SAMPLES: [(i32, &str); 6] = [
     (
         1,
         "INSERT INTO pets (name, category_id, status) \
@@ -36,6 +36,11 @@ const SAMPLES: [(i32, &str); 5] = [
          VALUES (1, 'placed', now(), now()), (1, 'cancelled', now(), now())",
     ),
     (6, "INSERT INTO imported_chunks (source, keys) VALUES ('animals.csv', '{1,2,ä}')"),
+    (
+        7,
+        "INSERT INTO api_keys (name, prefix, digest, scopes, lineage_id) \
+         VALUES ('shop', 'psk_ghijkl', sha256('y'), '{pets:read}', 1)",
+    ),
 ];
 
 #[tokio::test]
@@ -94,6 +99,21 @@ async fn serve_and_keys_refuse_a_schema_that_is_too_old_and_say_what_to_run() {
             .batch_execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
             .await
             .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn migrate_refuses_a_database_that_cannot_hold_every_name_and_says_how_to_create_one_that_can() {
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let database = TestDatabase::with_encoding(encoding).await;
+        let output = run(&["migrate"], &[("DATABASE_URL", &database.url())]);
+        assert_eq!(output.status.code(), Some(1), "{encoding}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        let create = "CREATE DATABASE petstore ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0";
+        assert!(error.contains(encoding) && error.contains(create), "{error}");
+        let tables = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace";
+        let row = database.connect().await.query_one(tables, &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 0, "nothing was changed");
     }
 }
 
@@ -233,7 +253,8 @@ async fn plan(client: &Client, statement: &str, status: &str) -> String {
             other => panic!("a parameter of type {other}: give it a value here"),
         })
         .collect();
-    let explain = format!("EXPLAIN EXECUTE looked_at ({})", values.join(", "));
+    let values = if values.is_empty() { String::new() } else { format!("({})", values.join(", ")) };
+    let explain = format!("EXPLAIN EXECUTE looked_at {values}");
     let plan: Vec<String> =
         client.query(&explain, &[]).await.unwrap().iter().map(|line| line.get(0)).collect();
     client.batch_execute("DEALLOCATE looked_at").await.unwrap();

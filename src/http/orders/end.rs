@@ -87,7 +87,7 @@ async fn end(
     key: Option<IdempotencyKey>,
     end: OrderEnd,
 ) -> Result<Response, ApiError> {
-    let once = key.map(|key| Once::end_order(caller.key.id, &key, id, end));
+    let once = key.map(|key| Once::end_order(caller.key.lineage, &key, id, end));
     match app.storage.end_order(id, end, once).await? {
         Ending::Ended(order) => Ok(ended(&order)),
         Ending::EndedBefore(order) => Ok(([idempotency::REPLAYED], ended(&order)).into_response()),

@@ -46,7 +46,7 @@ pub(crate) async fn place_order(
     JsonBody(NewOrder { pet_id }): JsonBody<NewOrder>,
 ) -> Result<Response, ApiError> {
     let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
-    let once = key.map(|key| Once::place_order(caller.key.id, &key, pet_id));
+    let once = key.map(|key| Once::place_order(caller.key.lineage, &key, pet_id));
     match app.storage.place_order(pet_id, once).await? {
         Placement::Placed(order) => Ok(placed(&app, &order)),
         Placement::PlacedBefore(order) => Ok(([idempotency::REPLAYED], placed(&app, &order)).into_response()),

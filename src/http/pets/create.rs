@@ -46,7 +46,7 @@ pub(crate) async fn create_pet(
     JsonBody(new): JsonBody<NewPet>,
 ) -> Result<Response, ApiError> {
     let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
-    let once = key.map(|key| Once::create_pet(caller.key.id, &key, &new));
+    let once = key.map(|key| Once::create_pet(caller.key.lineage, &key, &new));
     match app.storage.insert_pet(new, once).await? {
         Creation::Added(pet) => Ok(created(&app, &pet)),
         Creation::AddedBefore(pet) => Ok(([idempotency::REPLAYED], created(&app, &pet)).into_response()),

@@ -47,6 +47,13 @@ impl TestDatabase {
         Self::create(server, &admin, "").await
     }
 
+    /// An empty database with another encoding than the server's.
+    pub(crate) async fn with_encoding(encoding: &str) -> Self {
+        let server = server_url();
+        let admin = connect(&server).await;
+        Self::create(server, &admin, &format!("ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")).await
+    }
+
     async fn create(server: String, admin: &Client, from: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -59,6 +66,13 @@ impl TestDatabase {
     /// Its address.
     pub(crate) fn url(&self) -> String {
         database_url(&self.server, &self.name)
+    }
+
+    /// Its address for a role of the server's.
+    pub(crate) fn url_as(&self, role: &str) -> String {
+        let url = self.url();
+        let separator = if url.ends_with('?') { "" } else { "&" };
+        format!("{url}{separator}user={role}")
     }
 
     /// Its name.

@@ -1,0 +1,307 @@
+//! The service as a role that has only the grants of `deploy/postgresql/roles.sql`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use petstore::domain::api_key::ApiKey;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tokio_postgres::Client as Connection;
+use tokio_postgres::error::SqlState;
+
+use crate::partitions::{OLD_PARTITION, days, drop_partitions, send_once};
+use crate::support::folder::Folder;
+use crate::support::postgres::{ROOT, connect};
+use crate::support::program::{ServeProcess, run};
+use crate::support::{Client, TestDatabase};
+
+/// A database that one role owns and migrated, and another one serves from.
+struct Shop {
+    database: TestDatabase,
+    owner: String,
+    service: String,
+}
+
+impl Shop {
+    async fn new() -> Self {
+        let database = TestDatabase::empty().await;
+        let (owner, service) = (format!("{}_owner", database.name()), format!("{}_service", database.name()));
+        let roles = format!(
+            "DROP ROLE IF EXISTS {owner}; DROP ROLE IF EXISTS {service}; CREATE ROLE {owner} LOGIN; \
+             ALTER DATABASE {} OWNER TO {owner}",
+            database.name()
+        );
+        database.connect().await.batch_execute(&roles).await.unwrap();
+        let shop = Self { database, owner, service };
+        let migrated = run(&["migrate"], &[("DATABASE_URL", &shop.database.url_as(&shop.owner))]);
+        assert!(migrated.status.success(), "{migrated:?}");
+        // A superuser creates the role; the owner can run the file again.
+        shop.grant(&shop.database.url());
+        shop.grant(&shop.database.url_as(&shop.owner));
+        shop
+    }
+
+    /// Runs the file that is shipped.
+    fn grant(&self, url: &str) {
+        let output = Command::new("psql")
+            .args(["--no-psqlrc", "--quiet", "--dbname", url, "--set", &format!("service={}", self.service)])
+            .arg("--file")
+            .arg(Path::new(ROOT).join("deploy/postgresql/roles.sql"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    fn url(&self) -> String {
+        self.database.url_as(&self.service)
+    }
+
+    async fn as_owner(&self) -> Connection {
+        connect(&self.database.url_as(&self.owner)).await
+    }
+
+    async fn as_service(&self) -> Connection {
+        connect(&self.url()).await
+    }
+
+    /// Runs a command as the service's role, and returns what it printed.
+    fn run(&self, arguments: &[&str]) -> String {
+        let output = run(arguments, &[("DATABASE_URL", &self.url())]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        assert!(!errors.contains("denied"), "{arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Removes the database and its roles.
+    async fn remove(self) {
+        let server = self.database.server().await;
+        drop(self.database);
+        server.batch_execute(&format!("DROP ROLE {}", self.owner)).await.unwrap();
+        server.batch_execute(&format!("DROP ROLE {}", self.service)).await.unwrap();
+    }
+}
+
+async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
+    let began = Instant::now();
+    while !condition().await {
+        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_service_works_with_the_rights_of_the_shipped_role() {
+    let shop = Shop::new().await;
+    let owner = shop.as_owner().await;
+    owner.batch_execute(OLD_PARTITION).await.unwrap();
+    drop_partitions(&owner, -1).await;
+    assert_eq!(days(&owner).await, 0);
+    let service = ServeProcess::start(&shop.url(), &[]);
+    wait_until("partitions are created and dropped", async || {
+        let old = "SELECT to_regclass('idempotency_keys_20200101') IS NULL";
+        days(&owner).await == 8 && owner.query_one(old, &[]).await.unwrap().get::<_, bool>(0)
+    })
+    .await;
+
+    let key: ApiKey = shop.run(&["keys", "create", "--name", "shop"]).parse().unwrap();
+    let client = Client::new(service.address, Some(&key));
+    serve_everything(&client).await;
+
+    // Partitions that are created later are as good as the first.
+    drop_partitions(&owner, -1).await;
+    let rex = json!({"name": "Rex", "categoryId": 1});
+    wait_until("a missing partition is created", async || {
+        send_once(&client, "/v1/pets", "later", &rex).await.status == 201
+    })
+    .await;
+    let again = send_once(&client, "/v1/pets", "later", &rex).await;
+    assert_eq!((again.status, again.header("idempotent-replayed")), (201, "true"));
+
+    let records: Value = serde_json::from_str(&shop.run(&["keys", "list", "--json"])).unwrap();
+    let id = records[0]["id"].to_string();
+    let successor: ApiKey = shop.run(&["keys", "rotate", &id, "--overlap", "1h"]).parse().unwrap();
+    let successor = Client::new(service.address, Some(&successor));
+    assert_eq!(successor.get("/v1/pets").await.status, 200);
+    assert!(shop.run(&["keys", "show", &id]).contains("rotated by"));
+    shop.run(&["keys", "revoke", &id]);
+    let revoked = Instant::now();
+    while client.get("/v1/pets").await.status != 401 {
+        assert!(revoked.elapsed() < Duration::from_secs(2), "notifications arrive: it was not the time-out");
+        sleep(Duration::from_millis(10)).await;
+    }
+
+    move_files(&shop);
+    assert!(shop.run(&["doctor"]).contains("ok       role"));
+    let (exited_well, log) = service.terminate();
+    assert!(exited_well, "{log}");
+    assert!(!log.contains("denied") && !log.contains("must be owner"), "{log}");
+    let used = "SELECT count(*) FROM api_keys WHERE last_used_at IS NULL";
+    assert_eq!(owner.query_one(used, &[]).await.unwrap().get::<_, i64>(0), 0, "the last use is recorded");
+
+    let migrated = run(&["migrate"], &[("DATABASE_URL", &shop.url())]);
+    assert_eq!(migrated.status.code(), Some(1), "migrating is for the owner");
+    drop(owner);
+    shop.remove().await;
+}
+
+/// Calls every operation.
+async fn serve_everything(client: &Client) {
+    let id = client.add("Max", Some("available")).await;
+    let rex = json!({"name": "Rex", "categoryId": 1, "status": "available"});
+    for replayed in ["", "true"] {
+        let added = send_once(client, "/v1/pets", "a", &rex).await;
+        assert_eq!((added.status, added.header("idempotent-replayed")), (201, replayed), "{}", added.body);
+    }
+    assert_eq!(client.get("/v1/pets?status=available").await.ids().len(), 2);
+    assert_eq!(client.get(&format!("/v1/pets/{id}")).await.status, 200);
+    let path = format!("/v1/pets/{id}");
+    let patched = client.send(Method::PATCH, &path, |request| {
+        request.header("content-type", "application/merge-patch+json").body(r#"{"name": "Maxi"}"#)
+    });
+    assert_eq!(patched.await.status, 200);
+    for end in ["cancel", "complete"] {
+        let order = send_once(client, "/v1/store/orders", end, &json!({"petId": id})).await;
+        assert_eq!(order.status, 201, "{}", order.body);
+        let path = format!("/v1/store/orders/{}", order.json()["id"]);
+        assert_eq!(client.get(&path).await.status, 200);
+        let path = format!("{path}/{end}");
+        let ended = client.send(Method::POST, &path, |request| request.header("idempotency-key", "end"));
+        assert_eq!(ended.await.status, 200);
+    }
+    assert_eq!(client.get("/v1/store/orders?status=completed").await.ids().len(), 1);
+}
+
+/// Imports a file twice, the second time with a key that is out of order, and exports everything.
+fn move_files(shop: &Shop) {
+    let folder = Folder::new();
+    let file = folder.write("pets.csv", "key,name,categoryId\n2,Ada,1\n1,Bea,1\n");
+    for _ in 0..2 {
+        shop.run(&["import", &file, "--key-column", "key"]);
+    }
+    let exported = shop.run(&["export"]);
+    for name in ["Ada", "Bea", "Maxi"] {
+        assert_eq!(exported.matches(&format!("\"{name}\"")).count(), 1, "{exported}");
+    }
+    shop.run(&["seed", "--count", "3"]);
+}
+
+#[tokio::test]
+async fn the_shipped_role_can_do_nothing_else() {
+    let shop = Shop::new().await;
+    let service = shop.as_service().await;
+    let yesterday = "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date - 1, 'YYYYMMDD')";
+    let partition: String = service.query_one(yesterday, &[]).await.unwrap().get(0);
+    let mut forbidden: Vec<String> = [
+        "CREATE TABLE mine (id bigint)",
+        "CREATE SCHEMA mine",
+        "CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE INDEX ON pets (name)",
+        "ALTER TABLE pets ADD COLUMN mine text",
+        "ALTER TABLE idempotency_keys OWNER TO CURRENT_USER",
+        "ALTER FUNCTION create_idempotency_partitions() RESET search_path",
+        "SELECT setval('pets_id_seq', 1)",
+        "UPDATE api_keys SET scopes = '{pets:write}'",
+        "UPDATE api_keys SET digest = sha256('mine')",
+        "UPDATE api_keys SET lineage_id = 1",
+        "UPDATE api_key_events SET actor = 'nobody'",
+        "UPDATE idempotency_keys SET used_at = now()",
+        "UPDATE imported_chunks SET keys = '{1}'",
+        "INSERT INTO refinery_schema_history VALUES (999, 'mine', 'now', '1')",
+        "SELECT rolpassword FROM pg_authid",
+    ]
+    .map(ToOwned::to_owned)
+    .to_vec();
+    forbidden.push(format!("SET ROLE {}", shop.owner));
+    forbidden.push(format!("SELECT FROM {partition}"));
+    for table in [
+        "pets",
+        "orders",
+        "api_keys",
+        "api_key_events",
+        "idempotency_keys",
+        "imported_chunks",
+        "refinery_schema_history",
+        &partition,
+    ] {
+        forbidden.push(format!("DELETE FROM {table}"));
+        forbidden.push(format!("TRUNCATE {table}"));
+        forbidden.push(format!("DROP TABLE {table}"));
+    }
+    for statement in forbidden {
+        let done = service.batch_execute(&statement).await;
+        let refused = done.as_ref().err().and_then(tokio_postgres::Error::code);
+        assert_eq!(refused, Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{statement}: {done:?}");
+    }
+    drop(service);
+    shop.remove().await;
+}
+
+#[tokio::test]
+async fn functions_with_the_rights_of_the_owner_are_neither_for_everybody_nor_to_be_misled() {
+    let shop = Shop::new().await;
+    let stranger = format!("{}_stranger", shop.database.name());
+    let admin = shop.database.connect().await;
+    admin
+        .batch_execute(&format!("DROP ROLE IF EXISTS {stranger}; CREATE ROLE {stranger} LOGIN"))
+        .await
+        .unwrap();
+    let functions =
+        ["create_idempotency_partitions()", "drop_idempotency_partitions()", "turn_idempotency_pages()"];
+    for function in functions {
+        let settings = "SELECT prosecdef, proconfig FROM pg_proc WHERE oid = $1::text::regprocedure";
+        let row = admin.query_one(settings, &[&function]).await.unwrap();
+        let config: Vec<String> = row.get(1);
+        assert!(row.get::<_, bool>(0), "{function}");
+        assert!(config.contains(&"search_path=pg_catalog, public, pg_temp".to_owned()), "{config:?}");
+        let by_stranger = connect(&shop.database.url_as(&stranger)).await;
+        let error = by_stranger.execute(&format!("SELECT {function}"), &[]).await.unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{function}");
+    }
+    // A temporary table with the same name is not the one that they mean.
+    drop_partitions(&shop.as_owner().await, -1).await;
+    let service = shop.as_service().await;
+    let today = "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date, 'YYYYMMDD')";
+    let today: String = service.query_one(today, &[]).await.unwrap().get(0);
+    let mine =
+        format!("CREATE TEMPORARY TABLE idempotency_keys (x int); CREATE TEMPORARY TABLE {today} (x int)");
+    service.batch_execute(&mine).await.unwrap();
+    service.execute("SELECT create_idempotency_partitions()", &[]).await.unwrap();
+    assert_eq!(days(&admin).await, 8);
+    drop(service);
+    admin.batch_execute(&format!("DROP ROLE {stranger}")).await.unwrap();
+    drop(admin);
+    shop.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_names_each_right_that_the_service_lacks() {
+    let shop = Shop::new().await;
+    let owner = shop.as_owner().await;
+    for (right, named) in [
+        ("SELECT ON refinery_schema_history", "SELECT on refinery_schema_history"),
+        ("INSERT ON pets", "INSERT on pets"),
+        ("UPDATE ON orders", "UPDATE on orders"),
+        ("UPDATE (expires_at, revoked_at, last_used_at) ON api_keys", "UPDATE on api_keys"),
+        ("INSERT ON api_key_events", "INSERT on api_key_events"),
+        ("SELECT ON idempotency_keys", "SELECT on idempotency_keys"),
+        ("USAGE ON SEQUENCE pets_id_seq", "USAGE on pets_id_seq"),
+        ("EXECUTE ON FUNCTION create_idempotency_partitions()", "EXECUTE on create_idempotency_partitions()"),
+        ("EXECUTE ON FUNCTION drop_idempotency_partitions()", "EXECUTE on drop_idempotency_partitions()"),
+    ] {
+        owner.batch_execute(&format!("REVOKE {right} FROM {}", shop.service)).await.unwrap();
+        let output = run(&["doctor"], &[("DATABASE_URL", &shop.url())]);
+        assert_eq!(output.status.code(), Some(1), "{right}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let role = text.lines().find(|line| line.contains(" role ")).unwrap();
+        assert!(
+            role.starts_with("FAILURE") && role.ends_with(&format!("lacks {named}: run roles.sql")),
+            "{text}"
+        );
+        owner.batch_execute(&format!("GRANT {right} TO {}", shop.service)).await.unwrap();
+    }
+    drop(owner);
+    shop.remove().await;
+}

@@ -1,0 +1,91 @@
+//! A request can be sent again with the successor of its key: what is remembered belongs to a key and those that
+//! `petstore keys rotate` made of it.
+
+use petstore::domain::api_key::ApiKey;
+use serde_json::{Value, json};
+
+use crate::partitions::send_once;
+use crate::support::program::{new_key, run};
+use crate::support::{Answer, Client, TestService};
+
+/// Replaces a key, which ends at once.
+fn rotate(service: &TestService, key: &ApiKey) -> ApiKey {
+    let url = service.database.url();
+    let environment = [("DATABASE_URL", &*url)];
+    let list = run(&["keys", "list", "--json"], &environment).stdout;
+    let keys: Value = serde_json::from_slice(&list).unwrap();
+    let of_key = |record: &&Value| record["prefix"] == key.prefix();
+    let id = keys.as_array().unwrap().iter().find(of_key).unwrap()["id"].to_string();
+    let output = run(&["keys", "rotate", &id, "--overlap", "0s"], &environment);
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+fn client(service: &TestService, key: &ApiKey) -> Client {
+    Client::new(service.address, Some(key))
+}
+
+fn outcome(answer: &Answer) -> (u16, bool) {
+    (answer.status, answer.header("idempotent-replayed") == "true")
+}
+
+fn rex() -> Value {
+    json!({"name": "Rex", "categoryId": 3, "status": "available"})
+}
+
+#[tokio::test]
+async fn a_request_sent_again_with_the_successor_of_its_key_takes_effect_once() {
+    let service = TestService::start().await;
+    let first_key = new_key(&service.database.url(), &[]);
+    let first = send_once(&client(&service, &first_key), "/v1/pets", "a", &rex()).await;
+    assert_eq!(outcome(&first), (201, false));
+    let mut key = first_key;
+    for rotation in 1..=2 {
+        key = rotate(&service, &key);
+        let again = send_once(&client(&service, &key), "/v1/pets", "a", &rex()).await;
+        assert_eq!((outcome(&again), &again.body), ((201, true), &first.body), "rotation {rotation}");
+        let other = json!({"name": "Max", "categoryId": 3});
+        let other = send_once(&client(&service, &key), "/v1/pets", "a", &other).await;
+        assert_eq!(other.error(), (422, "idempotency_key_reused".into()), "rotation {rotation}");
+    }
+    // What a successor adds is known to its own successor, too.
+    let later = send_once(&client(&service, &key), "/v1/pets", "b", &rex()).await;
+    let again = send_once(&client(&service, &rotate(&service, &key)), "/v1/pets", "b", &rex()).await;
+    assert_eq!((outcome(&again), again.body), ((201, true), later.body));
+}
+
+#[tokio::test]
+async fn keys_that_were_issued_separately_share_nothing() {
+    let service = TestService::start().await;
+    let url = service.database.url();
+    let (one, other) = (new_key(&url, &[]), new_key(&url, &[]));
+    let first = send_once(&client(&service, &one), "/v1/pets", "a", &rex()).await;
+    let second = send_once(&client(&service, &other), "/v1/pets", "a", &rex()).await;
+    assert_eq!(outcome(&second), (201, false));
+    assert_ne!(second.body, first.body);
+    let successor = rotate(&service, &other);
+    let again = send_once(&client(&service, &successor), "/v1/pets", "a", &rex()).await;
+    assert_eq!((outcome(&again), again.body), ((201, true), second.body));
+}
+
+#[tokio::test]
+async fn orders_sent_again_with_the_successor_of_their_key_take_effect_once() {
+    let service = TestService::start().await;
+    let key = new_key(&service.database.url(), &[]);
+    let pet = json!({"petId": service.client.add("Rex", Some("available")).await});
+    let first = send_once(&client(&service, &key), "/v1/store/orders", "a", &pet).await;
+    assert_eq!(outcome(&first), (201, false));
+    let end = format!("/v1/store/orders/{}/complete", first.json()["id"]);
+    let successor = rotate(&service, &key);
+    let again = send_once(&client(&service, &successor), "/v1/store/orders", "a", &pet).await;
+    assert_eq!((outcome(&again), again.body), ((201, true), first.body));
+    let complete = async |key: &ApiKey| {
+        let request = client(&service, key);
+        request.send(reqwest::Method::POST, &end, |request| request.header("idempotency-key", "b")).await
+    };
+    assert_eq!(outcome(&complete(&successor).await), (200, false));
+    assert_eq!(outcome(&complete(&rotate(&service, &successor)).await), (200, true));
+    // Somebody else's order under the same name is another one: the pet is sold.
+    let other = new_key(&service.database.url(), &[]);
+    let other = send_once(&client(&service, &other), "/v1/store/orders", "a", &pet).await;
+    assert_eq!(other.error(), (409, "pet_not_available".into()));
+}

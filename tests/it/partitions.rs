@@ -1,0 +1,230 @@
+//! The partitions that remember requests, one per day: created in time whatever else fails, and watched.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_postgres::Client as Connection;
+
+use crate::support::client::{Answer, Client};
+use crate::support::postgres::TestDatabase;
+use crate::support::program::{ServeProcess, run};
+use crate::support::service::TestService;
+
+/// The days of a service that is well: today and seven more. Yesterday's partition is not counted.
+const PREPARED: usize = 8;
+
+/// Drops the partitions from so many days after today on.
+pub(crate) async fn drop_partitions(database: &Connection, from: i32) {
+    let drop = format!(
+        "DO $$ DECLARE partition regclass; BEGIN \
+         FOR partition IN SELECT inhrelid FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
+           WHERE inhparent = 'idempotency_keys'::regclass AND relname >= 'idempotency_keys_' || \
+             to_char((now() AT TIME ZONE 'UTC')::date + {from}, 'YYYYMMDD') \
+         LOOP EXECUTE format('DROP TABLE %s', partition); END LOOP; END $$"
+    );
+    database.batch_execute(&drop).await.unwrap();
+}
+
+/// How many days from today on have a partition.
+pub(crate) async fn days(database: &Connection) -> usize {
+    let count = "SELECT count(*) FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
+        WHERE inhparent = 'idempotency_keys'::regclass \
+          AND relname >= 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date, 'YYYYMMDD')";
+    usize::try_from(database.query_one(count, &[]).await.unwrap().get::<_, i64>(0)).unwrap()
+}
+
+async fn wait_for_days(database: &Connection, wanted: usize) {
+    let began = Instant::now();
+    while days(database).await != wanted {
+        assert!(began.elapsed() < Duration::from_secs(10), "{} days", days(database).await);
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+pub(crate) const OLD_PARTITION: &str = "CREATE TABLE idempotency_keys_20200101 PARTITION OF idempotency_keys \
+    FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')";
+
+/// A database whose old partition cannot be dropped while the transaction goes on, as during a long `pg_dump`, and that
+/// has none for the days to come.
+async fn blocked() -> (TestDatabase, Connection) {
+    let database = TestDatabase::new().await;
+    let reader = database.connect().await;
+    reader.batch_execute(OLD_PARTITION).await.unwrap();
+    drop_partitions(&reader, 1).await;
+    reader.batch_execute("BEGIN; SELECT FROM idempotency_keys").await.unwrap();
+    (database, reader)
+}
+
+pub(crate) async fn send_once(client: &Client, path: &str, key: &str, body: &Value) -> Answer {
+    let body = body.to_string();
+    client
+        .send(Method::POST, path, |request| {
+            request.header("content-type", "application/json").header("idempotency-key", key).body(body)
+        })
+        .await
+}
+
+#[tokio::test]
+async fn partitions_are_created_while_something_blocks_dropping_old_ones() {
+    let (database, _reader) = blocked().await;
+    let service = ServeProcess::start(&database.url(), &[]);
+    let admin = database.connect().await;
+    wait_for_days(&admin, PREPARED).await;
+    let began = Instant::now();
+    while !service.log().contains("could not drop old idempotency partitions") {
+        assert!(began.elapsed() < Duration::from_secs(10), "{}", service.log());
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!service.log().contains("could not create"), "{}", service.log());
+}
+
+#[tokio::test]
+async fn the_release_before_creates_partitions_while_something_blocks_dropping_old_ones() {
+    let (database, reader) = blocked().await;
+    let admin = database.connect().await;
+    let as_before = "SELECT turn_idempotency_pages() WHERE pg_try_advisory_xact_lock(7)";
+    admin.query(as_before, &[]).await.unwrap();
+    assert_eq!(days(&admin).await, PREPARED);
+    let old = async || -> bool {
+        let exists = "SELECT to_regclass('idempotency_keys_20200101') IS NOT NULL";
+        admin.query_one(exists, &[]).await.unwrap().get(0)
+    };
+    assert!(old().await, "it is read");
+    reader.batch_execute("COMMIT").await.unwrap();
+    admin.query(as_before, &[]).await.unwrap();
+    assert!(!old().await);
+}
+
+#[tokio::test]
+async fn a_missing_partition_answers_503_and_is_created_at_once() {
+    let service = TestService::start().await;
+    let database = service.database.connect().await;
+    let pet = json!({"name": "Rex", "categoryId": 1, "status": "available"});
+    let id = service.client.add("Max", Some("available")).await;
+    for (path, body) in [("/v1/pets", pet), ("/v1/store/orders", json!({"petId": id}))] {
+        let mut refused = None;
+        // The node creates partitions when it starts, which may be now.
+        for _ in 0..5 {
+            drop_partitions(&database, 0).await;
+            let answer = send_once(&service.client, path, "a", &body).await;
+            if answer.status != 201 {
+                refused = Some(answer);
+                break;
+            }
+            database.batch_execute("DELETE FROM orders; UPDATE pets SET status = 'available'").await.unwrap();
+        }
+        let refused = refused.unwrap();
+        assert_eq!(refused.error(), (503, "unavailable".into()), "{path}");
+        assert!(refused.body.contains("nothing was changed"), "{}", refused.body);
+        let began = Instant::now();
+        let answer = loop {
+            let answer = send_once(&service.client, path, "a", &body).await;
+            if answer.status != 503 {
+                break answer;
+            }
+            assert!(began.elapsed() < Duration::from_secs(5), "{path}");
+            sleep(Duration::from_millis(20)).await;
+        };
+        assert_eq!((answer.status, answer.header("idempotent-replayed")), (201, ""), "{path}");
+        let again = send_once(&service.client, path, "a", &body).await;
+        assert_eq!((again.status, again.header("idempotent-replayed")), (201, "true"), "{path}");
+        assert_eq!(days(&database).await, PREPARED);
+    }
+}
+
+#[tokio::test]
+async fn requests_without_a_key_do_not_suffer_from_a_missing_partition() {
+    let service = TestService::start().await;
+    let database = service.database.connect().await;
+    // Nobody can create any.
+    let broken = "CREATE OR REPLACE FUNCTION create_idempotency_partitions() RETURNS void LANGUAGE plpgsql AS \
+        $$ BEGIN RAISE 'a fault that was asked for'; END $$";
+    database.batch_execute(broken).await.unwrap();
+    drop_partitions(&database, -1).await;
+    let mut clients = JoinSet::new();
+    for number in 0..64 {
+        let client = service.client.clone();
+        clients.spawn(async move {
+            let body = json!({"name": "Rex", "categoryId": 1});
+            match number % 2 {
+                0 => (201, client.post("/v1/pets", &body).await.status),
+                _ => (503, send_once(&client, "/v1/pets", &number.to_string(), &body).await.status),
+            }
+        });
+    }
+    for (expected, status) in clients.join_all().await {
+        assert_eq!(status, expected);
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_create_partitions_at_once_do_not_fail() {
+    let database = TestDatabase::new().await;
+    let admin = database.connect().await;
+    for _ in 0..5 {
+        drop_partitions(&admin, -1).await;
+        let mut nodes = JoinSet::new();
+        for _ in 0..8 {
+            let node = database.connect().await;
+            nodes.spawn(async move { node.execute("SELECT create_idempotency_partitions()", &[]).await });
+        }
+        for created in nodes.join_all().await {
+            created.unwrap();
+        }
+        assert_eq!(days(&admin).await, PREPARED);
+    }
+}
+
+#[tokio::test]
+async fn a_partition_that_was_detached_is_attached_again_with_what_it_remembers() {
+    let service = TestService::start().await;
+    let database = service.database.connect().await;
+    let body = json!({"name": "Rex", "categoryId": 1});
+    let first = send_once(&service.client, "/v1/pets", "a", &body).await;
+    let today = "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date, 'YYYYMMDD')";
+    let today: String = database.query_one(today, &[]).await.unwrap().get(0);
+    database.batch_execute(&format!("ALTER TABLE idempotency_keys DETACH PARTITION {today}")).await.unwrap();
+    database.execute("SELECT create_idempotency_partitions()", &[]).await.unwrap();
+    let again = send_once(&service.client, "/v1/pets", "a", &body).await;
+    assert_eq!((again.header("idempotent-replayed"), &again.body), ("true", &first.body));
+}
+
+#[tokio::test]
+async fn the_days_that_are_left_are_measured_and_examined() {
+    let service = TestService::start().await;
+    let database = service.database.connect().await;
+    let metric = async || -> Option<f64> {
+        let metrics = Client::new(service.admin_address, None).get("/metrics").await.body;
+        let series = "petstore_idempotency_days_prepared ";
+        metrics.lines().find_map(|line| line.strip_prefix(series)?.parse().ok())
+    };
+    let doctor = || {
+        let output = run(&["doctor"], &[("DATABASE_URL", &service.database.url())]);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().find(|line| line.contains(" partitions ")).unwrap().to_owned()
+    };
+    for (dropped_from, left) in [(None, 8.0), (Some(3), 3.0), (Some(0), 0.0)] {
+        if let Some(day) = dropped_from {
+            drop_partitions(&database, day).await;
+        }
+        // The node looks every five seconds.
+        let began = Instant::now();
+        while metric().await != Some(left) {
+            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", metric().await);
+            sleep(Duration::from_millis(100)).await;
+        }
+        let line = doctor();
+        let expected = if dropped_from.is_none() { "ok " } else { "warning " };
+        assert!(line.starts_with(expected) && line.contains(&format!(" {left} ")), "{line}");
+    }
+    // A gap counts: the days after it do not help.
+    database.execute("SELECT create_idempotency_partitions()", &[]).await.unwrap();
+    let tomorrow = "DO $$ BEGIN EXECUTE 'DROP TABLE idempotency_keys_' || \
+        to_char((now() AT TIME ZONE 'UTC')::date + 1, 'YYYYMMDD'); END $$";
+    database.batch_execute(tomorrow).await.unwrap();
+    assert!(doctor().contains(" 1 "), "{}", doctor());
+}
