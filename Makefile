@@ -10,14 +10,14 @@ PYTHON := target/tools/python/bin/python
   clients clients-build clients-check guide \
   bench bench-smoke bench-stale bench-protect bench-once crash crash-short sell sell-short \
   bench-import import-short deb deb-check deploy-check licences rolling rolling-short sbom settings \
-  cluster cluster-down alerts outage-picture backup backup-short observe crowd crowd-short faults faults-short faults-cost soak \
+  cluster cluster-down alerts outage-picture backup backup-short observe attack attack-short crowd crowd-short faults faults-short faults-cost soak \
   failover-picture scale scale-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
 ci: fmt-check lint deny test document contract browser clients-check guide bench-smoke crash-short sell-short \
-  import-short rolling-short crowd-short backup-short deb-check deploy-check alerts faults-short scale-short ## every check
+  import-short rolling-short attack-short crowd-short backup-short deb-check deploy-check alerts faults-short scale-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -148,6 +148,12 @@ scale-short: release
 
 observe: release ## what the log and the metrics cost
 	$(MEASURED) observe
+
+attack: release ## a good client beside one whose bodies never arrive and one with made-up keys; ten minutes
+	$(MEASURED) attack
+
+attack-short: release
+	$(MEASURED) attack --rounds 1 --requests 40 --bar 20
 
 crowd: release ## ten thousand idle connections, two thousand slow clients: what each costs, and who notices
 	$(MEASURED) crowd

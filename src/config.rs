@@ -218,7 +218,8 @@ pub struct LimitSettings {
     #[arg(long, env = "PETSTORE_DEFAULT_RATE_LIMIT", value_name = "LIMIT")]
     pub default_rate_limit: Option<RateLimit>,
 
-    /// The most requests under way at once. Another is answered with 503 at once.
+    /// The most requests in progress at once, and the most whose body is still arriving, of which one key may have a
+    /// quarter. Another is answered with 503 at once.
     #[arg(long, env = "PETSTORE_MAX_REQUESTS", default_value_t = 2_000, value_name = "COUNT",
         value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     pub max_requests: u32,

@@ -19,7 +19,12 @@ impl Connection {
     pub(crate) async fn open(address: SocketAddr, key: &str) -> Outcome<Self> {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
-        Ok(Self { socket, key: key.to_owned(), buffer: Vec::with_capacity(16 * 1024) })
+        Ok(Self { key: key.to_owned(), ..Self::over(socket) })
+    }
+
+    /// Over a socket that is connected already, without a key.
+    pub(crate) fn over(socket: TcpStream) -> Self {
+        Self { socket, key: String::new(), buffer: Vec::with_capacity(16 * 1024) }
     }
 
     /// Sends a request and returns the status and the body of its answer.

@@ -5,6 +5,7 @@
 //! open-loop client of this program's own for latency at a fixed rate.
 #![expect(clippy::print_stdout, reason = "a report is what this program is for")]
 
+mod attack;
 mod compare;
 mod crash;
 mod crowd;
@@ -37,6 +38,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// What a hostile client does to a good one.
+    Attack(attack::Attack),
     /// The service against pgbench and against peers; writes docs/performance.md.
     Compare(compare::Compare),
     /// A short comparison that fails when a ratio falls below 40 % of what docs/performance.md has.
@@ -69,6 +72,7 @@ enum Command {
 #[tokio::main]
 async fn main() -> Outcome {
     match Cli::parse().command {
+        Command::Attack(attack) => attack.run().await,
         Command::Compare(compare) => compare.run().await,
         Command::Smoke => compare::smoke(),
         Command::Protect(protect) => protect.run().await,

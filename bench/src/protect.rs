@@ -25,8 +25,11 @@ pub(crate) struct Protect {
     /// Requests with one known key.
     #[arg(long, default_value_t = 100_000)]
     requests: u64,
-    /// Keys with a bad checksum, and as many that are well formed and unknown.
+    /// Keys with a bad checksum.
     #[arg(long, default_value_t = 10_000)]
+    mistyped: u64,
+    /// Keys that are well formed and unknown: not so many that the service slows them down.
+    #[arg(long, default_value_t = 150)]
     strangers: u64,
 }
 
@@ -70,7 +73,7 @@ impl Protect {
             outcome?;
         }
         let known = looked_up(url)? - before;
-        for number in 0..self.strangers {
+        for number in 0..self.mistyped {
             connection.key = format!("psk_{number:032}000000");
             expect(401, &connection.send("GET", "/v1/pets/1", "").await?)?;
         }
@@ -139,7 +142,7 @@ fn expect(status: u16, answer: &(u16, String)) -> Outcome {
 }
 
 /// A well-formed key that nobody issued.
-fn stranger(number: u64) -> String {
+pub(crate) fn stranger(number: u64) -> String {
     const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let start = format!("psk_{number:032}");
     let mut checksum = !start.bytes().fold(!0_u32, |sum, byte| {
@@ -156,7 +159,7 @@ fn stranger(number: u64) -> String {
     start + &end.iter().collect::<String>()
 }
 
-fn new_key(url: &str, flags: &[&str]) -> Outcome<(String, String)> {
+pub(crate) fn new_key(url: &str, flags: &[&str]) -> Outcome<(String, String)> {
     let create = ["keys", "create", "--name", "measured", "--database-url", url];
     let key = output(PETSTORE, &[&create[..], flags].concat())?.trim().to_owned();
     let id = psql(url, "SELECT max(id) FROM api_keys")?.trim().to_owned();

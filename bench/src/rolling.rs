@@ -161,14 +161,14 @@ async fn exchange(
 }
 
 /// A node with the settings that it has by default.
-struct Node {
+pub(crate) struct Node {
     server: Server,
     address: SocketAddr,
     admin: SocketAddr,
 }
 
 impl Node {
-    fn start(url: &str) -> Outcome<Self> {
+    pub(crate) fn start(url: &str) -> Outcome<Self> {
         let (address, admin) = free_addresses()?;
         Ok(Self { server: Server::petstore_node(url, address, admin)?, address, admin })
     }
@@ -183,13 +183,13 @@ impl Node {
 }
 
 /// HAProxy, killed with this value.
-struct Balancer {
+pub(crate) struct Balancer {
     child: Child,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Balancer {
-    fn start([one, two]: &[Node; 2]) -> Outcome<Self> {
+    pub(crate) fn start([one, two]: &[Node; 2]) -> Outcome<Self> {
         let address = free_address()?;
         let mut settings = fs::read_to_string(SETTINGS)?;
         for (documented, ours) in [

@@ -8,8 +8,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use metrics::{Counter, counter};
+
 use super::error::ApiError;
 use crate::domain::key_record::KeyId;
+use crate::telemetry::metrics::REQUESTS_SHED;
 
 /// One key may have one in so many of all incomplete bodies.
 const SHARE: usize = 4;
@@ -19,6 +22,8 @@ pub(crate) struct Admission {
     max: usize,
     in_progress: AtomicUsize,
     incomplete: Mutex<Incomplete>,
+    refused_requests: Counter,
+    refused_bodies: Counter,
 }
 
 /// The bodies that are still arriving.
@@ -43,14 +48,27 @@ pub(crate) struct Arriving<'a> {
 
 impl Admission {
     pub(crate) fn new(max: usize) -> Self {
-        Self { max, in_progress: AtomicUsize::new(0), incomplete: Mutex::default() }
+        Self {
+            max,
+            in_progress: AtomicUsize::new(0),
+            incomplete: Mutex::default(),
+            refused_requests: counter!(REQUESTS_SHED, "reason" => "requests"),
+            refused_bodies: counter!(REQUESTS_SHED, "reason" => "bodies"),
+        }
     }
 
     /// Begins a request, if there is a permit left.
-    pub(crate) fn begin(&self) -> Option<InProgress<'_>> {
+    pub(crate) fn begin(&self) -> Result<InProgress<'_>, ApiError> {
         let more = |count| (count < self.max).then_some(count + 1);
-        self.in_progress.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(InProgress(self))
+        match self.in_progress.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(InProgress(self)),
+            Err(_) => Err(self.refuse_request()),
+        }
+    }
+
+    fn refuse_request(&self) -> ApiError {
+        self.refused_requests.increment(1);
+        ApiError::Unavailable { cause: "too many requests are in progress".into() }
     }
 
     /// How many requests are in progress.
@@ -69,6 +87,7 @@ impl Admission {
         let mut incomplete = self.incomplete();
         let of_key = incomplete.by_key.get(&key).copied().unwrap_or_default();
         if incomplete.total >= self.max || of_key >= (self.max / SHARE).max(1) {
+            self.refused_bodies.increment(1);
             return Err(ApiError::Unavailable { cause: "too many request bodies are incomplete".into() });
         }
         incomplete.total += 1;
@@ -86,10 +105,7 @@ impl Waiting<'_> {
     pub(crate) fn resume(self) -> Result<(), ApiError> {
         let admission = self.0;
         drop(self);
-        if admission.in_progress() > admission.max {
-            return Err(ApiError::Unavailable { cause: "too many requests are in progress".into() });
-        }
-        Ok(())
+        if admission.in_progress() > admission.max { Err(admission.refuse_request()) } else { Ok(()) }
     }
 }
 
@@ -127,12 +143,12 @@ mod tests {
     fn a_request_that_waits_for_its_client_leaves_its_permit_to_another() {
         let admission = Admission::new(1);
         let first = admission.begin().unwrap();
-        assert!(admission.begin().is_none());
+        assert!(admission.begin().is_err());
         let waiting = admission.wait();
         let second = admission.begin().unwrap();
         assert!(waiting.resume().is_err(), "another one has it now");
         drop(first);
-        assert!(admission.begin().is_none());
+        assert!(admission.begin().is_err());
         drop(second);
         assert_eq!(admission.in_progress(), 0);
         let _third = admission.begin().unwrap();

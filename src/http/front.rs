@@ -25,7 +25,7 @@ use super::error::ApiError;
 use super::limits::check_head;
 use super::observe::{Route, Visit};
 use super::unread_body;
-use crate::telemetry::metrics::{REQUESTS_RATE_LIMITED, REQUESTS_SHED};
+use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
 
 /// What answers every request of a listener. Cheap to clone.
 #[derive(Clone)]
@@ -42,7 +42,6 @@ struct Parts {
 struct Guard {
     app: AppState,
     origins: Origins,
-    shed: Counter,
     rate_limited: Counter,
 }
 
@@ -54,8 +53,7 @@ impl Front {
 
     /// Looks at size, origin, key and rate first.
     pub(super) fn guarded(routes: Router, app: AppState, origins: Origins) -> Self {
-        let shed = counter!(REQUESTS_SHED, "reason" => "requests");
-        Self::new(routes, Some(Guard { app, origins, shed, rate_limited: counter!(REQUESTS_RATE_LIMITED) }))
+        Self::new(routes, Some(Guard { app, origins, rate_limited: counter!(REQUESTS_RATE_LIMITED) }))
     }
 
     fn new(routes: Router, guard: Option<Guard>) -> Self {
@@ -93,13 +91,10 @@ impl Front {
         let origin = guard.origins.look_at(&request);
         let mut response = match (origin.answer_to_question(), app.admission.begin()) {
             (Some(answer), _) => answer,
-            (None, Some(_in_progress)) => {
+            (None, Ok(_in_progress)) => {
                 self.enter(guard, request, client).await.unwrap_or_else(IntoResponse::into_response)
             }
-            (None, None) => {
-                guard.shed.increment(1);
-                ApiError::Unavailable { cause: "too many requests are in progress".into() }.into_response()
-            }
+            (None, Err(refused)) => refused.into_response(),
         };
         origin.allow(response.headers_mut());
         if app.is_stopping() {

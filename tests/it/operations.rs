@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, Command, CommandFactory};
 use petstore::cli::Cli;
 
+use crate::attacks::KILOBYTES_PER_CONNECTION;
 use crate::support::postgres::ROOT;
 
 const PAGE: &str = "docs/operations.md";
@@ -77,4 +78,35 @@ fn what_is_deployed_names_only_settings_that_exist() {
         }
     }
     assert!(named > 20, "{named}");
+}
+
+/// What a node needs of memory, in megabytes, if clients make it need the most: as docs/operations.md has it.
+fn memory_needed(connections: u64, requests: u64) -> u64 {
+    64 + (connections * KILOBYTES_PER_CONNECTION + requests * 2 * 32) / 1024
+}
+
+#[test]
+fn the_memory_that_is_deployed_is_enough_for_the_connections_that_are_allowed() {
+    let manifest = fs::read_to_string(Path::new(ROOT).join("deploy/kubernetes/deployment.yaml")).unwrap();
+    let after = |text: &str| {
+        let rest = manifest.split_once(text).unwrap_or_else(|| panic!("no {text}")).1;
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().unwrap()
+    };
+    let cli = Cli::command();
+    let serve = cli.find_subcommand("serve").unwrap();
+    let requests = settings(serve).find(|setting| variable(setting) == "PETSTORE_MAX_REQUESTS").unwrap();
+    let requests = requests.get_default_values()[0].to_str().unwrap().parse().unwrap();
+    assert!(!manifest.contains("PETSTORE_MAX_REQUESTS"), "the default is counted with");
+    let connections = after("PETSTORE_MAX_CONNECTIONS, value: \"");
+    let limit = after("limits: { memory: ");
+    assert!(manifest.contains(&format!("limits: {{ memory: {limit}Mi }}")));
+    let needed = memory_needed(connections, requests);
+    assert!(
+        needed <= limit,
+        "{connections} connections and {requests} requests may need {needed} MB of {limit}"
+    );
+    let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
+    let sum =
+        format!("64 MB + {KILOBYTES_PER_CONNECTION} KB × `--max-connections` + 64 KB × `--max-requests`");
+    assert!(page.contains(&sum), "{PAGE} does not have the sum: {sum}");
 }

@@ -92,7 +92,8 @@ impl Demo {
             () = &mut stop => return Ok(()),
             ready = self.prepare(url, begun) => ready?,
         };
-        app.run(stop).await;
+        // Boxed: it is large, and a part of every future that leads here.
+        Box::pin(app.run(stop)).await;
         if self.settings.database_url.is_some() {
             storage.revoke_api_key(key, &actor()?).await?;
         }
