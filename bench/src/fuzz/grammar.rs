@@ -3,6 +3,7 @@
 
 use super::dice::Dice;
 use super::mutate;
+use super::mutate_json;
 use super::request::Request;
 use super::rules::{Case, Fate, Shape};
 
@@ -259,7 +260,7 @@ impl World {
             3..=5 => mutate::query(dice, &mut request.target),
             6..=9 => mutate::header(dice, request, &self.tags),
             10..=13 => match &mut request.body {
-                Some(body) => mutate::json(dice, body),
+                Some(body) => mutate_json::json(dice, body),
                 None => mutate::header(dice, request, &self.tags),
             },
             14 => {

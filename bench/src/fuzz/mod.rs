@@ -9,6 +9,7 @@ mod findings;
 mod grammar;
 mod json;
 mod mutate;
+mod mutate_json;
 mod raw;
 mod request;
 mod rules;

@@ -25,7 +25,10 @@ impl Wanted {
     pub(super) fn check(self, seen: &[(u16, bool)], kept: bool, sentinel: bool) -> Result<(), String> {
         let served = seen.iter().any(|(_, is_sentinel)| *is_sentinel);
         let first = seen.iter().find(|(_, is_sentinel)| !is_sentinel).map(|(status, _)| *status);
-        let statuses = || seen.iter().map(|(status, _)| status.to_string()).collect::<Vec<_>>().join(", ");
+        let statuses = || match seen {
+            [] => "nothing".to_owned(),
+            _ => seen.iter().map(|(status, _)| status.to_string()).collect::<Vec<_>>().join(", "),
+        };
         let is_one_of = |wanted: &[u16]| first.is_some_and(|first| wanted.contains(&first));
         match self {
             Self::Any => Ok(()),
