@@ -10,14 +10,15 @@ PYTHON := target/tools/python/bin/python
   clients clients-build clients-check guide \
   bench bench-smoke bench-stale bench-protect bench-once crash crash-short sell sell-short \
   bench-import import-short deb deb-check deploy-check licences rolling rolling-short sbom settings \
-  cluster cluster-down alerts outage-picture backup backup-short observe attack attack-short crowd crowd-short faults faults-short faults-cost soak \
-  failover-picture scale scale-short
+  cluster cluster-down alerts outage-picture backup backup-short observe attack attack-short crowd crowd-short \
+  fuzz fuzz-short faults faults-short faults-cost soak failover-picture scale scale-short
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
 ci: fmt-check lint deny test document contract browser clients-check guide bench-smoke crash-short sell-short \
-  import-short rolling-short attack-short crowd-short backup-short deb-check deploy-check alerts faults-short scale-short ## every check
+  import-short rolling-short attack-short crowd-short fuzz-short backup-short deb-check deploy-check alerts faults-short \
+  scale-short ## every check
 
 tools: ## install what the checks need and this machine lacks
 	scripts/install-tools
@@ -160,6 +161,12 @@ crowd: release ## ten thousand idle connections, two thousand slow clients: what
 
 crowd-short: release
 	$(MEASURED) crowd --idle 2000 --slow 200 --rounds 3 --seconds 4 --bar 10
+
+fuzz: release ## attack the service with random requests and bytes for ten minutes; SEED=… to repeat a run
+	$(MEASURED) fuzz --seconds 600 $(if $(SEED),--seed $(SEED))
+
+fuzz-short: release
+	$(MEASURED) fuzz --seconds 20 $(if $(SEED),--seed $(SEED))
 
 backup: release ## back up a million animals in two ways, restore each into a new cluster, and compare
 	scripts/backup-check 1000000

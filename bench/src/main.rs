@@ -10,6 +10,7 @@ mod compare;
 mod crash;
 mod crowd;
 mod faults;
+mod fuzz;
 mod http;
 mod observe;
 mod once;
@@ -56,6 +57,8 @@ enum Command {
     Crowd(crowd::Crowd),
     /// Breaks a cluster under load, in every way.
     Faults(faults::Faults),
+    /// Attacks the service with random requests and bytes.
+    Fuzz(fuzz::Fuzz),
     /// Restarts nodes in turn behind a balancer; no request may fail.
     Rolling(rolling::Rolling),
     /// How each figure grows with the pets, the nodes and the connections; writes docs/scaling.md.
@@ -81,6 +84,7 @@ async fn main() -> Outcome {
         Command::Crash(crash) => crash.run().await,
         Command::Crowd(crowd) => crowd.run().await,
         Command::Faults(faults) => faults.run().await,
+        Command::Fuzz(fuzz) => fuzz.run().await,
         Command::Rolling(rolling) => rolling.run().await,
         Command::Scale(scale) => scale.run().await,
         Command::Sell(sell) => sell.run().await,

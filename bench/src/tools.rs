@@ -15,6 +15,8 @@ pub(crate) const PETSTORE: &str = "target/release/petstore";
 
 /// Where the log of the service is, if there is one service.
 const LOG: &str = "target/bench-petstore.log";
+/// The same, if it is attacked.
+pub(crate) const FUZZ_LOG: &str = "target/fuzz-petstore.log";
 /// No balancer has to hear of its end.
 const AT_ONCE: &[&str] = &["--drain-delay", "0s"];
 
@@ -159,6 +161,13 @@ impl Server {
                 .concat();
         let (address, admin) = free_addresses()?;
         Self::petstore_with(url, address, admin, &flags, LOG)
+    }
+
+    /// The service with little patience, and a log of what goes wrong only.
+    pub(crate) fn petstore_for_fuzzing(url: &str) -> Outcome<Self> {
+        let flags = [AT_ONCE, &["--header-timeout", "2s", "--body-timeout", "2s", "--log", "warn"]].concat();
+        let (address, admin) = free_addresses()?;
+        Self::petstore_with(url, address, admin, &flags, FUZZ_LOG)
     }
 
     /// The service as a balancer knows it: at these addresses, and with the time that it takes to stop by default.

@@ -23,7 +23,7 @@ pub(crate) fn check_head(request: &Request) -> Result<(), ApiError> {
         Err(ApiError::InvalidHeader {
             problem: "The request must have exactly one `Host` header, with a host name or address and perhaps a port",
         })
-    } else if request.headers().get_all(header::TRANSFER_ENCODING).iter().any(|coding| !is_chunked(coding)) {
+    } else if !has_simple_coding(request.headers()) {
         Err(ApiError::InvalidHeader { problem: "`Transfer-Encoding` must be `chunked` and nothing else" })
     } else {
         Ok(())
@@ -48,6 +48,9 @@ fn is_host_character(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(&byte)
 }
 
-fn is_chunked(coding: &HeaderValue) -> bool {
-    coding.as_bytes().eq_ignore_ascii_case(b"chunked")
+/// No transfer coding, or `chunked` once.
+fn has_simple_coding(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_none_or(is_chunked) && codings.next().is_none()
 }

@@ -187,7 +187,9 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 ";
 ///
 /// Every answer of ours carries a request id, so an error without one is hyper's. It closes the connection.
 fn substitute(answer: &[u8], problem: Option<HeadProblem>) -> Option<Bytes> {
-    let error = match (answer.strip_prefix(b"HTTP/1.1 ")?.get(..3)?, problem) {
+    // An answer after one to an HTTP/1.0 client is of that version.
+    let status = answer.strip_prefix(b"HTTP/1.1 ").or_else(|| answer.strip_prefix(b"HTTP/1.0 "))?.get(..3)?;
+    let error = match (status, problem) {
         (b"400", Some(HeadProblem::BareLineFeed)) => {
             ApiError::InvalidHeader { problem: "Every line of the request's head must end with CR LF" }
         }

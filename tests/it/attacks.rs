@@ -252,6 +252,15 @@ async fn heads_that_a_proxy_may_read_otherwise_are_refused() {
             post("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n") + "0\r\n\r\n",
             (400, "invalid_header"),
         ),
+        (post("Transfer-Encoding: chunked, chunked\r\n") + "0\r\n\r\n", (400, "invalid_header")),
+        (
+            post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n") + "0\r\n\r\n",
+            (400, "invalid_header"),
+        ),
+        (
+            get("Connection: keep-alive\r\n").replace("HTTP/1.1", "HTTP/1.0") + "(\r\n\r\n",
+            (400, "invalid_header"),
+        ),
         (post("Content-Length: 18446744073709551615\r\n"), (413, "body_too_large")),
         (post("Content-Length: 99999999999999999999999\r\n"), (413, "body_too_large")),
         (get("").replace("/v1/pets", &format!("/{}", "x".repeat(70_000))), (414, "uri_too_long")),

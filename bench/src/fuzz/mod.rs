@@ -1,0 +1,194 @@
+//! Attacks the running service from outside: mutated requests, bytes that are not HTTP, and slow clients. Whatever is
+//! sent, every answer must keep the interface's rules, nothing may hang or grow, and a good client must be served.
+//!
+//! The requests are determined by a seed, which is printed; how those of different workers meet is not.
+
+mod answer;
+mod dice;
+mod findings;
+mod grammar;
+mod json;
+mod mutate;
+mod mutate_json;
+mod raw;
+mod request;
+mod rules;
+mod shapes;
+mod slow;
+mod wire;
+mod worker;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::Outcome;
+use crate::http::Connection;
+use crate::tools::{FUZZ_LOG, PETSTORE, Server, database_url, output, prepare, psql};
+use dice::Dice;
+use findings::{Exchange, Record};
+use grammar::{Key, SCOPES, World};
+use rules::Rules;
+
+const PETS: u16 = 1_000;
+const ORDERS: u16 = 200;
+/// How many clients of each slow kind there are.
+const SLOW: u64 = 8;
+/// The most memory at the end, in kilobytes, beside twice what the service had after the first seconds.
+const MAX_GROWTH: f64 = 50.0 * 1024.0;
+
+/// Sends random requests for a while.
+#[derive(Args)]
+pub(crate) struct Fuzz {
+    /// How long.
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
+    /// Decides what is sent; another one each time without it.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Clients that send requests over kept connections, and as many that send any bytes over new ones.
+    #[arg(long, default_value_t = 16)]
+    workers: u64,
+}
+
+/// What all clients share.
+struct Run {
+    address: SocketAddr,
+    world: World,
+    rules: Rules,
+    record: Record,
+    end: Instant,
+}
+
+impl Run {
+    fn goes_on(&self) -> bool {
+        Instant::now() < self.end
+    }
+}
+
+impl Fuzz {
+    pub(crate) async fn run(self) -> Outcome {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        let seed = self.seed.unwrap_or(now.as_secs());
+        println!("seed {seed}");
+        let url = database_url()?;
+        let key = prepare(&url, PETS.into())?;
+        let keys = keys(&url, key.clone())?;
+        let service = Server::petstore_for_fuzzing(&url)?;
+        let tags = furnish(service.address, &key).await?;
+        let duration = Duration::from_secs(self.seconds);
+        let run = Arc::new(Run {
+            address: service.address,
+            world: World { keys, pets: PETS.into(), orders: ORDERS.into(), tags },
+            rules: Rules::read()?,
+            record: Record::new(),
+            end: Instant::now() + duration,
+        });
+        let good = tokio::spawn(slow::good_client(run.clone()));
+        let mut clients = JoinSet::new();
+        for number in 0..self.workers {
+            clients.spawn(worker::work(run.clone(), Dice::new(seed, 2 * number)));
+            clients.spawn(raw::work(run.clone(), Dice::new(seed, 2 * number + 1)));
+        }
+        for _ in 0..SLOW {
+            clients.spawn(slow::send_slowly(run.clone(), false));
+            clients.spawn(slow::send_slowly(run.clone(), true));
+            clients.spawn(slow::read_slowly(run.clone()));
+        }
+        sleep((duration / 5).min(Duration::from_secs(30))).await;
+        let early = service.kilobytes().unwrap_or_default();
+        while clients.join_next().await.is_some() {}
+        let times = good.await?;
+        // The last connections end, and their memory is given back.
+        sleep(Duration::from_secs(3)).await;
+        check_service(&run, &service, early)?;
+        println!(
+            "good client: {} answers, p50 {:.1} ms, p99 {:.1} ms",
+            times.0.len(),
+            times.median(),
+            times.at(0.99)
+        );
+        run.record.report(seed)
+    }
+}
+
+/// Looks for what answers do not show: a service that died, panicked or grew.
+fn check_service(run: &Run, service: &Server, early: f64) -> Outcome {
+    let find = |problem: &str, text: &str| {
+        run.record.find("service", problem, || Exchange { answered: text.into(), ..Exchange::default() });
+    };
+    match service.kilobytes() {
+        Err(_) => find("it died", ""),
+        Ok(late) => {
+            println!(
+                "memory: {:.0} MB after the first seconds, {:.0} MB at the end",
+                early / 1024.0,
+                late / 1024.0
+            );
+            if late > 2.0 * early + MAX_GROWTH {
+                find("it needs much more memory than at first", &format!("{early} KB, then {late} KB"));
+            }
+        }
+    }
+    for line in fs::read_to_string(FUZZ_LOG)?.lines().filter(|line| line.contains("panicked")) {
+        find("it panicked", line);
+    }
+    Ok(())
+}
+
+/// Keys of all kinds, the first of which may do everything.
+fn keys(url: &str, all: String) -> Outcome<Vec<Key>> {
+    let key =
+        |text: String, scopes: &'static [&'static str]| Key { text: Some(text), scopes, is_limited: false };
+    let create = |flags: &[&str]| -> Outcome<String> {
+        let create = ["keys", "create", "--name", "fuzz", "--database-url", url];
+        Ok(output(PETSTORE, &[&create[..], flags].concat())?.trim().to_owned())
+    };
+    let mut keys = vec![key(all, &SCOPES)];
+    for scope in SCOPES.chunks(1) {
+        keys.push(key(create(&["--scope", scope[0]])?, scope));
+    }
+    keys.push(Key { is_limited: true, ..key(create(&["--rate-limit", "50/s"])?, &SCOPES) });
+    for end in [
+        "UPDATE api_keys SET revoked_at = now()",
+        "UPDATE api_keys SET expires_at = now() - interval '1 minute'",
+        "DELETE FROM api_keys",
+    ] {
+        keys.push(key(create(&[])?, &[]));
+        psql(url, &format!("{end} WHERE id = (SELECT max(id) FROM api_keys)"))?;
+    }
+    for text in ["psk_00000000000000000000000000000000000000", "psk_", "x", "🐕"] {
+        keys.push(key(text.to_owned(), &[]));
+    }
+    keys.push(Key { text: None, scopes: &[], is_limited: false });
+    Ok(keys)
+}
+
+/// Places orders, and collects the tags of some pets.
+async fn furnish(address: SocketAddr, key: &str) -> Outcome<Vec<String>> {
+    let mut connection = Connection::open(address, key).await?;
+    // Pets with ids that end in 10 to 99 are available.
+    let available = (1..=PETS).filter(|id| id % 100 >= 10).take(ORDERS.into());
+    for id in available {
+        let (status, answer) =
+            connection.send("POST", "/v1/store/orders", &format!(r#"{{"petId":{id}}}"#)).await?;
+        if status != 201 {
+            return Err(format!("{status} {answer}").into());
+        }
+    }
+    let mut wire = wire::Wire::open(address).await?;
+    let mut tags = vec!["\"0000000000000000\"".to_owned()];
+    for id in 1..=20 {
+        let request =
+            format!("GET /v1/pets/{id} HTTP/1.1\r\nHost: fuzz\r\nAuthorization: Bearer {key}\r\n\r\n");
+        wire.send(request.as_bytes()).await;
+        let answer = wire.answer(false).await.map_err(|trouble| trouble.problem())?;
+        tags.extend(answer.header("etag").map(str::to_owned));
+    }
+    Ok(tags)
+}
