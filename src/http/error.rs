@@ -18,37 +18,77 @@ use crate::telemetry;
 /// What went wrong. Codes are frozen: a client may rely on them for ever.
 #[derive(Debug)]
 pub(crate) enum ApiError {
-    InvalidJson { problem: String },
-    MissingField { pointer: &'static str, expected: &'static str },
-    InvalidField { pointer: &'static str, problem: String },
-    UnknownField { pointer: String, nearest: &'static str },
-    InvalidParameter { name: &'static str, problem: String },
-    UnknownParameter { name: String, nearest: Option<&'static str> },
+    InvalidJson {
+        problem: String,
+    },
+    MissingField {
+        pointer: &'static str,
+        expected: &'static str,
+    },
+    InvalidField {
+        pointer: &'static str,
+        problem: String,
+    },
+    UnknownField {
+        pointer: String,
+        nearest: &'static str,
+    },
+    InvalidParameter {
+        name: &'static str,
+        problem: String,
+    },
+    UnknownParameter {
+        name: String,
+        nearest: Option<&'static str>,
+    },
     InvalidCursor,
-    InvalidHeader { problem: &'static str },
+    InvalidHeader {
+        problem: &'static str,
+    },
+    /// Where the request ends is not certain, so nothing behind it can be read.
+    InvalidFraming {
+        problem: &'static str,
+    },
     MissingApiKey,
     InvalidApiKey,
-    InsufficientScope { needed: Scope },
+    InsufficientScope {
+        needed: Scope,
+    },
     PetNotFound,
     OrderNotFound,
     RouteNotFound,
     MethodNotAllowed,
     RequestTimeout,
-    InvalidTransition { what: &'static str, from: &'static str, to: &'static str },
+    InvalidTransition {
+        what: &'static str,
+        from: &'static str,
+        to: &'static str,
+    },
     PetNotAvailable,
     PetHasOpenOrder,
     OperationRemoved,
     PreconditionFailed,
     BodyTooLarge,
     UriTooLong,
-    UnsupportedMediaType { taken: &'static [&'static str] },
+    UnsupportedMediaType {
+        taken: &'static [&'static str],
+    },
     HeadersTooLarge,
     IdempotencyInProgress,
     IdempotencyKeyReused,
-    RateLimited { limit: RateLimit, seconds: u64 },
-    Internal { cause: String },
-    Unavailable { cause: String },
-    OutcomeUnknown { cause: String },
+    RateLimited {
+        limit: RateLimit,
+        seconds: u64,
+    },
+    Internal {
+        cause: String,
+    },
+    Unavailable {
+        cause: String,
+    },
+    OutcomeUnknown {
+        cause: String,
+    },
 }
 
 impl ApiError {
@@ -67,7 +107,9 @@ impl ApiError {
             Self::InvalidParameter { .. } => (StatusCode::BAD_REQUEST, "invalid_parameter"),
             Self::UnknownParameter { .. } => (StatusCode::BAD_REQUEST, "unknown_parameter"),
             Self::InvalidCursor => (StatusCode::BAD_REQUEST, "invalid_cursor"),
-            Self::InvalidHeader { .. } => (StatusCode::BAD_REQUEST, "invalid_header"),
+            Self::InvalidHeader { .. } | Self::InvalidFraming { .. } => {
+                (StatusCode::BAD_REQUEST, "invalid_header")
+            }
             Self::MissingApiKey => (StatusCode::UNAUTHORIZED, "missing_api_key"),
             Self::InvalidApiKey => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::InsufficientScope { .. } => (StatusCode::FORBIDDEN, "insufficient_scope"),
@@ -119,7 +161,9 @@ impl ApiError {
             Self::UnknownParameter { name, nearest: None } => {
                 return format!("`{name}` is not known: this operation has no query parameters.");
             }
-            Self::InvalidHeader { problem } => return format!("{problem}."),
+            Self::InvalidHeader { problem } | Self::InvalidFraming { problem } => {
+                return format!("{problem}.");
+            }
             Self::InsufficientScope { needed } => {
                 return format!("This operation needs an API key with the scope `{}`.", needed.as_str());
             }
@@ -226,7 +270,7 @@ impl ApiError {
                 Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
             }
             // What the client goes on sending belongs to this request, so no other can follow it.
-            Self::RequestTimeout | Self::BodyTooLarge => {
+            Self::RequestTimeout | Self::BodyTooLarge | Self::InvalidFraming { .. } => {
                 Some((header::CONNECTION, HeaderValue::from_static("close")))
             }
             _ => None,

@@ -24,7 +24,7 @@ pub(crate) fn check_head(request: &Request) -> Result<(), ApiError> {
             problem: "The request must have exactly one `Host` header, with a host name or address and perhaps a port",
         })
     } else if !has_simple_coding(request.headers()) {
-        Err(ApiError::InvalidHeader { problem: "`Transfer-Encoding` must be `chunked` and nothing else" })
+        Err(ApiError::InvalidFraming { problem: "`Transfer-Encoding` must be `chunked` and nothing else" })
     } else {
         Ok(())
     }

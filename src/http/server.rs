@@ -64,10 +64,9 @@ pub async fn serve(
                     // connection lasts.
                     Box::pin(async move { Ok::<_, Infallible>(front.answer(request, client).await) })
                 });
-                let connection = http.serve_connection(PoliteIo::new(socket, timeouts.body_timeout), service);
-                let connection = connections.watch(connection);
+                let socket = PoliteIo::new(socket, timeouts.body_timeout, place);
+                let connection = connections.watch(http.serve_connection(socket, service));
                 tokio::spawn(async move {
-                    let _place = place;
                     if let Err(error) = connection.await {
                         tracing::debug!(%error, "a client's connection ended");
                     }
@@ -89,7 +88,7 @@ pub async fn serve(
 fn turn_away(gate: &Gate, socket: TcpStream, patience: Duration) {
     let Some(leave) = gate.refuse() else { return };
     tokio::spawn(async move {
-        PoliteIo::new(socket, patience).refuse().await;
+        PoliteIo::new(socket, patience, None).refuse().await;
         drop(leave);
     });
 }

@@ -4,12 +4,14 @@
 //!   such an answer gets the Error body here, and the status that fits.
 //! - It accepts some heads that it should not: see [`head`](super::head).
 //! - It takes room for as much as a client sends at once: here a read is small.
-//! - It closes at once, although a client may still be sending, which can cost that client its answer.
+//! - It closes at once, although a client may still be sending, which can cost that client its answer. After a request
+//!   with an `Upgrade` that was not granted, it does not even shut the connection down.
 //! - It waits for ever for a client that does not read.
 
 use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -18,9 +20,11 @@ use bytes::{Buf, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use super::error::ApiError;
+use super::gate::Place;
 use super::head::{HeadProblem, HeadScanner};
 use super::json;
 use super::observe::{REQUEST_ID, new_request_id};
@@ -43,6 +47,9 @@ pub(crate) struct PoliteIo {
     /// How long the client may leave the socket full.
     patience: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
+    has_answered: bool,
+    /// Held until the socket is closed.
+    place: Option<Place>,
 }
 
 struct Farewell {
@@ -52,9 +59,17 @@ struct Farewell {
 
 impl PoliteIo {
     /// A client that takes nothing of an answer for longer than `patience` is cut off.
-    pub(crate) fn new(socket: TcpStream, patience: Duration) -> Self {
-        let head = HeadScanner::new();
-        Self { socket, head, substitute: Bytes::new(), farewell: None, patience, stalled: None }
+    pub(crate) fn new(socket: TcpStream, patience: Duration, place: Option<Place>) -> Self {
+        Self {
+            socket,
+            head: HeadScanner::new(),
+            substitute: Bytes::new(),
+            farewell: None,
+            patience,
+            stalled: None,
+            has_answered: false,
+            place,
+        }
     }
 
     /// Answers that there is no place for the connection, whatever it asks, and closes it.
@@ -92,6 +107,7 @@ impl PoliteIo {
     ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.stalled = None;
+            self.has_answered = true;
             return written;
         }
         let patience = self.patience;
@@ -177,6 +193,22 @@ impl Write for PoliteIo {
             }
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for PoliteIo {
+    /// Closes as [`poll_shutdown`](Write::poll_shutdown) does, in the background, if hyper did not.
+    fn drop(&mut self) {
+        if self.farewell.is_some() || self.stalled.is_some() || !self.has_answered {
+            return;
+        }
+        let (Ok(socket), Ok(runtime)) = (self.socket.as_fd().try_clone_to_owned(), Handle::try_current())
+        else {
+            return;
+        };
+        let Ok(socket) = TcpStream::from_std(socket.into()) else { return };
+        let mut rest = Self::new(socket, self.patience, self.place.take());
+        runtime.spawn(async move { poll_fn(|cx| Pin::new(&mut rest).poll_shutdown(cx)).await });
     }
 }
 

@@ -1,6 +1,7 @@
 //! Bodies that are answered before they are read: what is left of one is read and dropped if it is there already;
 //! otherwise the connection cannot be used for another request, and the answer says so.
 
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -18,15 +19,25 @@ use super::limits::MAX_BODY_BYTES;
 /// How long the rest of a body is waited for. It is worth a moment: most often it came with the head.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// What is left of a body.
+#[derive(Default)]
+enum Rest {
+    #[default]
+    Nothing,
+    Unread(Incoming),
+    /// It ended in the middle, or is not framed as it should be.
+    Broken,
+}
+
 /// A body that a handler may read; what it leaves comes back.
 struct LentBody {
     body: Option<Incoming>,
-    lender: Arc<Mutex<Option<Incoming>>>,
+    lender: Arc<Mutex<Rest>>,
 }
 
 /// What a handler leaves of a request's body.
 pub(super) struct UnreadBody {
-    rest: Arc<Mutex<Option<Incoming>>>,
+    rest: Arc<Mutex<Rest>>,
     /// The client sends the body only if it is asked to.
     is_expected: bool,
 }
@@ -44,9 +55,14 @@ pub(super) fn lend(headers: &HeaderMap, body: Incoming) -> (Body, Option<UnreadB
 impl UnreadBody {
     /// Prepares the answer's headers for what becomes of the connection.
     pub(super) async fn finish(self, answer: &mut HeaderMap) {
-        let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(rest) = rest.filter(|_| !answer.contains_key(header::CONNECTION)) else { return };
-        if self.is_expected || !timeout(PATIENCE, ends(rest)).await.unwrap_or(false) {
+        let rest = mem::take(&mut *self.rest.lock().unwrap_or_else(PoisonError::into_inner));
+        let is_usable = match rest {
+            Rest::Nothing => true,
+            Rest::Unread(_) if self.is_expected || answer.contains_key(header::CONNECTION) => false,
+            Rest::Unread(rest) => timeout(PATIENCE, ends(rest)).await.unwrap_or(false),
+            Rest::Broken => false,
+        };
+        if !is_usable {
             answer.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
@@ -78,6 +94,9 @@ impl HttpBody for LentBody {
         if !matches!(frame, Some(Ok(_))) {
             self.body = None;
         }
+        if let Some(Err(_)) = frame {
+            self.give_back(Rest::Broken);
+        }
         Poll::Ready(frame)
     }
 
@@ -93,7 +112,13 @@ impl HttpBody for LentBody {
 impl Drop for LentBody {
     fn drop(&mut self) {
         if let Some(rest) = self.body.take().filter(|body| !body.is_end_stream()) {
-            *self.lender.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
+            self.give_back(Rest::Unread(rest));
         }
+    }
+}
+
+impl LentBody {
+    fn give_back(&self, rest: Rest) {
+        *self.lender.lock().unwrap_or_else(PoisonError::into_inner) = rest;
     }
 }

@@ -193,6 +193,23 @@ async fn an_answer_after_which_the_connection_is_closed_says_so() {
             late(json_head("POST /v1/nowhere", 1).replace("Content-Length: 1", "Transfer-Encoding: chunked")),
             404,
         ),
+        (
+            "gzip",
+            late(
+                json_head("POST /v1/pets", 1)
+                    .replace("Content-Length: 1", "Transfer-Encoding: gzip, chunked"),
+            ),
+            400,
+        ),
+        (
+            "bad chunks",
+            (
+                json_head("POST /v1/pets", 1).replace("Content-Length: 1", "Transfer-Encoding: chunked")
+                    + "zz\r\n",
+                String::new(),
+            ),
+            400,
+        ),
     ] {
         let answers = send_slowly(service.address, &first, &rest).await;
         let answer = parse(&answers);
@@ -214,6 +231,31 @@ async fn a_client_that_expects_to_be_asked_for_its_body_is_not_asked_where_it_is
     let answer = exchange(service.address, expecting.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
     assert_eq!(parse(&answer).header("connection"), "close");
+}
+
+#[tokio::test]
+async fn answers_before_a_refused_request_arrive_whole_also_after_an_upgrade_that_was_not_granted() {
+    let service = TestService::start().await;
+    let document = service.client.get("/openapi.json").await.body;
+    for header in ["", "Upgrade: websocket\r\n", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"] {
+        for refused in
+            ["G(T / HTTP/1.1\r\n\r\n".to_owned(), format!("GET /{} HTTP/1.1\r\n", "x".repeat(60_000))]
+        {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            let mut socket = socket.connect(service.address).await.unwrap();
+            let request = head("GET /openapi.json", key().reveal(), header) + &refused + &"x".repeat(30_000);
+            socket.write_all(request.as_bytes()).await.unwrap();
+            let (mut answers, mut buffer) = (Vec::new(), vec![0; 8_192]);
+            while let Ok(read @ 1..) = socket.read(&mut buffer).await {
+                answers.extend_from_slice(&buffer[..read]);
+                sleep(Duration::from_millis(2)).await;
+            }
+            let answers = String::from_utf8(answers).unwrap();
+            assert!(answers.contains(&document), "{header}{refused:.20}: {} bytes", answers.len());
+            assert_eq!(answers.matches("HTTP/1.1 4").count(), 1, "{header}{refused:.20}");
+        }
+    }
 }
 
 #[tokio::test]

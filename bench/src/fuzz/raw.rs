@@ -152,7 +152,8 @@ async fn answers(
         kept = answer.keeps_connection();
         let is_sentinel = answer.header("x-request-id") == Some(SENTINEL);
         let mut case = Case::any("");
-        if is_sentinel {
+        // Changed bytes before it may have made another request of it.
+        if is_sentinel && !matches!(wanted, Wanted::Any) {
             case.shape = Shape::Pets;
         }
         run.rules.check(&case, &answer)?;

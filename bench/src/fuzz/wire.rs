@@ -17,8 +17,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 pub(super) enum Trouble {
     /// The service closed the connection, or reset it.
     Closed,
-    /// The same in the middle of an answer.
-    CutOff,
+    /// The same in the middle of an answer: how much had arrived, and how it ended.
+    CutOff(usize, String),
     /// Neither an answer nor a close in time.
     Hang,
     /// Bytes that are not an answer.
@@ -63,7 +63,8 @@ impl Wire {
             match tokio::time::timeout_at(deadline, self.socket.read_buf(&mut self.buffer)).await {
                 Err(_) => return Err(Trouble::Hang),
                 Ok(Ok(0) | Err(_)) if self.buffer.is_empty() => return Err(Trouble::Closed),
-                Ok(Ok(0) | Err(_)) => return Err(Trouble::CutOff),
+                Ok(Ok(0)) => return Err(Trouble::CutOff(self.buffer.len(), "closed".to_owned())),
+                Ok(Err(error)) => return Err(Trouble::CutOff(self.buffer.len(), error.to_string())),
                 Ok(Ok(_)) => (),
             }
         }
@@ -83,7 +84,7 @@ impl Trouble {
     pub(super) fn problem(&self) -> String {
         match self {
             Self::Closed => "closed without an answer".to_owned(),
-            Self::CutOff => "closed in the middle of an answer".to_owned(),
+            Self::CutOff(bytes, how) => format!("in the middle of an answer, after {bytes} bytes: {how}"),
             Self::Hang => format!("neither an answer nor a close within {} s", PATIENCE.as_secs()),
             Self::Broken(problem) => problem.clone(),
         }
