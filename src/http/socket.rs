@@ -136,9 +136,6 @@ impl Write for PoliteIo {
         if self.substitute.is_empty() {
             match substitute(buf, self.head.problem()) {
                 None => {
-                    if !buf.starts_with(CONTINUE) {
-                        self.head.answered();
-                    }
                     let written = self.socket().poll_write(cx, buf);
                     return self.unless_stalled(cx, written);
                 }
@@ -158,7 +155,6 @@ impl Write for PoliteIo {
         if let [only] = bufs {
             return self.poll_write(cx, only);
         }
-        self.head.answered();
         let written = self.socket().poll_write_vectored(cx, bufs);
         self.unless_stalled(cx, written)
     }
@@ -211,9 +207,6 @@ impl Drop for PoliteIo {
         runtime.spawn(async move { poll_fn(|cx| Pin::new(&mut rest).poll_shutdown(cx)).await });
     }
 }
-
-/// What asks a client for its body, before the answer.
-const CONTINUE: &[u8] = b"HTTP/1.1 100 ";
 
 /// If these bytes are an answer that hyper made by itself, the same answer with an Error body.
 ///

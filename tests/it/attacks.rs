@@ -234,6 +234,30 @@ async fn a_client_that_expects_to_be_asked_for_its_body_is_not_asked_where_it_is
 }
 
 #[tokio::test]
+async fn pipelined_bodies_arrive_as_they_were_sent_however_they_are_framed() {
+    let service = TestService::start().await;
+    // White space with line feeds, which in a head would be spoilt.
+    let body = |number: usize| format!("{{\n\n\"name\":\n\"Rex {number}\",\n\n\"categoryId\": 1\n}}\n\n");
+    let mut request = String::new();
+    for number in 0..40 {
+        let body = body(number) + &"\n".repeat(number * 97);
+        if number % 2 == 0 {
+            request += &(json_head("POST /v1/pets", body.len()) + &body);
+        } else {
+            let head =
+                json_head("POST /v1/pets", 1).replace("Content-Length: 1", "Transfer-Encoding: chunked");
+            let (one, other) = body.split_at(number);
+            let chunks = format!("{:x}\r\n{one}\r\n{:X};x=y\r\n{other}\r\n0\r\n\r\n", one.len(), other.len());
+            request += &(head + &chunks);
+        }
+    }
+    request += &head("GET /v1/pets?limit=100", key().reveal(), "Connection: close\r\n");
+    let answers = exchange(service.address, request.as_bytes()).await;
+    assert_eq!(answers.matches("HTTP/1.1 201 ").count(), 40, "{answers}");
+    assert_eq!(service.client.get("/v1/pets?limit=100").await.ids().len(), 40);
+}
+
+#[tokio::test]
 async fn answers_before_a_refused_request_arrive_whole_also_after_an_upgrade_that_was_not_granted() {
     let service = TestService::start().await;
     let document = service.client.get("/openapi.json").await.body;
