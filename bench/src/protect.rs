@@ -29,7 +29,7 @@ pub(crate) struct Protect {
     #[arg(long, default_value_t = 10_000)]
     mistyped: u64,
     /// Keys that are well formed and unknown: not so many that the service slows them down.
-    #[arg(long, default_value_t = 150)]
+    #[arg(long, default_value_t = 80)]
     strangers: u64,
 }
 

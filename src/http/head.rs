@@ -153,7 +153,7 @@ impl HeadScanner {
                 Some(length @ 1..=MAX_CONTENT_LENGTH) => Place::Body(length),
                 _ => Place::Unknown,
             };
-            if body == Place::Unknown && digits.iter().all(u8::is_ascii_digit) {
+            if body == Place::Unknown && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
                 self.found = Some(HeadProblem::ContentLength);
             }
             self.body = self.body.max(body);

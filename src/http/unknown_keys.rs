@@ -22,7 +22,7 @@ use tokio::time::Instant;
 const MAX_ADDRESSES: u64 = 10_000;
 /// How many unknown keys a second are looked up without delay.
 const FROM_ONE_ADDRESS: NonZeroU32 = NonZeroU32::new(20).unwrap();
-const IN_TOTAL: NonZeroU32 = NonZeroU32::new(200).unwrap();
+const IN_TOTAL: NonZeroU32 = NonZeroU32::new(100).unwrap();
 /// For how long look-ups wait after there were too many, and for how long each of them waits.
 const DELAY: Duration = Duration::from_secs(1);
 

@@ -329,6 +329,8 @@ async fn heads_that_a_proxy_may_read_otherwise_are_refused() {
         ),
         (post("Content-Length: 18446744073709551615\r\n"), (413, "body_too_large")),
         (post("Content-Length: 99999999999999999999999\r\n"), (413, "body_too_large")),
+        (post("Content-Length: \r\n"), (400, "invalid_header")),
+        (post("Content-Length: 2, 2\r\n"), (400, "invalid_header")),
         (get("").replace("/v1/pets", &format!("/{}", "x".repeat(70_000))), (414, "uri_too_long")),
         (get("").replace("/v1/pets", &format!("/{}", "x".repeat(20_000))), (414, "uri_too_long")),
         (get(&format!("X: {}\r\n", "x".repeat(70_000))), (431, "headers_too_large")),
