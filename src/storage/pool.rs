@@ -30,6 +30,9 @@ use crate::config::PoolSettings;
 
 /// How long after the beginning of a failed attempt the next one is made.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long a statement that may wait for a row waits for its turn: those before it may wait for the same row. With the
+/// time for a connection and for the statement itself, a request is still answered within 10 seconds.
+const ROW_WRITER_WAIT: Duration = Duration::from_secs(3);
 
 pub(super) type Connections = Pool<Opener>;
 type Connection = Object<Opener>;
@@ -121,9 +124,9 @@ impl RowWriters {
         Self(Arc::new(Semaphore::new(usize::from(settings.database_connections / 2).max(1))))
     }
 
-    /// A connection for such a statement. Waits up to the deadline for one: those before it may wait for the same row.
+    /// A connection for such a statement.
     pub(super) async fn connection(&self, pool: &Connections, deadline: Duration) -> Result<InUse, Failure> {
-        let Ok(Ok(permit)) = timeout(deadline, self.0.clone().acquire_owned()).await else {
+        let Ok(Ok(permit)) = timeout(ROW_WRITER_WAIT, self.0.clone().acquire_owned()).await else {
             return Err(Failure::NoConnection(PoolError::Timeout(TimeoutType::Wait)));
         };
         let mut connection = InUse::new(pool.get().await.map_err(Failure::NoConnection)?, deadline);
