@@ -294,7 +294,7 @@ async fn a_key_that_is_changed_while_it_is_looked_up_is_not_remembered_as_it_was
                 }
             }
             let last_served = last_served.unwrap_or_default();
-            assert!(last_served < Duration::from_secs(1), "{change}, {delay} ms: served for {last_served:?}");
+            assert!(last_served < Duration::from_secs(5), "{change}, {delay} ms: served for {last_served:?}");
         }
     }
 }
