@@ -6,34 +6,19 @@
 //! - a status code is named in [`error`], and a JSON member in a resource's `wire` file.
 
 mod admin;
-mod admission;
-mod auth;
-mod caching;
-mod compressed;
-mod cors;
-mod docs;
-mod docs_page;
+mod conditional;
+mod document;
 mod error;
 mod extract;
-mod front;
-mod gate;
-mod head;
 mod idempotency;
 mod json;
-mod key_freshness;
-mod keys;
-mod limits;
 mod links;
-mod observe;
 mod orders;
 mod pets;
-mod rate;
+mod pipeline;
 mod router;
-mod server;
-mod socket;
 mod spelling;
-mod unknown_keys;
-mod unread_body;
+mod transport;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -47,11 +32,10 @@ use crate::config::{InterfaceSettings, LimitSettings, TimeoutSettings};
 use crate::storage::Storage;
 use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
 
-pub use docs::document;
-pub use front::Front;
-pub use gate::Gate;
+pub use document::document;
+pub use pipeline::Front;
 pub use router::{admin_routes, public_routes};
-pub use server::serve;
+pub use transport::{Gate, serve};
 
 /// Animals as JSON, for files that have them as the interface does.
 pub(crate) mod wire {
@@ -59,12 +43,10 @@ pub(crate) mod wire {
     pub(crate) use super::pets::{read_new_pet, write_pet};
 }
 
-use admission::Admission;
-use docs::ServedDocument;
-use docs_page::DocsPage;
-use keys::KeyRing;
+use document::{DocsPage, ServedDocument};
 use links::Links;
 use pets::Removal;
+use pipeline::{Admission, KeyRing};
 
 /// Tells the time. Passed in, so that a test can choose it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;

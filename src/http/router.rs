@@ -9,18 +9,18 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
-use super::auth::Entrance;
-use super::cors::Origins;
 use super::error::ApiError;
-use super::front::Front;
-use super::{AppState, admin, docs, docs_page, orders, pets};
+use super::pipeline::Front;
+use super::pipeline::authentication::Entrance;
+use super::pipeline::cors::Origins;
+use super::{AppState, admin, document, orders, pets};
 use crate::config::InterfaceSettings;
 use crate::domain::key_record::Scope;
 
 /// The operations, and the document that describes just them.
 #[expect(deprecated, reason = "getPet is served until its announced removal")]
 pub(super) fn operations() -> (Router<AppState>, OpenApi) {
-    OpenApiRouter::with_openapi(docs::preamble())
+    OpenApiRouter::with_openapi(document::preamble())
         .routes(operation(Scope::PetsRead, &pets::list_pets_errors(), routes!(pets::list_pets)))
         .routes(operation(Scope::PetsWrite, &pets::create_pet_errors(), routes!(pets::create_pet)))
         .routes(operation(Scope::PetsRead, &pets::get_pet_errors(), routes!(pets::get_pet)))
@@ -39,15 +39,16 @@ fn operation(
     errors: &[ApiError],
     (schemas, mut paths, handler): UtoipaMethodRouter<AppState>,
 ) -> UtoipaMethodRouter<AppState> {
-    docs::describe(&mut paths, scope, errors);
+    document::describe(&mut paths, scope, errors);
     (schemas, paths, handler).map(|handler| handler.route_layer(Entrance::new(Some(scope))))
 }
 
 /// Everything that the public listener serves.
 pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Front {
     let (operations, _) = operations();
-    let routes =
-        operations.route("/openapi.json", without_scope(get(docs::openapi_json))).merge(docs_page::routes());
+    let routes = operations
+        .route("/openapi.json", without_scope(get(document::openapi_json)))
+        .merge(document::routes());
     let origins = Origins::new(&settings.cors_origins);
     Front::guarded(with_fallbacks(routes, app.clone()), app, origins)
 }

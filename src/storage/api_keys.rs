@@ -10,8 +10,9 @@ use std::time::{Duration, SystemTime};
 use tokio_postgres::Row;
 
 use super::batch::{Batcher, Limits, Work};
-use super::error::{cause, unexpected};
-use super::{Database, POOL_WAIT, Storage, StorageError};
+use super::postgres::database::{Database, POOL_WAIT};
+use super::postgres::error::{cause, unexpected};
+use super::{Storage, StorageError};
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{Actor, IssuedKey, KeyEvent, KeyId, KeyRecord, NewKey};
 use crate::domain::rate_limit::RateLimit;

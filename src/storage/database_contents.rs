@@ -5,8 +5,9 @@
 use thiserror::Error;
 use tokio_postgres::Client;
 
-use super::connect::{ConnectError, Connector};
-use super::{DatabaseUrlError, Storage, StorageError, migrations};
+use super::postgres::connect::{ConnectError, Connector};
+use super::postgres::migrations;
+use super::{DatabaseUrlError, Storage, StorageError};
 use crate::config::DatabaseUrl;
 
 /// Every table and view, but those of the system and of extensions, and the parts of partitioned tables; those

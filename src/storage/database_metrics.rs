@@ -7,8 +7,8 @@ use std::time::Duration;
 use metrics::gauge;
 use tokio::time::sleep;
 
-use super::error::unexpected;
 use super::idempotency_keys::DAYS_PREPARED;
+use super::postgres::error::unexpected;
 use super::{Storage, StorageError};
 use crate::telemetry::metrics::{
     DATABASE_UP, IDEMPOTENCY_DAYS, PETS, POOL_CONNECTIONS, POOL_MAX, POOL_WAITING, STANDBYS, count,

@@ -6,9 +6,11 @@ use thiserror::Error;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use super::connect::{ConnectError, Connector};
+use super::DatabaseUrlError;
 use super::idempotency_keys::DAYS_PREPARED;
-use super::{CONNECT_TIMEOUT, DatabaseUrlError, migrations};
+use super::postgres::connect::{ConnectError, Connector};
+use super::postgres::database::CONNECT_TIMEOUT;
+use super::postgres::migrations;
 use crate::config::DatabaseUrl;
 
 /// What the server says of itself and of us.

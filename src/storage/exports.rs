@@ -10,9 +10,9 @@ use futures_util::StreamExt;
 use tokio_postgres::{Client, CopyOutStream};
 
 use super::StorageError;
-use super::connect::Connector;
-use super::error::{Failure, cause, unexpected};
-use super::migrations::{SCHEMA_NEEDED, check_version, schema_version};
+use super::postgres::connect::Connector;
+use super::postgres::error::{Failure, cause, unexpected};
+use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
 

@@ -15,10 +15,11 @@ use futures_util::SinkExt;
 use tokio::time::timeout;
 use tokio_postgres::{Client, Statement};
 
-use super::connect::Connector;
-use super::error::{Failure, unexpected};
-use super::migrations::{SCHEMA_NEEDED, check_version, schema_version};
-use super::{Parameters, StorageError};
+use super::StorageError;
+use super::postgres::connect::Connector;
+use super::postgres::database::Parameters;
+use super::postgres::error::{Failure, unexpected};
+use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::pet::NewPet;
 use crate::domain::source::{Ascent, SourceKey, SourceName};

@@ -7,10 +7,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::StorageError;
 use super::batch::Work;
-use super::error::cause;
 use super::pets::{Inserted, insert, insert_once};
-use super::{Database, StorageError};
+use super::postgres::database::Database;
+use super::postgres::error::cause;
 use crate::domain::idempotency::Once;
 use crate::domain::pet::{NewPet, Pet, PetId};
 

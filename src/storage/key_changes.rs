@@ -15,8 +15,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{AsyncMessage, Notification};
 
-use super::connect::ConnectError;
-use super::{CONNECT_TIMEOUT, Storage, StorageError};
+use super::postgres::connect::ConnectError;
+use super::postgres::database::CONNECT_TIMEOUT;
+use super::{Storage, StorageError};
 use crate::domain::api_key::KeyDigest;
 
 /// What the trigger on keys notifies.

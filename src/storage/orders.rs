@@ -11,10 +11,11 @@ use std::time::SystemTime;
 
 use tokio_postgres::Row;
 
-use super::error::{cause, unexpected};
 use super::idempotency_keys::{days_to_remember, remembered_before};
-use super::words::stored_as_words;
-use super::{Parameters, Storage, StorageError};
+use super::postgres::database::Parameters;
+use super::postgres::error::{cause, unexpected};
+use super::postgres::pg_enum::stored_as_words;
+use super::{Storage, StorageError};
 use crate::domain::idempotency::{Hash, Once};
 use crate::domain::order::{ORDERABLE, ORDERED, Order, OrderEnd, OrderFilter, OrderId, OrderStatus};
 use crate::domain::page::{OrderPageRequest, Page};

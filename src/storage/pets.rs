@@ -10,11 +10,12 @@ use futures_util::future::join3;
 use tokio_postgres::Row;
 
 use super::batch::{Batcher, CallError, Limits, Work};
-use super::creations::{Create, Creation, Insert};
-use super::error::{cause, unexpected};
 use super::idempotency_keys::{days_to_remember, remembered_before};
-use super::words::stored_as_words;
-use super::{Database, POOL_WAIT, Parameters, Storage, StorageError};
+use super::insert_batch::{Create, Creation, Insert};
+use super::postgres::database::{Database, POOL_WAIT, Parameters};
+use super::postgres::error::{cause, unexpected};
+use super::postgres::pg_enum::stored_as_words;
+use super::{Storage, StorageError};
 use crate::domain::idempotency::{Hash, Once};
 use crate::domain::page::{Page, PageLimit, PetPageRequest};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetStatus};

@@ -16,14 +16,14 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement
 use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{OpenApi, Ref, RefOr};
 
-use super::caching::IfNoneMatch;
-use super::compressed::{AcceptsGzip, TwoForms};
-use super::error::{ApiError, ErrorBody};
-use super::extract::NoQuery;
-use super::{AppState, json, router};
+use super::precompressed::{AcceptsGzip, TwoForms};
 use crate::config::{GET_PET_REMOVAL, InterfaceSettings};
 use crate::domain::key_record::Scope;
 use crate::domain::rate_limit::RateLimit;
+use crate::http::conditional::IfNoneMatch;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::extract::NoQuery;
+use crate::http::{AppState, json, router};
 
 const BEARER: &str = "bearer";
 
@@ -51,7 +51,7 @@ const BEARER: &str = "bearer";
 struct Preamble;
 
 /// The document without its operations.
-pub(super) fn preamble() -> OpenApi {
+pub(crate) fn preamble() -> OpenApi {
     let mut document = Preamble::openapi();
     let bearer = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
@@ -64,7 +64,7 @@ pub(super) fn preamble() -> OpenApi {
 }
 
 /// Adds to an operation what the router knows of it: its scope, and the errors that it can answer.
-pub(super) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError]) {
+pub(crate) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError]) {
     let operations =
         paths.paths.values_mut().flat_map(|path| [&mut path.get, &mut path.post, &mut path.patch]).flatten();
     for operation in operations {
@@ -253,16 +253,16 @@ fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {
 }
 
 /// The document as this service serves it.
-pub(super) struct ServedDocument(TwoForms);
+pub(crate) struct ServedDocument(TwoForms);
 
 impl ServedDocument {
-    pub(super) fn new(settings: &InterfaceSettings) -> Self {
+    pub(crate) fn new(settings: &InterfaceSettings) -> Self {
         Self(TwoForms::of_plain(json::MEDIA_TYPE, document(settings)))
     }
 }
 
 /// `GET /openapi.json`
-pub(super) async fn openapi_json(
+pub(crate) async fn openapi_json(
     State(app): State<AppState>,
     known: IfNoneMatch,
     gzip: AcceptsGzip,

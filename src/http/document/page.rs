@@ -11,12 +11,12 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use axum::routing::get;
 
-use super::AppState;
-use super::auth::Entrance;
-use super::caching::IfNoneMatch;
-use super::compressed::{AcceptsGzip, TwoForms};
-use super::extract::NoQuery;
+use super::precompressed::{AcceptsGzip, TwoForms};
 use crate::config::{BaseUrl, InterfaceSettings};
+use crate::http::AppState;
+use crate::http::conditional::IfNoneMatch;
+use crate::http::extract::NoQuery;
+use crate::http::pipeline::authentication::Entrance;
 
 const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
@@ -33,35 +33,35 @@ enum Embedded {
 
 /// The page and its files: where each is served, and what it is.
 const FILES: [(&str, &str, Embedded); 6] = [
-    ("/docs", HTML, Embedded::Plain(include_str!("../../assets/docs/page.html"))),
-    ("/docs/page.js", JAVASCRIPT, Embedded::Plain(include_str!("../../assets/docs/page.js"))),
-    ("/docs/page.css", CSS, Embedded::Plain(include_str!("../../assets/docs/page.css"))),
-    ("/docs/icon.svg", SVG, Embedded::Plain(include_str!("../../assets/docs/icon.svg"))),
+    ("/docs", HTML, Embedded::Plain(include_str!("../../../assets/docs/page.html"))),
+    ("/docs/page.js", JAVASCRIPT, Embedded::Plain(include_str!("../../../assets/docs/page.js"))),
+    ("/docs/page.css", CSS, Embedded::Plain(include_str!("../../../assets/docs/page.css"))),
+    ("/docs/icon.svg", SVG, Embedded::Plain(include_str!("../../../assets/docs/icon.svg"))),
     (
         "/docs/swagger-ui-bundle.js",
         JAVASCRIPT,
-        Embedded::Gzip(include_bytes!("../../assets/docs/swagger-ui/swagger-ui-bundle.js.gz")),
+        Embedded::Gzip(include_bytes!("../../../assets/docs/swagger-ui/swagger-ui-bundle.js.gz")),
     ),
     ("/docs/licences.txt", TEXT, Embedded::Plain(LICENCES)),
 ];
 
 /// Those of Swagger UI, and of what is in its script.
 const LICENCES: &str = concat!(
-    include_str!("../../assets/docs/swagger-ui/NOTICE"),
+    include_str!("../../../assets/docs/swagger-ui/NOTICE"),
     "\n",
-    include_str!("../../assets/docs/swagger-ui/LICENSE"),
+    include_str!("../../../assets/docs/swagger-ui/LICENSE"),
     "\n",
-    include_str!("../../assets/docs/swagger-ui/swagger-ui-bundle.js.LICENSE.txt"),
+    include_str!("../../../assets/docs/swagger-ui/swagger-ui-bundle.js.LICENSE.txt"),
 );
 
 /// The files as this service serves them, in the order of [`FILES`].
-pub(super) struct DocsPage {
+pub(crate) struct DocsPage {
     files: [TwoForms; FILES.len()],
     policy: HeaderValue,
 }
 
 impl DocsPage {
-    pub(super) fn new(settings: &InterfaceSettings) -> Self {
+    pub(crate) fn new(settings: &InterfaceSettings) -> Self {
         let files = FILES.map(|(_, media_type, body)| match body {
             Embedded::Plain(text) => TwoForms::of_plain(media_type, text),
             Embedded::Gzip(bytes) => TwoForms::of_gzip(media_type, bytes),
@@ -93,7 +93,7 @@ fn policy(settings: &InterfaceSettings) -> HeaderValue {
 }
 
 /// A route for each file, so that any other path is answered as everywhere.
-pub(super) fn routes() -> Router<AppState> {
+pub(crate) fn routes() -> Router<AppState> {
     FILES.into_iter().enumerate().fold(Router::new(), |routes, (file, (path, _, _))| {
         let handler =
             async move |State(app): State<AppState>,

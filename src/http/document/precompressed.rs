@@ -15,7 +15,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
-use super::caching::{IfNoneMatch, with_tag};
+use crate::http::conditional::{IfNoneMatch, with_tag};
 
 /// Whether the client takes gzip.
 #[derive(Clone, Copy)]

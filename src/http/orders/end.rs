@@ -15,7 +15,7 @@ use crate::http::error::ApiError;
 use crate::http::extract::{NoQuery, OrderIdInPath};
 use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
 use crate::http::json;
-use crate::http::keys::Caller;
+use crate::http::pipeline::key_cache::Caller;
 use crate::storage::Ending;
 
 /// Complete an order

@@ -5,7 +5,7 @@ use axum::response::Response;
 
 use super::wire::OrderBody;
 use crate::http::AppState;
-use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter, with_tag};
+use crate::http::conditional::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extract::{NoQuery, OrderIdInPath};
 use crate::http::json;

@@ -11,12 +11,12 @@ use super::wire::{NewPetBody, PetBody, render_pet};
 use crate::domain::idempotency::Once;
 use crate::domain::pet::{NewPet, Pet};
 use crate::http::AppState;
-use crate::http::caching::with_etag;
+use crate::http::conditional::with_etag;
 use crate::http::error::ApiError;
 use crate::http::extract::{FromMembers, JsonBody, NoQuery};
 use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
 use crate::http::json;
-use crate::http::keys::Caller;
+use crate::http::pipeline::key_cache::Caller;
 use crate::storage::Creation;
 
 /// Add an animal

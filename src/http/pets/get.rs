@@ -14,10 +14,10 @@ use super::wire::{PetBody, render_pet};
 use crate::config::GET_PET_REMOVAL;
 use crate::domain::pet::PetId;
 use crate::http::AppState;
-use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter, with_tag};
+use crate::http::conditional::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extract::{NoQuery, PetIdInPath};
-use crate::http::keys::Caller;
+use crate::http::pipeline::key_cache::Caller;
 
 /// The day on which getPet was declared deprecated: the release of 1.0.0.
 const DEPRECATED_ON: Date = date(2026, 11, 15);

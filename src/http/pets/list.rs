@@ -5,7 +5,7 @@ use axum::response::Response;
 
 use super::wire::{ListPetsParameters, ListPetsQuery, PetBody, filters, render_pets};
 use crate::http::AppState;
-use crate::http::caching::{IfNoneMatch, IfNoneMatchParameter, with_tag};
+use crate::http::conditional::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
 
 /// List all animals

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use super::wire::{PetBody, PetPatchBody, render_pet};
 use crate::domain::pet::{PatchError, PetPatch, PetStatus};
 use crate::http::AppState;
-use crate::http::caching::{IfMatch, IfMatchParameter, with_etag};
+use crate::http::conditional::{IfMatch, IfMatchParameter, with_etag};
 use crate::http::error::ApiError;
 use crate::http::extract::{FromMembers, JsonBody, NoQuery, PetIdInPath};
 use crate::http::json;

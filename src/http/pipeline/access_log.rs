@@ -12,8 +12,8 @@ use metrics::{Histogram, histogram};
 use opentelemetry::Context;
 use opentelemetry_http::HeaderExtractor;
 
-use super::error::Cause;
-use super::keys::Caller;
+use super::key_cache::Caller;
+use crate::http::error::Cause;
 use crate::telemetry::metrics::REQUEST_DURATION;
 use crate::telemetry::traces;
 

@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use metrics::{Counter, counter};
 
-use super::error::ApiError;
 use crate::domain::key_record::KeyId;
+use crate::http::error::ApiError;
 use crate::telemetry::metrics::REQUESTS_SHED;
 
 /// One key may have one in so many of all incomplete bodies.

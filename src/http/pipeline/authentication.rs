@@ -12,11 +12,11 @@ use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse, Response};
 use tower::{Layer, Service};
 
-use super::error::ApiError;
-use super::keys::Caller;
-use super::observe::Route;
+use super::access_log::Route;
+use super::key_cache::Caller;
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::Scope;
+use crate::http::error::ApiError;
 
 /// The key of a request that needs one: everything under `/v1` does, but for `OPTIONS`.
 pub(crate) fn key_of(request: &Request) -> Result<Option<ApiKey>, ApiError> {

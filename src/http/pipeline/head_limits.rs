@@ -3,7 +3,7 @@
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Version, header};
 
-use super::error::ApiError;
+use crate::http::error::ApiError;
 
 /// The most bytes of a body.
 pub(crate) const MAX_BODY_BYTES: usize = 16 * 1024;

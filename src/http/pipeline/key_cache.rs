@@ -19,13 +19,13 @@ use moka::future::Cache;
 use tokio::time::sleep;
 
 use super::admission::Admission;
-use super::error::ApiError;
 use super::key_freshness::{Freshness, LookUpStart};
-use super::rate::{Limiter, Limiters};
+use super::rate_limits::{Limiter, Limiters};
 use super::unknown_keys::UnknownKeys;
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{IssuedKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
+use crate::http::error::ApiError;
 use crate::storage::{KeyNews, Storage, StorageError};
 use crate::telemetry;
 use crate::telemetry::metrics::{DEPRECATED_CALLS, KEY_LOOKUPS};

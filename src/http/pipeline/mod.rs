@@ -3,6 +3,17 @@
 //! Plain code rather than layers of the router: it runs before any routing, reads from top to bottom, and costs a
 //! busy service less.
 
+pub(crate) mod access_log;
+mod admission;
+pub(crate) mod authentication;
+pub(crate) mod cors;
+pub(crate) mod head_limits;
+pub(crate) mod key_cache;
+mod key_freshness;
+mod rate_limits;
+mod unknown_keys;
+mod unread_body;
+
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,13 +30,15 @@ use metrics::{Counter, counter};
 use opentelemetry::context::FutureExt as _;
 
 use super::AppState;
-use super::auth::key_of;
-use super::cors::Origins;
 use super::error::ApiError;
-use super::limits::check_head;
-use super::observe::{Route, Visit};
-use super::unread_body;
 use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
+
+use access_log::{Route, Visit};
+pub(crate) use admission::Admission;
+use authentication::key_of;
+use cors::Origins;
+use head_limits::check_head;
+pub(crate) use key_cache::KeyRing;
 
 /// What answers every request of a listener. Cheap to clone.
 #[derive(Clone)]

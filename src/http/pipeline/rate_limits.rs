@@ -12,9 +12,9 @@ use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use moka::sync::Cache;
 
-use super::error::ApiError;
 use crate::domain::key_record::{IssuedKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
+use crate::http::error::ApiError;
 
 /// How many limited keys are told apart. Beyond it the one that was quiet the longest begins anew.
 const MAX_LIMITERS: u64 = 10_000;

@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::time::timeout;
 
-use super::limits::MAX_BODY_BYTES;
+use super::head_limits::MAX_BODY_BYTES;
 
 /// How long the rest of a body is waited for. It is worth a moment: most often it came with the head.
 const PATIENCE: Duration = Duration::from_millis(20);

@@ -11,10 +11,10 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use super::front::Front;
-use super::gate::{Gate, Place};
-use super::socket::PoliteIo;
+use super::client_io::PoliteIo;
+use super::connection_limiter::{Gate, Place};
 use crate::config::TimeoutSettings;
+use crate::http::pipeline::Front;
 
 /// Room for the largest head that is allowed, and some more, so that most heads that are too large are answered as such
 /// by our own checks. A half-sent head costs no more memory than this.

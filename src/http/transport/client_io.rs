@@ -23,11 +23,11 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
-use super::error::ApiError;
-use super::gate::Place;
-use super::head::{HeadProblem, HeadScanner};
-use super::json;
-use super::observe::{REQUEST_ID, new_request_id};
+use super::connection_limiter::Place;
+use super::head_scanner::{HeadProblem, HeadScanner};
+use crate::http::error::ApiError;
+use crate::http::json;
+use crate::http::pipeline::access_log::{REQUEST_ID, new_request_id};
 
 /// How long, and for how many bytes, a client that is still sending is listened to after the last answer.
 /// Closing at once would reset the connection, and the client might never read why it was refused.

@@ -74,7 +74,7 @@ type RawConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Soc
 /// The driver can look for the right one of several servers by itself, but one of them that takes connections and never
 /// answers would hold it up for ever.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(in crate::storage) struct Connector {
     /// One for each server.
     servers: Arc<[Config]>,
     tls: MakeRustlsConnect,
@@ -83,7 +83,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub(super) fn new(url: &DatabaseUrl) -> Result<Self, DatabaseUrlError> {
+    pub(in crate::storage) fn new(url: &DatabaseUrl) -> Result<Self, DatabaseUrlError> {
         let (url, tls) = split_tls(url.reveal())?;
         let mut config: Config = url.parse().map_err(DatabaseUrlError::Invalid)?;
         config.ssl_mode(match tls.mode {
@@ -109,7 +109,7 @@ impl Connector {
     /// sees, so it would plan each execution anew, which takes longer than the execution. And none of them is made
     /// for a table that is still empty: scanning it looks best then, and the plan outlives the emptiness. None is
     /// worth compiling.
-    pub(super) fn for_requests(&self, limit: Duration) -> Self {
+    pub(in crate::storage) fn for_requests(&self, limit: Duration) -> Self {
         let limit = limit.as_millis();
         let with_options = |server: &Config| {
             let mut server = server.clone();
@@ -124,7 +124,7 @@ impl Connector {
     }
 
     /// The same database, with servers that take no writes.
-    pub(super) fn including_standbys(&self) -> Self {
+    pub(in crate::storage) fn including_standbys(&self) -> Self {
         let any = |server: &Config| {
             let mut server = server.clone();
             server.target_session_attrs(TargetSessionAttrs::Any);
@@ -170,7 +170,7 @@ impl Connector {
     }
 
     /// Opens one connection outside of any pool.
-    pub(super) async fn open(&self) -> Result<Client, ConnectError> {
+    pub(in crate::storage) async fn open(&self) -> Result<Client, ConnectError> {
         let (client, connection) = self.connect().await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -182,7 +182,7 @@ impl Connector {
     }
 
     /// Opens one connection that ends as soon as the server warns.
-    pub(super) async fn open_guarded(&self) -> Result<(Client, JoinHandle<()>), ConnectError> {
+    pub(in crate::storage) async fn open_guarded(&self) -> Result<(Client, JoinHandle<()>), ConnectError> {
         let (client, mut messages) = self.open_listening().await?;
         let task = tokio::spawn(async move {
             while let Some(message) = messages.next().await {
@@ -210,7 +210,7 @@ impl Connector {
 
     /// Opens one connection outside of any pool, and hands on what the server says unasked. It works only while
     /// that stream is read.
-    pub(super) async fn open_listening(
+    pub(in crate::storage) async fn open_listening(
         &self,
     ) -> Result<
         (Client, impl Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Unpin + use<>),

@@ -45,7 +45,7 @@ pub enum StorageError {
 
 /// How far a statement had come when it failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(in crate::storage) enum Failure {
     NoConnection(NoConnection),
     NotSent(tokio_postgres::Error),
     Sent(tokio_postgres::Error),
@@ -54,10 +54,11 @@ pub(super) enum Failure {
 
 impl Failure {
     /// Words for the metrics.
-    pub(super) const KINDS: [&str; 4] = ["no_connection", "deadline", "connection_lost", "refused"];
+    pub(in crate::storage) const KINDS: [&str; 4] =
+        ["no_connection", "deadline", "connection_lost", "refused"];
 
     /// One of them.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(in crate::storage) fn kind(&self) -> &'static str {
         let [no_connection, deadline, connection_lost, refused] = Self::KINDS;
         match self {
             Self::NoConnection(_) => no_connection,
@@ -68,13 +69,13 @@ impl Failure {
     }
 
     /// Counts the failure.
-    pub(super) fn counted(self) -> Self {
+    pub(in crate::storage) fn counted(self) -> Self {
         counter!(DATABASE_ERRORS, "kind" => self.kind()).increment(1);
         self
     }
 
     /// Whether the connection cannot be used any more: an answer is still to come, or its server takes no writes.
-    pub(super) fn spoils_the_connection(&self) -> bool {
+    pub(in crate::storage) fn spoils_the_connection(&self) -> bool {
         match self {
             Self::Deadline(_) => true,
             Self::Sent(error) => error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION),
@@ -83,11 +84,11 @@ impl Failure {
     }
 
     /// Whether a row was refused because there is no partition for it.
-    pub(super) fn lacks_partition(&self) -> bool {
+    pub(in crate::storage) fn lacks_partition(&self) -> bool {
         matches!(self, Self::Sent(error) if lacks_partition(error))
     }
 
-    pub(super) fn of_read(self) -> StorageError {
+    pub(in crate::storage) fn of_read(self) -> StorageError {
         match self {
             Self::NoConnection(PoolError::Backend(OpenError::Schema(schema))) => {
                 StorageError::SchemaTooOld(schema)
@@ -109,7 +110,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn of_write(self) -> StorageError {
+    pub(in crate::storage) fn of_write(self) -> StorageError {
         match self {
             Self::Sent(error) if !is_refusal(&error) => StorageError::OutcomeUnknown(Arc::new(error)),
             Self::Deadline(limit) => StorageError::OutcomeUnknown(deadline(limit)),
@@ -125,17 +126,17 @@ impl From<ConnectError> for StorageError {
 }
 
 /// What should not happen.
-pub(super) fn unexpected(error: impl Error + Send + Sync + 'static) -> StorageError {
+pub(in crate::storage) fn unexpected(error: impl Error + Send + Sync + 'static) -> StorageError {
     StorageError::Unexpected(Arc::new(error))
 }
 
 /// An error after a statement has committed: what it did is not known, whatever the error is.
-pub(super) fn outcome_unknown(error: StorageError) -> StorageError {
+pub(in crate::storage) fn outcome_unknown(error: StorageError) -> StorageError {
     StorageError::OutcomeUnknown(Arc::new(error))
 }
 
 /// A reason of our own words.
-pub(super) fn cause(words: impl Into<String>) -> Cause {
+pub(in crate::storage) fn cause(words: impl Into<String>) -> Cause {
     Box::<dyn Error + Send + Sync>::from(words.into()).into()
 }
 

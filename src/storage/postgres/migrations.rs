@@ -13,8 +13,7 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::DatabaseUrlError;
-use super::connect::{ConnectError, Connector};
+use super::connect::{ConnectError, Connector, DatabaseUrlError};
 use crate::config::DatabaseUrl;
 
 mod embedded {
@@ -28,7 +27,7 @@ pub const SCHEMA_LATEST: i32 = 7;
 pub const SCHEMA_NEEDED: i32 = 7;
 
 /// The table in which the migrations that were applied are written down.
-pub(super) const HISTORY: &str = "refinery_schema_history";
+pub(in crate::storage) const HISTORY: &str = "refinery_schema_history";
 
 /// A number of our own among PostgreSQL's advisory locks: "petstore" in ASCII.
 const LOCK: i64 = i64::from_be_bytes(*b"petstore");
@@ -110,7 +109,7 @@ fn is_locked_out(error: &refinery::Error) -> bool {
 }
 
 /// The tables that are ours: those that the migrations make, as they are written there, and the history.
-pub(super) fn tables() -> Vec<String> {
+pub(in crate::storage) fn tables() -> Vec<String> {
     let runner = embedded::migrations::runner();
     let lines = runner.get_migrations().iter().filter_map(refinery::Migration::sql).flat_map(str::lines);
     let made = lines.filter_map(|line| line.strip_prefix("CREATE TABLE ")?.split_whitespace().next());
@@ -129,7 +128,7 @@ pub fn check_encoding(encoding: &str) -> Result<(), String> {
 }
 
 /// The version of the schema that the database has; 0 if it was never migrated.
-pub(super) async fn schema_version(client: &Client) -> Result<i32, tokio_postgres::Error> {
+pub(in crate::storage) async fn schema_version(client: &Client) -> Result<i32, tokio_postgres::Error> {
     let found = client.query_one("SELECT max(version) FROM refinery_schema_history", &[]).await;
     match found {
         Ok(row) => row.try_get::<_, Option<i32>>(0).map(Option::unwrap_or_default),
@@ -139,7 +138,7 @@ pub(super) async fn schema_version(client: &Client) -> Result<i32, tokio_postgre
 }
 
 /// Whether a schema of the version found is new enough; if not, says what to do.
-pub(super) fn check_version(found: i32, needed: i32) -> Result<(), String> {
+pub(in crate::storage) fn check_version(found: i32, needed: i32) -> Result<(), String> {
     if found >= needed {
         return Ok(());
     }

@@ -35,4 +35,4 @@ macro_rules! stored_as_words {
     };
 }
 
-pub(super) use stored_as_words;
+pub(in crate::storage) use stored_as_words;

@@ -23,9 +23,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::connect::{ConnectError, Connector};
+use super::connect::{ConnectError, Connector, DatabaseUrlError};
+use super::database::{CONNECT_TIMEOUT, POOL_WAIT};
 use super::error::Failure;
-use super::{CONNECT_TIMEOUT, DatabaseUrlError, POOL_WAIT, SCHEMA_NEEDED, migrations};
+use super::migrations::{self, SCHEMA_NEEDED};
 use crate::config::PoolSettings;
 
 /// How long after the beginning of a failed attempt the next one is made.
@@ -34,12 +35,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// time for a connection and for the statement itself, a request is still answered within 10 seconds.
 const ROW_WRITER_WAIT: Duration = Duration::from_secs(3);
 
-pub(super) type Connections = Pool<Opener>;
+pub(in crate::storage) type Connections = Pool<Opener>;
 type Connection = Object<Opener>;
-pub(super) type NoConnection = PoolError<OpenError>;
+pub(in crate::storage) type NoConnection = PoolError<OpenError>;
 
 /// A pool of connections that open when needed.
-pub(super) fn pool(connector: &Connector, settings: &PoolSettings) -> Result<Connections, DatabaseUrlError> {
+pub(in crate::storage) fn pool(
+    connector: &Connector,
+    settings: &PoolSettings,
+) -> Result<Connections, DatabaseUrlError> {
     let opener =
         Opener { connector: connector.for_requests(settings.database_timeout), breaker: Breaker::default() };
     Pool::builder(opener)
@@ -54,7 +58,7 @@ pub(super) fn pool(connector: &Connector, settings: &PoolSettings) -> Result<Con
 ///
 /// Dropped in the middle of one, as the future of a request is whose client has gone, it waits in the background for
 /// the statement's end. The statement is not cancelled, and nobody else's waits behind it.
-pub(super) struct InUse {
+pub(in crate::storage) struct InUse {
     connection: Option<Connection>,
     /// How long a statement may take before its connection is closed instead.
     deadline: Duration,
@@ -63,27 +67,27 @@ pub(super) struct InUse {
 }
 
 impl InUse {
-    pub(super) fn new(connection: Connection, deadline: Duration) -> Self {
+    pub(in crate::storage) fn new(connection: Connection, deadline: Duration) -> Self {
         Self { connection: Some(connection), deadline, in_transaction: false, row_writer: None }
     }
 
     /// For more than one statement: the connection is closed if it is dropped in between.
-    pub(super) fn in_transaction(mut self) -> Self {
+    pub(in crate::storage) fn in_transaction(mut self) -> Self {
         self.in_transaction = true;
         self
     }
 
-    pub(super) fn is_in_transaction(&self) -> bool {
+    pub(in crate::storage) fn is_in_transaction(&self) -> bool {
         self.in_transaction
     }
 
     /// Returns the connection to the pool: nothing is in progress on it.
-    pub(super) fn finished(mut self) {
+    pub(in crate::storage) fn finished(mut self) {
         drop(self.connection.take());
     }
 
     /// Closes the connection.
-    pub(super) fn close(mut self) {
+    pub(in crate::storage) fn close(mut self) {
         drop(self.connection.take().map(Connection::take));
     }
 }
@@ -117,15 +121,19 @@ impl Drop for InUse {
 
 /// Bounds the statements that may wait for a row which another transaction holds. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct RowWriters(Arc<Semaphore>);
+pub(in crate::storage) struct RowWriters(Arc<Semaphore>);
 
 impl RowWriters {
-    pub(super) fn new(settings: &PoolSettings) -> Self {
+    pub(in crate::storage) fn new(settings: &PoolSettings) -> Self {
         Self(Arc::new(Semaphore::new(usize::from(settings.database_connections / 2).max(1))))
     }
 
     /// A connection for such a statement.
-    pub(super) async fn connection(&self, pool: &Connections, deadline: Duration) -> Result<InUse, Failure> {
+    pub(in crate::storage) async fn connection(
+        &self,
+        pool: &Connections,
+        deadline: Duration,
+    ) -> Result<InUse, Failure> {
         let Ok(Ok(permit)) = timeout(ROW_WRITER_WAIT, self.0.clone().acquire_owned()).await else {
             return Err(Failure::NoConnection(PoolError::Timeout(TimeoutType::Wait)));
         };
@@ -137,7 +145,7 @@ impl RowWriters {
 
 /// Why no connection was opened.
 #[derive(Debug, Error)]
-pub(super) enum OpenError {
+pub(in crate::storage) enum OpenError {
     /// There is no server that takes writes.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -156,7 +164,7 @@ pub(super) enum OpenError {
 }
 
 /// Opens the connections of a pool.
-pub(super) struct Opener {
+pub(in crate::storage) struct Opener {
     connector: Connector,
     breaker: Breaker,
 }

@@ -1,0 +1,9 @@
+//! The interface document, the page at `/docs` that shows it, and the files of the page.
+
+mod openapi;
+mod page;
+mod precompressed;
+
+pub use openapi::document;
+pub(crate) use openapi::{ServedDocument, describe, openapi_json, preamble};
+pub(crate) use page::{DocsPage, routes};
