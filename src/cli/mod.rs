@@ -1,5 +1,6 @@
 //! The command line: one command a file.
 
+mod connection;
 mod demo;
 mod doctor;
 mod export;
@@ -8,6 +9,7 @@ mod keys;
 mod migrate;
 mod openapi;
 mod progress;
+mod sample_pets;
 mod seed;
 mod serve;
 

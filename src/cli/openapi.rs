@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{Failure, print};
 use crate::config::InterfaceSettings;
-use crate::http::document;
+use crate::http::interface_document;
 
 /// Prints the interface document (OpenAPI 3.1, JSON), as `/openapi.json` serves it with the same settings.
 #[derive(Debug, Args)]
@@ -18,6 +18,6 @@ pub(super) struct Openapi {
 
 impl Openapi {
     pub(super) fn run(self) -> Result<(), Failure> {
-        Ok(print(&document(&self.interface))?)
+        Ok(print(&interface_document(&self.interface))?)
     }
 }

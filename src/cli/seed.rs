@@ -6,12 +6,12 @@ use clap::Args;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::keys::storage;
+use super::connection::storage;
 use super::progress::{grouped, per_second};
+use super::sample_pets;
 use super::{Failure, print};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::NewPet;
-use crate::domain::sample;
 use crate::storage::Storage;
 
 /// How many animals one statement adds.
@@ -54,7 +54,7 @@ pub(super) async fn add(storage: &Storage, count: u32, seed: u64) -> Result<(), 
     let mut added = 0;
     while added < count {
         let size = BATCH.min(count - added);
-        let pet = |_| sample::pet(|sides| dice.random_range(..sides));
+        let pet = |_| sample_pets::pet(|sides| dice.random_range(..sides));
         let pets = (0..size).map(pet).collect::<Result<Vec<NewPet>, _>>()?;
         storage.insert_pets(&pets).await.map_err(|source| SeedError { added, count, source })?;
         added += size;

@@ -11,5 +11,4 @@ pub mod order;
 pub mod page;
 pub mod pet;
 pub mod rate_limit;
-pub mod sample;
 pub mod source;

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use thiserror::Error;
 
 use super::identifier::identifier;
-use super::page::Listed;
+use super::page::{Listed, PageRequest};
 use super::pet::{PetId, PetStatus};
 
 identifier!(
@@ -132,6 +132,9 @@ pub struct OrderFilter {
     /// Only orders for this pet.
     pub pet_id: Option<PetId>,
 }
+
+/// A request for a page of orders.
+pub type OrderPageRequest = PageRequest<OrderFilter, OrderId>;
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,6 @@
-//! A page of a list: what is asked for, and how much at a time.
+//! A page of a list, whatever it lists: how it is asked for, and how much at a time.
 
 use thiserror::Error;
-
-use super::order::{OrderFilter, OrderId};
-use super::pet::{Pet, PetId, PetStatus};
 
 /// How many things one page may hold: 1 to 100, 20 unless asked otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,15 +37,6 @@ impl TryFrom<i64> for PageLimit {
     }
 }
 
-/// Which pets a list holds. Both conditions must be met; an absent one is met by every pet.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct PetFilter {
-    /// Only pets with this status. A pet without one is matched by no status.
-    pub status: Option<PetStatus>,
-    /// Only these pets.
-    pub ids: Option<Vec<PetId>>,
-}
-
 /// What lists hold: things in the order of their ids.
 pub trait Listed {
     /// What tells them apart.
@@ -56,14 +44,6 @@ pub trait Listed {
 
     /// The id of this one.
     fn id(&self) -> Self::Id;
-}
-
-impl Listed for Pet {
-    type Id = PetId;
-
-    fn id(&self) -> PetId {
-        self.id
-    }
 }
 
 /// A request for one page. Pages are in the order of ids; each begins after the last id of the one before,
@@ -76,23 +56,6 @@ pub struct PageRequest<Filter, Id> {
     pub after: Option<Id>,
     /// At most this many.
     pub limit: PageLimit,
-}
-
-/// A request for a page of pets.
-pub type PetPageRequest = PageRequest<PetFilter, PetId>;
-
-/// A request for a page of orders.
-pub type OrderPageRequest = PageRequest<OrderFilter, OrderId>;
-
-impl PetPageRequest {
-    /// Whether the page may hold this pet: the list does, and the page does not begin after it.
-    #[must_use]
-    pub fn asks_for(&self, pet: &Pet) -> bool {
-        let PetFilter { status, ids } = &self.filter;
-        status.is_none_or(|status| pet.status == Some(status))
-            && ids.as_ref().is_none_or(|ids| ids.contains(&pet.id))
-            && self.after.is_none_or(|after| pet.id > after)
-    }
 }
 
 /// One page.
@@ -118,17 +81,16 @@ impl<T: Listed> Page<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::pet::{CategoryId, PetName};
 
-    fn pets(count: i64) -> Vec<Pet> {
-        (1..=count)
-            .map(|id| Pet {
-                id: id.try_into().unwrap(),
-                name: PetName::try_from("Rex".to_owned()).unwrap(),
-                category_id: CategoryId(1),
-                status: None,
-            })
-            .collect()
+    /// Something with an id.
+    struct Numbered(i64);
+
+    impl Listed for Numbered {
+        type Id = i64;
+
+        fn id(&self) -> i64 {
+            self.0
+        }
     }
 
     #[test]
@@ -142,42 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_asks_for_pets_that_meet_every_condition() {
-        let pet = Pet { status: Some(PetStatus::Sold), ..pets(7).remove(6) };
-        let request = |status, ids: Option<&[i64]>, after: Option<i64>| PetPageRequest {
-            filter: PetFilter {
-                status,
-                ids: ids.map(|ids| ids.iter().map(|id| (*id).try_into().unwrap()).collect()),
-            },
-            after: after.map(|after| after.try_into().unwrap()),
-            limit: PageLimit::DEFAULT,
-        };
-        for met in [
-            request(None, None, None),
-            request(Some(PetStatus::Sold), None, None),
-            request(None, Some(&[1, 7]), None),
-            request(Some(PetStatus::Sold), Some(&[7]), Some(6)),
-        ] {
-            assert!(met.asks_for(&pet), "{met:?}");
-        }
-        for unmet in [
-            request(Some(PetStatus::Pending), None, None),
-            request(None, Some(&[1, 2]), None),
-            request(None, None, Some(7)),
-        ] {
-            assert!(!unmet.asks_for(&pet), "{unmet:?}");
-        }
-        let unset = Pet { status: None, ..pet };
-        assert!(!request(Some(PetStatus::Sold), None, None).asks_for(&unset));
-    }
-
-    #[test]
     fn a_page_names_the_next_one_only_if_there_is_more() {
         let limit = PageLimit::try_from(2).unwrap();
         for (found, held, next) in [(0, 0, None), (1, 1, None), (2, 2, None), (3, 2, Some(2))] {
-            let page = Page::from_one_too_many(pets(found), limit);
+            let page = Page::from_one_too_many((1..=found).map(Numbered).collect(), limit);
             assert_eq!(page.items.len(), held);
-            assert_eq!(page.next_after.map(PetId::get), next);
+            assert_eq!(page.next_after, next);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::identifier::identifier;
+use super::page::{Listed, PageRequest};
 
 /// The most characters that a name may have.
 pub const PET_NAME_MAX_CHARS: usize = 255;
@@ -186,9 +187,41 @@ impl PetPatch {
     }
 }
 
+/// Which pets a list holds. Both conditions must be met; an absent one is met by every pet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct PetFilter {
+    /// Only pets with this status. A pet without one is matched by no status.
+    pub status: Option<PetStatus>,
+    /// Only these pets.
+    pub ids: Option<Vec<PetId>>,
+}
+
+impl Listed for Pet {
+    type Id = PetId;
+
+    fn id(&self) -> PetId {
+        self.id
+    }
+}
+
+/// A request for a page of pets.
+pub type PetPageRequest = PageRequest<PetFilter, PetId>;
+
+impl PetPageRequest {
+    /// Whether the page may hold this pet: the list does, and the page does not begin after it.
+    #[must_use]
+    pub fn asks_for(&self, pet: &Pet) -> bool {
+        let PetFilter { status, ids } = &self.filter;
+        status.is_none_or(|status| pet.status == Some(status))
+            && ids.as_ref().is_none_or(|ids| ids.contains(&pet.id))
+            && self.after.is_none_or(|after| pet.id > after)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::page::PageLimit;
 
     #[test]
     fn a_name_is_kept_as_given() {
@@ -231,5 +264,40 @@ mod tests {
         assert_eq!(PetId::try_from(1).map(PetId::get), Ok(1));
         assert_eq!(PetId::try_from(0), Err(PetIdError));
         assert_eq!(PetId::try_from(-1), Err(PetIdError));
+    }
+
+    #[test]
+    fn a_request_asks_for_pets_that_meet_every_condition() {
+        let pet = Pet {
+            id: 7.try_into().unwrap(),
+            name: PetName::try_from("Rex".to_owned()).unwrap(),
+            category_id: CategoryId(1),
+            status: Some(PetStatus::Sold),
+        };
+        let request = |status, ids: Option<&[i64]>, after: Option<i64>| PetPageRequest {
+            filter: PetFilter {
+                status,
+                ids: ids.map(|ids| ids.iter().map(|id| (*id).try_into().unwrap()).collect()),
+            },
+            after: after.map(|after| after.try_into().unwrap()),
+            limit: PageLimit::DEFAULT,
+        };
+        for met in [
+            request(None, None, None),
+            request(Some(PetStatus::Sold), None, None),
+            request(None, Some(&[1, 7]), None),
+            request(Some(PetStatus::Sold), Some(&[7]), Some(6)),
+        ] {
+            assert!(met.asks_for(&pet), "{met:?}");
+        }
+        for unmet in [
+            request(Some(PetStatus::Pending), None, None),
+            request(None, Some(&[1, 2]), None),
+            request(None, None, Some(7)),
+        ] {
+            assert!(!unmet.asks_for(&pet), "{unmet:?}");
+        }
+        let unset = Pet { status: None, ..pet };
+        assert!(!request(Some(PetStatus::Sold), None, None).asks_for(&unset));
     }
 }

@@ -14,7 +14,8 @@ use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 use super::AppState;
 use super::error::ApiError;
-use super::json::{self, Members};
+use super::json;
+use super::json_members::Members;
 use super::links::decode_cursor;
 use super::pipeline::head_limits::MAX_BODY_BYTES;
 use super::pipeline::key_cache::Caller;

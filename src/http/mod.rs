@@ -12,6 +12,7 @@ mod error;
 mod extract;
 mod idempotency;
 mod json;
+mod json_members;
 mod links;
 mod orders;
 mod pets;
@@ -32,14 +33,13 @@ use crate::config::{InterfaceSettings, LimitSettings, TimeoutSettings};
 use crate::storage::Storage;
 use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
 
-pub use document::document;
 pub use pipeline::Front;
-pub use router::{admin_routes, public_routes};
+pub use router::{admin_routes, interface_document, public_routes};
 pub use transport::{Gate, serve};
 
 /// Animals as JSON, for files that have them as the interface does.
 pub(crate) mod wire {
-    pub(crate) use super::json::integer;
+    pub(crate) use super::json_members::integer;
     pub(crate) use super::pets::{read_new_pet, write_pet};
 }
 
@@ -86,7 +86,7 @@ impl AppState {
             links: Links::new(settings.public_base_url.as_ref()),
             get_pet_removal: Removal::new(settings.get_pet_removal),
             body_timeout: timeouts.body_timeout,
-            document: ServedDocument::new(settings),
+            document: ServedDocument::new(interface_document(settings)),
             docs_page: DocsPage::new(settings),
             stopping: AtomicBool::new(false),
             admission: Admission::new(limits.max_requests as usize),

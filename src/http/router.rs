@@ -19,7 +19,7 @@ use crate::domain::key_record::Scope;
 
 /// The operations, and the document that describes just them.
 #[expect(deprecated, reason = "getPet is served until its announced removal")]
-pub(super) fn operations() -> (Router<AppState>, OpenApi) {
+fn operations() -> (Router<AppState>, OpenApi) {
     OpenApiRouter::with_openapi(document::preamble())
         .routes(operation(Scope::PetsRead, &pets::list_pets_errors(), routes!(pets::list_pets)))
         .routes(operation(Scope::PetsWrite, &pets::create_pet_errors(), routes!(pets::create_pet)))
@@ -41,6 +41,13 @@ fn operation(
 ) -> UtoipaMethodRouter<AppState> {
     document::describe(&mut paths, scope, errors);
     (schemas, paths, handler).map(|handler| handler.route_layer(Entrance::new(Some(scope))))
+}
+
+/// The interface document, as JSON.
+#[must_use]
+pub fn interface_document(settings: &InterfaceSettings) -> String {
+    let (_, description) = operations();
+    document::complete(description, settings)
 }
 
 /// Everything that the public listener serves.

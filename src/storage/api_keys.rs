@@ -10,8 +10,9 @@ use std::time::{Duration, SystemTime};
 use tokio_postgres::Row;
 
 use super::batch::{Batcher, Limits, Work};
-use super::postgres::database::{Database, POOL_WAIT};
+use super::postgres::database::Database;
 use super::postgres::error::{cause, unexpected};
+use super::postgres::pool::POOL_WAIT;
 use super::{Storage, StorageError};
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{Actor, IssuedKey, KeyEvent, KeyId, KeyRecord, NewKey};
@@ -104,7 +105,7 @@ impl Work for Find {
 impl Storage {
     /// The key with this digest, if one was issued and not revoked. It may have expired.
     pub async fn find_api_key(&self, digest: KeyDigest) -> Result<Option<IssuedKey>, StorageError> {
-        self.api_keys.call(digest).await?
+        self.find_api_key.call(digest).await?
     }
 
     /// Keeps a new key.

@@ -26,6 +26,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::postgres::error::StorageError;
 use crate::telemetry::metrics::{BATCH_SIZE, BATCH_WAIT, REQUESTS_SHED, count};
 use crate::telemetry::traces;
 
@@ -65,6 +66,15 @@ pub(super) enum CallError {
     /// The work panicked, so what it did is unknown.
     #[error("the work on a batch of requests panicked")]
     Lost,
+}
+
+impl From<CallError> for StorageError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Full | CallError::Late => Self::Unavailable(Arc::new(error)),
+            CallError::Lost => Self::Unexpected(Arc::new(error)),
+        }
+    }
 }
 
 struct Call<W: Work> {

@@ -8,8 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use super::DatabaseUrlError;
 use super::idempotency_keys::DAYS_PREPARED;
-use super::postgres::connect::{ConnectError, Connector};
-use super::postgres::database::CONNECT_TIMEOUT;
+use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
 use super::postgres::migrations;
 use crate::config::DatabaseUrl;
 

@@ -6,12 +6,13 @@
 //! - one bad request never sinks those that travel with it.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use super::StorageError;
-use super::batch::Work;
-use super::pets::{Inserted, insert, insert_once};
+use super::batch::{Batcher, CallError, Work};
+use super::pets::{Inserted, LIMITS, insert, insert_once};
 use super::postgres::database::Database;
 use super::postgres::error::cause;
+use super::{Storage, StorageError};
 use crate::domain::idempotency::Once;
 use crate::domain::pet::{NewPet, Pet, PetId};
 
@@ -37,7 +38,25 @@ pub enum Creation {
 
 type Answer = Result<Creation, StorageError>;
 
-pub(super) struct Insert(pub(super) Database);
+/// Pets to be added. Those that arrive together share a statement.
+pub(super) struct Insert(Database);
+
+impl Insert {
+    pub(super) fn start(database: &Database) -> Batcher<Self> {
+        Batcher::start("insert_pet", Self(database.clone()), LIMITS)
+    }
+}
+
+impl Storage {
+    /// Adds a pet; with a name for the request, once.
+    pub async fn insert_pet(&self, new: NewPet, once: Option<Once>) -> Result<Creation, StorageError> {
+        self.insert_pet.call(Create { new, once }).await.map_err(|error| match error {
+            // The work panicked, so what it did is not known.
+            CallError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
+            nothing_begun => nothing_begun.into(),
+        })?
+    }
+}
 
 impl Work for Insert {
     type Request = Create;

@@ -15,8 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{AsyncMessage, Notification};
 
-use super::postgres::connect::ConnectError;
-use super::postgres::database::CONNECT_TIMEOUT;
+use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError};
 use super::{Storage, StorageError};
 use crate::domain::api_key::KeyDigest;
 

@@ -31,7 +31,6 @@ pub use imports::{Chunk, Chunks, Import};
 pub use insert_batch::Creation;
 pub use key_changes::{FollowError, KeyNews};
 pub use orders::{Ending, Placement};
-use pets::PetBatches;
 pub use pets::{Change, SharedPage};
 pub use postgres::connect::{ConnectError, DatabaseUrlError};
 use postgres::database::Database;
@@ -48,8 +47,10 @@ pub const STATEMENTS: [&[&str]; 4] =
 #[derive(Clone)]
 pub struct Storage {
     database: Database,
-    pets: PetBatches,
-    api_keys: Batcher<api_keys::Find>,
+    list_pets: Batcher<pets::List>,
+    find_pet: Batcher<pets::Find>,
+    insert_pet: Batcher<insert_batch::Insert>,
+    find_api_key: Batcher<api_keys::Find>,
 }
 
 impl Storage {
@@ -58,7 +59,13 @@ impl Storage {
     /// Must be called within the runtime that the work is to be done in.
     pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let database = Database::new(url, settings)?;
-        Ok(Self { pets: PetBatches::start(&database), api_keys: api_keys::Find::start(&database), database })
+        Ok(Self {
+            list_pets: pets::List::start(&database),
+            find_pet: pets::Find::start(&database),
+            insert_pet: insert_batch::Insert::start(&database),
+            find_api_key: api_keys::Find::start(&database),
+            database,
+        })
     }
 
     /// Whether the database answers and its schema is new enough.

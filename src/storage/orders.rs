@@ -17,8 +17,10 @@ use super::postgres::error::{cause, unexpected};
 use super::postgres::pg_enum::stored_as_words;
 use super::{Storage, StorageError};
 use crate::domain::idempotency::{Hash, Once};
-use crate::domain::order::{ORDERABLE, ORDERED, Order, OrderEnd, OrderFilter, OrderId, OrderStatus};
-use crate::domain::page::{OrderPageRequest, Page};
+use crate::domain::order::{
+    ORDERABLE, ORDERED, Order, OrderEnd, OrderFilter, OrderId, OrderPageRequest, OrderStatus,
+};
+use crate::domain::page::Page;
 use crate::domain::pet::{PetId, PetStatus};
 
 /// The longest page, and one more, is a number that the planner can see: otherwise it prepares for a tenth of the table.

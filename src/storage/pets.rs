@@ -9,16 +9,16 @@ use bytes::Bytes;
 use futures_util::future::join3;
 use tokio_postgres::Row;
 
-use super::batch::{Batcher, CallError, Limits, Work};
+use super::batch::{Batcher, Limits, Work};
 use super::idempotency_keys::{days_to_remember, remembered_before};
-use super::insert_batch::{Create, Creation, Insert};
-use super::postgres::database::{Database, POOL_WAIT, Parameters};
+use super::postgres::database::{Database, Parameters};
 use super::postgres::error::{cause, unexpected};
 use super::postgres::pg_enum::stored_as_words;
+use super::postgres::pool::POOL_WAIT;
 use super::{Storage, StorageError};
 use crate::domain::idempotency::{Hash, Once};
-use crate::domain::page::{Page, PageLimit, PetPageRequest};
-use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetStatus};
+use crate::domain::page::{Page, PageLimit};
+use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetPageRequest, PetStatus};
 
 /// Pages of many requests: `$1` has where each begins, `$2` how many rows it wants. The longest page, and one
 /// more, is a number that the planner can see: otherwise it prepares for a tenth of the table.
@@ -90,59 +90,23 @@ pub(super) const STATEMENTS: &[&str] =
 const _: () =
     assert!(PageLimit::MAX + 1 == 101, "LIST and LIST_BY_STATUS hold the longest page and one more");
 
-/// How much may wait for each kind of work, and how it is taken.
-const LIMITS: Limits = Limits { waiting: 4_096, batch: 128, workers: 2, patience: POOL_WAIT };
-
-/// The queues of requests on pets.
-#[derive(Clone)]
-pub(super) struct PetBatches {
-    list: Batcher<List>,
-    find: Batcher<Find>,
-    insert: Batcher<Insert>,
-}
-
-impl PetBatches {
-    pub(super) fn start(database: &Database) -> Self {
-        Self {
-            list: Batcher::start("list_pets", List(database.clone()), LIMITS),
-            find: Batcher::start("find_pet", Find(database.clone()), LIMITS),
-            insert: Batcher::start("insert_pet", Insert(database.clone()), LIMITS),
-        }
-    }
-}
+/// How much may wait for each kind of work on pets, and how it is taken.
+pub(super) const LIMITS: Limits = Limits { waiting: 4_096, batch: 128, workers: 2, patience: POOL_WAIT };
 
 impl Storage {
     /// One page of the pets asked for, by ascending id. Requests for the same page may share it.
     pub async fn list_pets(&self, request: PetPageRequest) -> Result<Arc<SharedPage>, StorageError> {
-        self.pets.list.call(request).await?
+        self.list_pets.call(request).await?
     }
 
     /// The pet with this id, if there is one.
     pub async fn find_pet(&self, id: PetId) -> Result<Option<Pet>, StorageError> {
-        self.pets.find.call(id).await?
-    }
-
-    /// Adds a pet; with a name for the request, once.
-    pub async fn insert_pet(&self, new: NewPet, once: Option<Once>) -> Result<Creation, StorageError> {
-        self.pets.insert.call(Create { new, once }).await.map_err(|error| match error {
-            // The work panicked, so what it did is not known.
-            CallError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
-            nothing_begun => nothing_begun.into(),
-        })?
+        self.find_pet.call(id).await?
     }
 
     /// Adds pets, all of them in one statement or none.
     pub async fn insert_pets(&self, pets: &[NewPet]) -> Result<(), StorageError> {
         insert(&self.database, &pets.iter().collect::<Vec<_>>()).await.map(drop)
-    }
-}
-
-impl From<CallError> for StorageError {
-    fn from(error: CallError) -> Self {
-        match error {
-            CallError::Full | CallError::Late => Self::Unavailable(Arc::new(error)),
-            CallError::Lost => Self::Unexpected(Arc::new(error)),
-        }
     }
 }
 
@@ -198,7 +162,14 @@ impl SharedPage {
     }
 }
 
-struct List(Database);
+/// Lists of pets. Those that are asked for together share a statement.
+pub(super) struct List(Database);
+
+impl List {
+    pub(super) fn start(database: &Database) -> Batcher<Self> {
+        Batcher::start("list_pets", Self(database.clone()), LIMITS)
+    }
+}
 
 impl Work for List {
     type Request = PetPageRequest;
@@ -320,7 +291,14 @@ fn sort_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<Pag
         .collect())
 }
 
-struct Find(Database);
+/// Look-ups of single pets, likewise.
+pub(super) struct Find(Database);
+
+impl Find {
+    pub(super) fn start(database: &Database) -> Batcher<Self> {
+        Batcher::start("find_pet", Self(database.clone()), LIMITS)
+    }
+}
 
 impl Work for Find {
     type Request = PetId;

@@ -14,7 +14,7 @@ use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-use super::keys::storage;
+use super::connection::storage;
 use super::progress::grouped;
 use super::{Failure, print, seed};
 use crate::app::{App, AppError};

@@ -3,7 +3,8 @@
 use clap::Args;
 use jiff::Timestamp;
 
-use super::{By, Expiry, expiry, storage};
+use super::{By, Expiry, expiry};
+use crate::cli::connection::storage;
 use crate::cli::{Failure, print};
 use crate::config::DatabaseSettings;
 use crate::domain::api_key::ApiKey;

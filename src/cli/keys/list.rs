@@ -4,7 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::record::{RecordBody, table};
-use super::storage;
+use crate::cli::connection::storage;
 use crate::cli::{Failure, print};
 use crate::config::DatabaseSettings;
 

@@ -15,9 +15,7 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
 use super::Failure;
-use crate::config::{DatabaseSettings, PoolSettings};
 use crate::domain::key_record::{Actor, KeyId};
-use crate::storage::Storage;
 
 /// Manages API keys: makes, lists, rotates and revokes them.
 #[derive(Debug, Subcommand)]
@@ -57,12 +55,6 @@ impl By {
         let (user, host) = (whoami::username()?, whoami::hostname()?);
         Ok(format!("{user}@{host}").parse()?)
     }
-}
-
-/// One connection is enough for a command.
-pub(super) fn storage(database: &DatabaseSettings) -> Result<Storage, Failure> {
-    let pool = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(10) };
-    Ok(Storage::new(&database.database_url, &pool)?)
 }
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {

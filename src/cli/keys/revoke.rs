@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use super::{By, key_id, no_such_key, storage};
+use super::{By, key_id, no_such_key};
+use crate::cli::connection::storage;
 use crate::cli::{Failure, print};
 use crate::config::DatabaseSettings;
 use crate::domain::key_record::KeyId;

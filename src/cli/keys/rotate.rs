@@ -5,7 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use jiff::Timestamp;
 
-use super::{By, Expiry, duration, expiry, key_id, storage};
+use super::{By, Expiry, duration, expiry, key_id};
+use crate::cli::connection::storage;
 use crate::cli::{Failure, print};
 use crate::config::DatabaseSettings;
 use crate::domain::api_key::ApiKey;

@@ -5,7 +5,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::record::{EventBody, RecordBody};
-use super::{key_id, no_such_key, storage};
+use super::{key_id, no_such_key};
+use crate::cli::connection::storage;
 use crate::cli::{Failure, print};
 use crate::config::DatabaseSettings;
 use crate::domain::key_record::KeyId;

@@ -4,6 +4,5 @@ mod openapi;
 mod page;
 mod precompressed;
 
-pub use openapi::document;
-pub(crate) use openapi::{ServedDocument, describe, openapi_json, preamble};
+pub(crate) use openapi::{ServedDocument, complete, describe, openapi_json, preamble};
 pub(crate) use page::{DocsPage, routes};

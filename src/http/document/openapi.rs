@@ -23,7 +23,7 @@ use crate::domain::rate_limit::RateLimit;
 use crate::http::conditional::IfNoneMatch;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extract::NoQuery;
-use crate::http::{AppState, json, router};
+use crate::http::{AppState, json};
 
 const BEARER: &str = "bearer";
 
@@ -200,10 +200,8 @@ fn add_header(answer: &mut Answer, name: &str, description: &str) {
     answer.headers.insert(name.to_owned(), RefOr::T(header));
 }
 
-/// The whole document, as JSON.
-#[must_use]
-pub fn document(settings: &InterfaceSettings) -> String {
-    let (_, mut document) = router::operations();
+/// The whole document, as JSON: what describes the operations, completed by what the operator set.
+pub(crate) fn complete(mut document: OpenApi, settings: &InterfaceSettings) -> String {
     // The servers' addresses end in the prefix that the routes begin with.
     document.paths.paths = document
         .paths
@@ -256,8 +254,8 @@ fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {
 pub(crate) struct ServedDocument(TwoForms);
 
 impl ServedDocument {
-    pub(crate) fn new(settings: &InterfaceSettings) -> Self {
-        Self(TwoForms::of_plain(json::MEDIA_TYPE, document(settings)))
+    pub(crate) fn new(document: String) -> Self {
+        Self(TwoForms::of_plain(json::MEDIA_TYPE, document))
     }
 }
 

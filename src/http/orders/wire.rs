@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::domain::order::{Order, OrderFilter};
-use crate::domain::page::{OrderPageRequest, PageLimit};
+use crate::domain::order::{Order, OrderFilter, OrderPageRequest};
+use crate::domain::page::PageLimit;
 use crate::domain::pet::PetId;
 use crate::http::error::ApiError;
 use crate::http::extract::{FromMembers, Query, id_in_text, limit_schema};
-use crate::http::json::Members;
+use crate::http::json_members::Members;
 
 /// How far an order has come.
 #[derive(ToSchema)]

@@ -4,11 +4,14 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::domain::page::{PageLimit, PetFilter, PetPageRequest};
-use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetPatch, PetStatus};
+use crate::domain::page::PageLimit;
+use crate::domain::pet::{
+    CategoryId, NewPet, Pet, PetFilter, PetId, PetName, PetPageRequest, PetPatch, PetStatus,
+};
 use crate::http::error::ApiError;
 use crate::http::extract::{FromMembers, Query, id_in_text, limit_schema};
-use crate::http::json::{self, Members};
+use crate::http::json;
+use crate::http::json_members::Members;
 
 /// The most `id` parameters of one request.
 const MAX_IDS: usize = 100;

@@ -23,6 +23,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::DatabaseUrl;
 
+/// How long opening a connection may take, authentication and the look at the schema included.
+pub(in crate::storage) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one server may take to let us in and to say whether it takes writes.
 const SERVER_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long the server that was the right one the last time is asked alone.

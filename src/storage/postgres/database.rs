@@ -18,11 +18,6 @@ use crate::config::{DatabaseUrl, PoolSettings};
 use crate::telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
 use crate::telemetry::traces;
 
-/// How long a request waits for its turn, and how long its work waits for one of the pool's connections.
-pub(in crate::storage) const POOL_WAIT: Duration = Duration::from_secs(1);
-/// How long opening a connection may take, authentication and the look at the schema included.
-pub(in crate::storage) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// How much longer than the server's own limit an answer is waited for: if the server ends a statement, it says
 /// so, and then nothing is in doubt.
 const GRACE: Duration = Duration::from_millis(500);
@@ -93,7 +88,8 @@ impl Database {
         decode: impl FnOnce(&[Row]) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         let connection = self.row_writers.connection(&self.pool, self.deadline).await;
-        let connection = connection.map_err(Failure::counted).map_err(Failure::of_write)?;
+        let connection =
+            connection.map_err(Failure::NoConnection).map_err(Failure::counted).map_err(Failure::of_write)?;
         let rows = self.query_on(connection, statement, parameters).await.map_err(Failure::of_write)?;
         decode(&rows).map_err(outcome_unknown)
     }
@@ -107,7 +103,11 @@ impl Database {
         parameters: Parameters<'_>,
     ) -> Result<(RowLock<'_>, Vec<Row>), StorageError> {
         let connection = self.row_writers.connection(&self.pool, self.deadline).await;
-        let connection = connection.map_err(Failure::counted).map_err(Failure::of_read)?.in_transaction();
+        let connection = connection
+            .map_err(Failure::NoConnection)
+            .map_err(Failure::counted)
+            .map_err(Failure::of_read)?
+            .in_transaction();
         let rows = self
             .measured(
                 read,

@@ -23,12 +23,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::connect::{ConnectError, Connector, DatabaseUrlError};
-use super::database::{CONNECT_TIMEOUT, POOL_WAIT};
-use super::error::Failure;
+use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, DatabaseUrlError};
 use super::migrations::{self, SCHEMA_NEEDED};
 use crate::config::PoolSettings;
 
+/// How long a request waits for its turn, and how long its work waits for one of the pool's connections.
+pub(in crate::storage) const POOL_WAIT: Duration = Duration::from_secs(1);
 /// How long after the beginning of a failed attempt the next one is made.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a statement that may wait for a row waits for its turn: those before it may wait for the same row. With the
@@ -133,11 +133,11 @@ impl RowWriters {
         &self,
         pool: &Connections,
         deadline: Duration,
-    ) -> Result<InUse, Failure> {
+    ) -> Result<InUse, NoConnection> {
         let Ok(Ok(permit)) = timeout(ROW_WRITER_WAIT, self.0.clone().acquire_owned()).await else {
-            return Err(Failure::NoConnection(PoolError::Timeout(TimeoutType::Wait)));
+            return Err(PoolError::Timeout(TimeoutType::Wait));
         };
-        let mut connection = InUse::new(pool.get().await.map_err(Failure::NoConnection)?, deadline);
+        let mut connection = InUse::new(pool.get().await?, deadline);
         connection.row_writer = Some(permit);
         Ok(connection)
     }

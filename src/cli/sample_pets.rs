@@ -2,7 +2,7 @@
 //!
 //! The same throws make the same animals. Another version of the program may have other words, and so other animals.
 
-use super::pet::{CategoryId, NewPet, PetName, PetNameError, PetStatus};
+use crate::domain::pet::{CategoryId, NewPet, PetName, PetNameError, PetStatus};
 
 /// What a shop sells: of each category, how many in a hundred animals, and its breeds.
 #[rustfmt::skip]
@@ -45,7 +45,7 @@ const STATUSES: [(Option<PetStatus>, usize); 4] =
 /// The next animal. `below` is a die: it answers with a number from 0 up to, and without, the one it is given.
 ///
 /// Most have a plain name, some a title or a breed: Pepper, Captain Pepper, Pepper the whippet.
-pub fn pet(mut below: impl FnMut(usize) -> usize) -> Result<NewPet, PetNameError> {
+pub(super) fn pet(mut below: impl FnMut(usize) -> usize) -> Result<NewPet, PetNameError> {
     let (category, breeds) =
         weighted(KINDS.map(|(category, share, breeds)| ((category, breeds), share)), &mut below);
     let given = one_of(&GIVEN_NAMES, &mut below);

@@ -1,0 +1,13 @@
+//! How a command reaches the database.
+
+use std::time::Duration;
+
+use super::Failure;
+use crate::config::{DatabaseSettings, PoolSettings};
+use crate::storage::Storage;
+
+/// Opens the storage for a command, for which one connection is enough.
+pub(super) fn storage(database: &DatabaseSettings) -> Result<Storage, Failure> {
+    let pool = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(10) };
+    Ok(Storage::new(&database.database_url, &pool)?)
+}
