@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use tokio::{join, select};
 
 use crate::config::ServeSettings;
-use crate::http::{AppState, Clock, Gate, admin_routes, public_routes, serve};
+use crate::http::{AppState, Clock, ConnectionLimiter, admin_routes, public_routes, serve};
 use crate::storage::{DatabaseUrlError, Storage, StorageError};
 use crate::supervisor::{self, Listeners};
 use crate::telemetry;
@@ -93,7 +93,7 @@ impl App {
         supervisor::ready();
         let timeouts = &self.settings.timeouts;
         let limits = &self.settings.limits;
-        let front = public_routes(self.state.clone(), &self.settings.interface);
+        let pipeline = public_routes(self.state.clone(), &self.settings.interface);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
             // An error means that the sender is gone, which is as good a reason to stop.
@@ -110,20 +110,26 @@ impl App {
                     sleep(timeouts.drain_delay).await;
                     stop.send_replace(true);
                 },
-                serve(self.public, front, timeouts, Some(Gate::new(limits)), until_stopped(stopped.clone())),
+                serve(
+                    self.public,
+                    pipeline,
+                    timeouts,
+                    Some(ConnectionLimiter::new(limits)),
+                    until_stopped(stopped.clone())
+                ),
                 serve(self.admin, admin, timeouts, None, until_stopped(stopped)),
             );
         };
         select! {
             () = serving => {}
-            () = self.state.look_after_keys() => {}
+            () = self.state.maintain_keys() => {}
             () = create_idempotency_partitions(&self.storage) => {}
             () = drop_idempotency_partitions(&self.storage) => {}
-            () = supervisor::keep_watchdog_calm() => {}
-            () = self.storage.look_around() => {}
+            () = supervisor::notify_watchdog() => {}
+            () = self.storage.poll_database_metrics() => {}
             () = telemetry::metrics::look_after() => {}
         }
-        self.state.write_down_key_uses().await;
+        self.state.flush_last_used().await;
         tracing::info!("stopped");
     }
 }

@@ -61,7 +61,7 @@ pub fn stopping() {
 }
 
 /// Tells, for ever and twice as often as is asked for, that the program still comes round to doing things.
-pub async fn keep_watchdog_calm() {
+pub async fn notify_watchdog() {
     let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| *limit > Duration::from_millis(1)) else {
         return pending().await;
     };

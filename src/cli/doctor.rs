@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Cli, Failure, print};
 use crate::config::ServeSettings;
-use crate::storage::{Examination, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, examine};
+use crate::storage::{Diagnosis, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, diagnose};
 use crate::telemetry;
 
 /// The oldest PostgreSQL that the service is tried with.
@@ -73,7 +73,7 @@ struct Setting {
 
 impl Doctor {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
-        let checks = match examine(&self.settings.database.database_url).await {
+        let checks = match diagnose(&self.settings.database.database_url).await {
             Ok(found) => checks(&found, self.settings.pool.database_connections),
             Err(error) => vec![failure("database", telemetry::with_causes(&error))],
         };
@@ -101,7 +101,7 @@ fn failure(name: &'static str, says: String) -> Check {
     check(name, State::Failure, says)
 }
 
-fn checks(found: &Examination, pool: u16) -> Vec<Check> {
+fn checks(found: &Diagnosis, pool: u16) -> Vec<Check> {
     vec![
         ok(
             "database",
@@ -148,7 +148,7 @@ fn schema(found: Option<i32>) -> Check {
     }
 }
 
-fn role(found: &Examination) -> Check {
+fn role(found: &Diagnosis) -> Check {
     if found.lacking.is_empty() {
         ok("role", format!("{} may read and write", found.role))
     } else {
@@ -169,7 +169,7 @@ fn partitions(days: Option<i32>) -> Check {
     }
 }
 
-fn replication(found: &Examination) -> Check {
+fn replication(found: &Diagnosis) -> Check {
     let standbys = match found.standbys {
         0 => "no standby follows".to_owned(),
         1 => "1 standby follows".to_owned(),

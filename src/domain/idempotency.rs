@@ -33,9 +33,9 @@ impl FromStr for IdempotencyKey {
 
 /// Stands for something much longer: the first 128 bits of its SHA-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Hash(pub [u8; 16]);
+pub struct Digest128(pub [u8; 16]);
 
-impl From<Sha256> for Hash {
+impl From<Sha256> for Digest128 {
     fn from(hasher: Sha256) -> Self {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&hasher.finalize()[..16]);
@@ -47,14 +47,14 @@ impl From<Sha256> for Hash {
 ///
 /// **Frozen:** nodes of two versions, side by side during an upgrade, must take a request for the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Once {
+pub struct IdempotentRequest {
     /// Who sent it (the lineage of the API key), to which operation, under which name.
-    pub digest: Hash,
+    pub digest: Digest128,
     /// What it asks for.
-    pub fingerprint: Hash,
+    pub fingerprint: Digest128,
 }
 
-impl Once {
+impl IdempotentRequest {
     /// Of a request to add a pet.
     #[must_use]
     pub fn create_pet(lineage: KeyId, key: &IdempotencyKey, new: &NewPet) -> Self {
@@ -85,7 +85,7 @@ impl Once {
         Self { digest: Self::digest(lineage, operation, key), fingerprint: asked.into() }
     }
 
-    fn digest(lineage: KeyId, operation: &str, key: &IdempotencyKey) -> Hash {
+    fn digest(lineage: KeyId, operation: &str, key: &IdempotencyKey) -> Digest128 {
         let mut digest = Sha256::new();
         digest.update(lineage.0.to_be_bytes());
         digest.update(operation);
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn requests_are_told_apart_by_caller_key_and_content() {
-        let once = |caller, text, new: &NewPet| Once::create_pet(KeyId(caller), &key(text), new);
+        let once = |caller, text, new: &NewPet| IdempotentRequest::create_pet(KeyId(caller), &key(text), new);
         let first = once(1, "a", &rex(1, None));
         assert_eq!(first, once(1, "a", &rex(1, None)));
         assert_ne!(first.digest, once(2, "a", &rex(1, None)).digest);
@@ -140,15 +140,16 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_frozen() {
-        let once = Once::create_pet(KeyId(7), &key("order-4711"), &rex(3, Some(PetStatus::Available)));
-        let hex = |hash: Hash| hash.0.map(|byte| format!("{byte:02x}")).concat();
+        let once =
+            IdempotentRequest::create_pet(KeyId(7), &key("order-4711"), &rex(3, Some(PetStatus::Available)));
+        let hex = |hash: Digest128| hash.0.map(|byte| format!("{byte:02x}")).concat();
         assert_eq!(hex(once.digest), "0c1a333f4c3eb9fca0107291fdd5c1c9");
         assert_eq!(hex(once.fingerprint), "190a96dd84a7104b8dbb7a80ed29896e");
         let order = OrderId::try_from(7).unwrap();
         let orders = [
-            Once::place_order(KeyId(7), &key("order-4711"), 7.try_into().unwrap()),
-            Once::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Complete),
-            Once::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Cancel),
+            IdempotentRequest::place_order(KeyId(7), &key("order-4711"), 7.try_into().unwrap()),
+            IdempotentRequest::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Complete),
+            IdempotentRequest::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Cancel),
         ];
         assert_eq!(orders.map(|once| hex(once.fingerprint)), ["a3eb8db89fc5123ccfd49585059f292b"; 3]);
         assert_eq!(

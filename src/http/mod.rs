@@ -33,9 +33,9 @@ use crate::config::{InterfaceSettings, LimitSettings, TimeoutSettings};
 use crate::storage::Storage;
 use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
 
-pub use pipeline::Front;
+pub use pipeline::Pipeline;
 pub use router::{admin_routes, interface_document, public_routes};
-pub use transport::{Gate, serve};
+pub use transport::{ConnectionLimiter, serve};
 
 /// Animals as JSON, for files that have them as the interface does.
 pub(crate) mod wire {
@@ -46,7 +46,7 @@ pub(crate) mod wire {
 use document::{DocsPage, ServedDocument};
 use links::Links;
 use pets::Removal;
-use pipeline::{Admission, KeyRing};
+use pipeline::{Admission, KeyCache};
 
 /// Tells the time. Passed in, so that a test can choose it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -58,7 +58,7 @@ pub struct AppState(Arc<Parts>);
 /// The parts of it.
 pub struct Parts {
     storage: Storage,
-    keys: KeyRing,
+    keys: KeyCache,
     clock: Clock,
     links: Links,
     get_pet_removal: Removal,
@@ -80,7 +80,7 @@ impl AppState {
         limits: &LimitSettings,
     ) -> Self {
         Self(Arc::new(Parts {
-            keys: KeyRing::new(storage.clone(), limits.default_rate_limit),
+            keys: KeyCache::new(storage.clone(), limits.default_rate_limit),
             storage,
             clock,
             links: Links::new(settings.public_base_url.as_ref()),
@@ -111,13 +111,13 @@ impl AppState {
     }
 
     /// Runs beside the service, for ever: hears of changed keys, and writes down which were used.
-    pub async fn look_after_keys(&self) {
+    pub async fn maintain_keys(&self) {
         self.keys.look_after().await;
     }
 
     /// Writes down at the end which keys were used.
-    pub async fn write_down_key_uses(&self) {
-        self.keys.write_down_uses().await;
+    pub async fn flush_last_used(&self) {
+        self.keys.flush_last_used().await;
     }
 }
 

@@ -10,8 +10,8 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter, UtoipaMethodRouterE
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::pipeline::Front;
-use super::pipeline::authentication::Entrance;
+use super::pipeline::Pipeline;
+use super::pipeline::authentication::RequireScope;
 use super::pipeline::cors::Origins;
 use super::{AppState, admin, document, orders, pets};
 use crate::config::InterfaceSettings;
@@ -40,7 +40,7 @@ fn operation(
     (schemas, mut paths, handler): UtoipaMethodRouter<AppState>,
 ) -> UtoipaMethodRouter<AppState> {
     document::describe(&mut paths, scope, errors);
-    (schemas, paths, handler).map(|handler| handler.route_layer(Entrance::new(Some(scope))))
+    (schemas, paths, handler).map(|handler| handler.route_layer(RequireScope::new(Some(scope))))
 }
 
 /// The interface document, as JSON.
@@ -51,26 +51,26 @@ pub fn interface_document(settings: &InterfaceSettings) -> String {
 }
 
 /// Everything that the public listener serves.
-pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Front {
+pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Pipeline {
     let (operations, _) = operations();
     let routes = operations
         .route("/openapi.json", without_scope(get(document::openapi_json)))
         .merge(document::routes());
     let origins = Origins::new(&settings.cors_origins);
-    Front::guarded(with_fallbacks(routes, app.clone()), app, origins)
+    Pipeline::guarded(with_fallbacks(routes, app.clone()), app, origins)
 }
 
 /// Everything that the private listener serves.
-pub fn admin_routes(app: AppState) -> Front {
+pub fn admin_routes(app: AppState) -> Pipeline {
     let routes = Router::new()
         .route("/livez", without_scope(get(admin::livez)))
         .route("/readyz", without_scope(get(admin::readyz)))
         .route("/metrics", without_scope(get(admin::metrics)));
-    Front::open(with_fallbacks(routes, app))
+    Pipeline::open(with_fallbacks(routes, app))
 }
 
 fn without_scope(handler: MethodRouter<AppState>) -> MethodRouter<AppState> {
-    handler.route_layer(Entrance::new(None))
+    handler.route_layer(RequireScope::new(None))
 }
 
 /// Answers what no route does: `OPTIONS`, another method, another path.

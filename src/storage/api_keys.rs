@@ -195,7 +195,7 @@ impl Storage {
     }
 
     /// Notes when keys were used last.
-    pub async fn note_key_uses(&self, uses: &[(KeyId, SystemTime)]) -> Result<(), StorageError> {
+    pub async fn record_key_uses(&self, uses: &[(KeyId, SystemTime)]) -> Result<(), StorageError> {
         let (ids, times): (Vec<i64>, Vec<SystemTime>) = uses.iter().map(|(id, at)| (id.0, *at)).unzip();
         self.database.write(NOTE_USES, &[&ids, &times], |_| Ok(())).await
     }

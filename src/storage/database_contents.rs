@@ -33,7 +33,7 @@ const MARK: &str = "for demonstrations: petstore demo";
 
 /// What a database holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holdings {
+pub enum DatabaseContents {
     /// Nothing: it is new, or migrated and not used yet, or a demonstration that never came to its animals.
     Nothing,
     /// What a demonstration put there, and whoever used it since.
@@ -46,7 +46,7 @@ pub enum Holdings {
 
 /// Why a database could not be looked at.
 #[derive(Debug, Error)]
-pub enum HoldingsError {
+pub enum DatabaseContentsError {
     /// Its address cannot be used.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
@@ -59,7 +59,7 @@ pub enum HoldingsError {
 }
 
 /// Looks at what a database holds.
-pub async fn holdings(url: &DatabaseUrl) -> Result<Holdings, HoldingsError> {
+pub async fn database_contents(url: &DatabaseUrl) -> Result<DatabaseContents, DatabaseContentsError> {
     let client = Connector::new(url)?.open().await?;
     let rows = client.query(TABLES, &[]).await?;
     let tables = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?;
@@ -70,18 +70,18 @@ pub async fn holdings(url: &DatabaseUrl) -> Result<Holdings, HoldingsError> {
     };
     let (ours, others): (Vec<_>, Vec<_>) = tables.into_iter().partition(|table| ours.contains(table));
     if !others.is_empty() {
-        return Ok(Holdings::OtherTables(others));
+        return Ok(DatabaseContents::OtherTables(others));
     }
     if !ours.iter().any(|table| table == "pets") {
-        return Ok(Holdings::Nothing);
+        return Ok(DatabaseContents::Nothing);
     }
     let marked: bool = client.query_one(IS_MARKED, &[&MARK]).await?.try_get(0)?;
     let pets = has_rows(&client, "pets").await?;
     let keys = ours.iter().any(|table| table == "api_keys") && has_rows(&client, "api_keys").await?;
     Ok(match (marked, pets, keys) {
-        (true, true, _) => Holdings::Demonstration,
-        (true, false, _) | (false, false, false) => Holdings::Nothing,
-        (false, _, _) => Holdings::Shop,
+        (true, true, _) => DatabaseContents::Demonstration,
+        (true, false, _) | (false, false, false) => DatabaseContents::Nothing,
+        (false, _, _) => DatabaseContents::Shop,
     })
 }
 

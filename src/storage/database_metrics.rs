@@ -39,7 +39,7 @@ impl Storage {
     }
 
     /// Looks now and then at what the database says of itself, for ever.
-    pub async fn look_around(&self) {
+    pub async fn poll_database_metrics(&self) {
         loop {
             let up = self.look().await.is_ok();
             gauge!(DATABASE_UP).set(if up { 1.0 } else { 0.0 });

@@ -40,7 +40,7 @@ const LACKING: &str = "\
 
 /// What was found.
 #[derive(Debug)]
-pub struct Examination {
+pub struct Diagnosis {
     /// How long it took to connect.
     pub connecting: Duration,
     /// How long a statement takes.
@@ -71,7 +71,7 @@ pub struct Examination {
 
 /// Why there is nothing to say.
 #[derive(Debug, Error)]
-pub enum ExaminationError {
+pub enum DiagnosisError {
     /// Its address cannot be used.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
@@ -87,13 +87,13 @@ pub enum ExaminationError {
 }
 
 /// Looks at a database.
-pub async fn examine(url: &DatabaseUrl) -> Result<Examination, ExaminationError> {
-    // Once to connect, and as long again for the answers.
+pub async fn diagnose(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
+    // IdempotentRequest to connect, and as long again for the answers.
     let patience = CONNECT_TIMEOUT * 2;
-    timeout(patience, examine_patiently(url)).await.map_err(|_| ExaminationError::Silence(patience))?
+    timeout(patience, examine_patiently(url)).await.map_err(|_| DiagnosisError::Silence(patience))?
 }
 
-async fn examine_patiently(url: &DatabaseUrl) -> Result<Examination, ExaminationError> {
+async fn examine_patiently(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
     let begun = Instant::now();
     let client = Connector::new(url)?.including_standbys().open().await?;
     let connecting = begun.elapsed();
@@ -113,7 +113,7 @@ async fn examine_patiently(url: &DatabaseUrl) -> Result<Examination, Examination
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
         Err(error) => return Err(error.into()),
     };
-    Ok(Examination {
+    Ok(Diagnosis {
         connecting,
         round_trip,
         version: (row.try_get(0)?, row.try_get(1)?),

@@ -9,7 +9,7 @@ use bytes::{BufMut, BytesMut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use super::{Storage, StorageError};
-use crate::domain::idempotency::Hash;
+use crate::domain::idempotency::Digest128;
 
 /// Nodes that do it at once wait for each other.
 const CREATE_PARTITIONS: &str = "SELECT create_idempotency_partitions()";
@@ -71,7 +71,7 @@ impl Storage {
     }
 }
 
-impl<'a> FromSql<'a> for Hash {
+impl<'a> FromSql<'a> for Digest128 {
     fn from_sql(_: &Type, bytes: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
         Ok(Self(bytes.try_into()?))
     }
@@ -81,7 +81,7 @@ impl<'a> FromSql<'a> for Hash {
     }
 }
 
-impl ToSql for Hash {
+impl ToSql for Digest128 {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         out.put_slice(&self.0);
         Ok(IsNull::No)

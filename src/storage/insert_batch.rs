@@ -13,14 +13,14 @@ use super::pets::{Inserted, LIMITS, insert, insert_once};
 use super::postgres::database::Database;
 use super::postgres::error::cause;
 use super::{Storage, StorageError};
-use crate::domain::idempotency::Once;
+use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::pet::{NewPet, Pet, PetId};
 
 /// A pet to be added; with a key, once.
 #[derive(Debug, Clone)]
 pub(super) struct Create {
     pub(super) new: NewPet,
-    pub(super) once: Option<Once>,
+    pub(super) once: Option<IdempotentRequest>,
 }
 
 /// What came of it.
@@ -49,7 +49,11 @@ impl Insert {
 
 impl Storage {
     /// Adds a pet; with a name for the request, once.
-    pub async fn insert_pet(&self, new: NewPet, once: Option<Once>) -> Result<Creation, StorageError> {
+    pub async fn insert_pet(
+        &self,
+        new: NewPet,
+        once: Option<IdempotentRequest>,
+    ) -> Result<Creation, StorageError> {
         self.insert_pet.call(Create { new, once }).await.map_err(|error| match error {
             // The work panicked, so what it did is not known.
             CallError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
@@ -130,7 +134,7 @@ impl Insert {
                 .map(|(new, id)| Creation::Added(with_id(new, id)))
                 .collect());
         }
-        let once: Vec<Option<Once>> = creates.iter().map(|create| create.once).collect();
+        let once: Vec<Option<IdempotentRequest>> = creates.iter().map(|create| create.once).collect();
         let inserted = match insert_once(&self.0, &pets, &once).await {
             // Nothing was done, and whoever was faster has finished: this time it is found.
             Err(StorageError::Raced(_)) => insert_once(&self.0, &pets, &once).await?,
@@ -159,7 +163,7 @@ fn forgotten() -> StorageError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::idempotency::Hash;
+    use crate::domain::idempotency::Digest128;
     use crate::domain::pet::{CategoryId, PetName};
 
     fn create(name: Option<u8>, fingerprint: u8) -> Create {
@@ -170,7 +174,10 @@ mod tests {
         };
         Create {
             new,
-            once: name.map(|name| Once { digest: Hash([name; 16]), fingerprint: Hash([fingerprint; 16]) }),
+            once: name.map(|name| IdempotentRequest {
+                digest: Digest128([name; 16]),
+                fingerprint: Digest128([fingerprint; 16]),
+            }),
         }
     }
 

@@ -31,13 +31,13 @@ const TELL: &str = "SELECT pg_notify($1, '')";
 
 /// What there is to know about changes of keys.
 #[derive(Debug)]
-pub enum KeyNews {
+pub enum KeyChange {
     /// From now on, changes are heard.
-    Following,
+    Subscribed,
     /// This key was changed, and must be looked up again.
     Changed(KeyDigest),
     /// All changes made before this moment have been heard.
-    HeardUpTo(Instant),
+    NotifiedUpTo(Instant),
     /// Changes are not heard any more.
     Lost(FollowError),
 }
@@ -64,18 +64,18 @@ pub enum FollowError {
 
 impl Storage {
     /// Tells of changed keys, for ever. `tell` must not take long.
-    pub async fn follow_key_changes(&self, tell: impl Fn(KeyNews) + Send + Sync + 'static) {
+    pub async fn follow_key_changes(&self, tell: impl Fn(KeyChange) + Send + Sync + 'static) {
         let tell = Arc::new(tell);
         loop {
             let Err(lost) = self.follow(tell.clone()).await;
-            tell(KeyNews::Lost(lost));
+            tell(KeyChange::Lost(lost));
             sleep(BEAT).await;
         }
     }
 
     async fn follow<F>(&self, tell: Arc<F>) -> Result<std::convert::Infallible, FollowError>
     where
-        F: Fn(KeyNews) + Send + Sync + 'static,
+        F: Fn(KeyChange) + Send + Sync + 'static,
     {
         let connecting = timeout(CONNECT_TIMEOUT, Box::pin(self.database.connector.open_listening()));
         let (client, messages) = connecting.await.map_err(|_| FollowError::Silence)??;
@@ -100,7 +100,7 @@ impl Storage {
             Ok::<_, tokio_postgres::Error>(own)
         });
         let own = row.await.map_err(|_| FollowError::Silence)??;
-        tell(KeyNews::Following);
+        tell(KeyChange::Subscribed);
         loop {
             let asked = Instant::now();
             let answered = timeout(PATIENCE, async {
@@ -108,7 +108,7 @@ impl Storage {
                 echoes.recv().await.ok_or(FollowError::Ended)
             });
             answered.await.map_err(|_| FollowError::Silence)??;
-            tell(KeyNews::HeardUpTo(asked));
+            tell(KeyChange::NotifiedUpTo(asked));
             // Until the next beat only the end of the connection is of interest.
             if let Ok(None) = timeout_at(asked + BEAT, echoes.recv()).await {
                 return Err(FollowError::Ended);
@@ -117,9 +117,9 @@ impl Storage {
     }
 }
 
-fn hear(note: &Notification, tell: &impl Fn(KeyNews)) {
+fn hear(note: &Notification, tell: &impl Fn(KeyChange)) {
     if let Some(digest) = KeyDigest::from_hex(note.payload()) {
-        tell(KeyNews::Changed(digest));
+        tell(KeyChange::Changed(digest));
     } else {
         tracing::warn!("a notification about a key names none");
     }

@@ -24,12 +24,12 @@ mod postgres;
 use crate::config::{DatabaseUrl, PoolSettings};
 
 use batch::Batcher;
-pub use database_contents::{Holdings, HoldingsError, holdings};
-pub use diagnostics::{Examination, ExaminationError, examine};
+pub use database_contents::{DatabaseContents, DatabaseContentsError, database_contents};
+pub use diagnostics::{Diagnosis, DiagnosisError, diagnose};
 pub use exports::Export;
 pub use imports::{Chunk, Chunks, Import};
 pub use insert_batch::Creation;
-pub use key_changes::{FollowError, KeyNews};
+pub use key_changes::{FollowError, KeyChange};
 pub use orders::{Ending, Placement};
 pub use pets::{Change, SharedPage};
 pub use postgres::connect::{ConnectError, DatabaseUrlError};

@@ -16,7 +16,7 @@ use super::postgres::database::Parameters;
 use super::postgres::error::{cause, unexpected};
 use super::postgres::pg_enum::stored_as_words;
 use super::{Storage, StorageError};
-use crate::domain::idempotency::{Hash, Once};
+use crate::domain::idempotency::{Digest128, IdempotentRequest};
 use crate::domain::order::{
     ORDERABLE, ORDERED, Order, OrderEnd, OrderFilter, OrderId, OrderPageRequest, OrderStatus,
 };
@@ -155,10 +155,14 @@ impl Storage {
     }
 
     /// Places an order for a pet, if it is to be had; with a name for the request, once.
-    pub async fn place_order(&self, pet: PetId, once: Option<Once>) -> Result<Placement, StorageError> {
+    pub async fn place_order(
+        &self,
+        pet: PetId,
+        once: Option<IdempotentRequest>,
+    ) -> Result<Placement, StorageError> {
         let (digest, fingerprint) = hashes(once);
         let parameters: Parameters<'_> = &[&pet.get(), &ORDERABLE, &ORDERED, &digest, &fingerprint];
-        let placed = self.until_not_too_late(PLACE, parameters, |rows| match rows.first() {
+        let placed = self.retry_lost_race(PLACE, parameters, |rows| match rows.first() {
             None => Ok(Some(Placement::NoSuchPet)),
             Some(row) => placement(row, pet, once),
         });
@@ -170,12 +174,12 @@ impl Storage {
         &self,
         id: OrderId,
         end: OrderEnd,
-        once: Option<Once>,
+        once: Option<IdempotentRequest>,
     ) -> Result<Ending, StorageError> {
         let (digest, fingerprint) = hashes(once);
         let parameters: Parameters<'_> =
             &[&id.get(), &end.status(), &end.pet_status(), &digest, &fingerprint];
-        let ended = self.until_not_too_late(END, parameters, |rows| match rows.first() {
+        let ended = self.retry_lost_race(END, parameters, |rows| match rows.first() {
             None => Ok(Some(Ending::NoSuchOrder)),
             Some(row) => ending(row, end, once),
         });
@@ -183,7 +187,7 @@ impl Storage {
     }
 
     /// Runs a statement until it has an outcome: it has none if somebody else was faster.
-    async fn until_not_too_late<T>(
+    async fn retry_lost_race<T>(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
@@ -204,7 +208,11 @@ impl Storage {
 
 /// What a row of [`PLACE`] says; nothing if the pet was there to be had, and somebody else had it, which for a request
 /// with a name may be another attempt of its own.
-fn placement(row: &Row, pet: PetId, once: Option<Once>) -> Result<Option<Placement>, StorageError> {
+fn placement(
+    row: &Row,
+    pet: PetId,
+    once: Option<IdempotentRequest>,
+) -> Result<Option<Placement>, StorageError> {
     let as_placed = |id: i64, at: SystemTime| -> Result<Order, StorageError> {
         let id = id.try_into().map_err(unexpected)?;
         Ok(Order { id, pet_id: pet, status: OrderStatus::Placed, created_at: at, updated_at: at })
@@ -213,7 +221,7 @@ fn placement(row: &Row, pet: PetId, once: Option<Once>) -> Result<Option<Placeme
         let at = row.try_get(1).map_err(unexpected)?;
         return Ok(Some(Placement::Placed(as_placed(id, at)?)));
     }
-    if let Some(fingerprint) = row.try_get::<_, Option<Hash>>(3).map_err(unexpected)? {
+    if let Some(fingerprint) = row.try_get::<_, Option<Digest128>>(3).map_err(unexpected)? {
         if once.is_none_or(|once| once.fingerprint != fingerprint) {
             return Ok(Some(Placement::OtherRequest));
         }
@@ -225,9 +233,9 @@ fn placement(row: &Row, pet: PetId, once: Option<Once>) -> Result<Option<Placeme
 }
 
 /// What a row of [`END`] says; nothing if the order was open, and somebody else ended it.
-fn ending(row: &Row, end: OrderEnd, once: Option<Once>) -> Result<Option<Ending>, StorageError> {
+fn ending(row: &Row, end: OrderEnd, once: Option<IdempotentRequest>) -> Result<Option<Ending>, StorageError> {
     let order = order(row)?;
-    let before: Option<Hash> = row.try_get(5).map_err(unexpected)?;
+    let before: Option<Digest128> = row.try_get(5).map_err(unexpected)?;
     Ok(match before {
         Some(fingerprint) if once.is_none_or(|once| once.fingerprint != fingerprint) => {
             Some(Ending::OtherRequest)
@@ -243,7 +251,7 @@ fn ending(row: &Row, end: OrderEnd, once: Option<Once>) -> Result<Option<Ending>
 /// come again, since the others may have been attempts of its own.
 fn in_progress_if_delayed<T>(
     outcome: Result<T, StorageError>,
-    once: Option<Once>,
+    once: Option<IdempotentRequest>,
     in_progress: T,
 ) -> Result<T, StorageError> {
     match outcome {
@@ -252,7 +260,7 @@ fn in_progress_if_delayed<T>(
     }
 }
 
-fn hashes(once: Option<Once>) -> (Option<Hash>, Option<Hash>) {
+fn hashes(once: Option<IdempotentRequest>) -> (Option<Digest128>, Option<Digest128>) {
     (once.map(|once| once.digest), once.map(|once| once.fingerprint))
 }
 

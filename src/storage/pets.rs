@@ -16,7 +16,7 @@ use super::postgres::error::{cause, unexpected};
 use super::postgres::pg_enum::stored_as_words;
 use super::postgres::pool::POOL_WAIT;
 use super::{Storage, StorageError};
-use crate::domain::idempotency::{Hash, Once};
+use crate::domain::idempotency::{Digest128, IdempotentRequest};
 use crate::domain::page::{Page, PageLimit};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetPageRequest, PetStatus};
 
@@ -345,7 +345,7 @@ pub(super) enum Inserted {
 
 /// What was remembered of a request: what it asked for, and what came of it.
 pub(super) struct Remembered {
-    pub(super) fingerprint: Hash,
+    pub(super) fingerprint: Digest128,
     pub(super) id: PetId,
 }
 
@@ -354,11 +354,12 @@ pub(super) struct Remembered {
 pub(super) async fn insert_once(
     database: &Database,
     pets: &[&NewPet],
-    once: &[Option<Once>],
+    once: &[Option<IdempotentRequest>],
 ) -> Result<Vec<Inserted>, StorageError> {
     let (names, categories, statuses) = columns(pets);
-    let digests: Vec<Option<Hash>> = once.iter().map(|once| once.map(|once| once.digest)).collect();
-    let fingerprints: Vec<Option<Hash>> = once.iter().map(|once| once.map(|once| once.fingerprint)).collect();
+    let digests: Vec<Option<Digest128>> = once.iter().map(|once| once.map(|once| once.digest)).collect();
+    let fingerprints: Vec<Option<Digest128>> =
+        once.iter().map(|once| once.map(|once| once.fingerprint)).collect();
     let parameters: Parameters<'_> = &[&names, &categories, &statuses, &digests, &fingerprints];
     database.write(INSERT_ONCE, parameters, |rows| sort_outcomes(rows, pets.len())).await
 }
@@ -368,7 +369,7 @@ fn sort_outcomes(rows: &[Row], pets: usize) -> Result<Vec<Inserted>, StorageErro
     let mut inserted: Vec<Option<Inserted>> = (0..pets).map(|_| None).collect();
     for row in rows {
         let place: i64 = row.try_get(0).map_err(unexpected)?;
-        let fingerprint: Option<Hash> = row.try_get(2).map_err(unexpected)?;
+        let fingerprint: Option<Digest128> = row.try_get(2).map_err(unexpected)?;
         let outcome = match fingerprint {
             None => Inserted::New(id(row, 1)?),
             Some(fingerprint) => Inserted::Before(Remembered { fingerprint, id: id(row, 3)? }),

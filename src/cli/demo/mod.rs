@@ -21,7 +21,9 @@ use crate::app::{App, AppError};
 use crate::config::{DatabaseSettings, DatabaseUrl, DemoSettings, ServeSettings};
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::{Actor, KeyId, NewKey, Scope};
-use crate::storage::{Holdings, HoldingsError, SCHEMA_LATEST, Storage, holdings, migrate};
+use crate::storage::{
+    DatabaseContents, DatabaseContentsError, SCHEMA_LATEST, Storage, database_contents, migrate,
+};
 use crate::supervisor::Listeners;
 use engine::Engine;
 
@@ -104,18 +106,20 @@ impl Demo {
     /// leaves none behind.
     async fn prepare(&self, url: &DatabaseUrl, begun: Instant) -> Result<(Storage, App, KeyId), Failure> {
         let temporary = self.settings.database_url.is_none();
-        let held = if temporary { once_ready(url, begun).await? } else { holdings(url).await? };
+        let held = if temporary { once_ready(url, begun).await? } else { database_contents(url).await? };
         let with = match held {
-            Holdings::Nothing => format!("with {} animals", grouped(ANIMALS.into())),
-            Holdings::Demonstration => "with the animals of the last time".to_owned(),
-            Holdings::OtherTables(tables) => {
+            DatabaseContents::Nothing => format!("with {} animals", grouped(ANIMALS.into())),
+            DatabaseContents::Demonstration => "with the animals of the last time".to_owned(),
+            DatabaseContents::OtherTables(tables) => {
                 return Err(refused(&format!("tables that are not petstore's ({})", tables.join(", "))));
             }
-            Holdings::Shop => return Err(refused("animals or keys that are not the demonstration's")),
+            DatabaseContents::Shop => {
+                return Err(refused("animals or keys that are not the demonstration's"));
+            }
         };
         migrate(url, SCHEMA_LATEST).await?;
         let storage = storage(&DatabaseSettings { database_url: url.clone() })?;
-        if held == Holdings::Nothing {
+        if held == DatabaseContents::Nothing {
             // In this order: what is marked and empty is filled the next time.
             storage.mark_as_demonstration().await?;
             seed::add(&storage, ANIMALS, SEED).await?;
@@ -158,10 +162,12 @@ fn actor() -> Result<Actor, Failure> {
 }
 
 /// Looks at a database that is only just starting, as soon as it answers.
-async fn once_ready(url: &DatabaseUrl, begun: Instant) -> Result<Holdings, HoldingsError> {
+async fn once_ready(url: &DatabaseUrl, begun: Instant) -> Result<DatabaseContents, DatabaseContentsError> {
     loop {
-        match holdings(url).await {
-            Err(HoldingsError::Connect(_) | HoldingsError::Database(_)) if begun.elapsed() < PATIENCE => {
+        match database_contents(url).await {
+            Err(DatabaseContentsError::Connect(_) | DatabaseContentsError::Database(_))
+                if begun.elapsed() < PATIENCE =>
+            {
                 sleep(Duration::from_millis(10)).await;
             }
             outcome => return outcome,

@@ -16,7 +16,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement
 use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{OpenApi, Ref, RefOr};
 
-use super::precompressed::{AcceptsGzip, TwoForms};
+use super::precompressed::{AcceptsGzip, Precompressed};
 use crate::config::{GET_PET_REMOVAL, InterfaceSettings};
 use crate::domain::key_record::Scope;
 use crate::domain::rate_limit::RateLimit;
@@ -251,11 +251,11 @@ fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {
 }
 
 /// The document as this service serves it.
-pub(crate) struct ServedDocument(TwoForms);
+pub(crate) struct ServedDocument(Precompressed);
 
 impl ServedDocument {
     pub(crate) fn new(document: String) -> Self {
-        Self(TwoForms::of_plain(json::MEDIA_TYPE, document))
+        Self(Precompressed::of_plain(json::MEDIA_TYPE, document))
     }
 }
 

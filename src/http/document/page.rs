@@ -11,12 +11,12 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use axum::routing::get;
 
-use super::precompressed::{AcceptsGzip, TwoForms};
+use super::precompressed::{AcceptsGzip, Precompressed};
 use crate::config::{BaseUrl, InterfaceSettings};
 use crate::http::AppState;
 use crate::http::conditional::IfNoneMatch;
 use crate::http::extract::NoQuery;
-use crate::http::pipeline::authentication::Entrance;
+use crate::http::pipeline::authentication::RequireScope;
 
 const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
@@ -56,15 +56,15 @@ const LICENCES: &str = concat!(
 
 /// The files as this service serves them, in the order of [`FILES`].
 pub(crate) struct DocsPage {
-    files: [TwoForms; FILES.len()],
+    files: [Precompressed; FILES.len()],
     policy: HeaderValue,
 }
 
 impl DocsPage {
     pub(crate) fn new(settings: &InterfaceSettings) -> Self {
         let files = FILES.map(|(_, media_type, body)| match body {
-            Embedded::Plain(text) => TwoForms::of_plain(media_type, text),
-            Embedded::Gzip(bytes) => TwoForms::of_gzip(media_type, bytes),
+            Embedded::Plain(text) => Precompressed::of_plain(media_type, text),
+            Embedded::Gzip(bytes) => Precompressed::of_gzip(media_type, bytes),
         });
         Self { files, policy: policy(settings) }
     }
@@ -100,6 +100,6 @@ pub(crate) fn routes() -> Router<AppState> {
                         known: IfNoneMatch,
                         gzip: AcceptsGzip,
                         NoQuery: NoQuery| { app.docs_page.answer(file, &known, gzip) };
-        routes.route(path, get(handler).route_layer(Entrance::new(None)))
+        routes.route(path, get(handler).route_layer(RequireScope::new(None)))
     })
 }

@@ -51,7 +51,7 @@ fn accepts_gzip<'a>(codings: impl Iterator<Item = &'a str>) -> bool {
 }
 
 /// A body in both forms. The one that was not given is made when it is first asked for, and kept.
-pub(crate) struct TwoForms {
+pub(crate) struct Precompressed {
     media_type: HeaderValue,
     plain: OnceLock<Tagged>,
     gzip: OnceLock<Tagged>,
@@ -60,7 +60,7 @@ pub(crate) struct TwoForms {
 /// A body and its `ETag`.
 type Tagged = (Bytes, Bytes);
 
-impl TwoForms {
+impl Precompressed {
     /// From the plain body.
     pub(crate) fn of_plain(media_type: &'static str, body: impl Into<Bytes>) -> Self {
         let plain = OnceLock::from(with_tag(body, None));
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn each_form_is_made_from_the_other() {
         let plain = "dog, cat, dog, cat, ".repeat(100);
-        let forms = TwoForms::of_plain("text/plain", plain.clone());
+        let forms = Precompressed::of_plain("text/plain", plain.clone());
         let (gzip, gzip_tag) = forms.gzip();
         assert!(gzip.len() < plain.len() / 10);
         assert_ne!(*gzip_tag, forms.plain().1);

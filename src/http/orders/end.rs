@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
 use super::wire::OrderBody;
-use crate::domain::idempotency::{IdempotencyKey, Once};
+use crate::domain::idempotency::{IdempotencyKey, IdempotentRequest};
 use crate::domain::order::{Order, OrderEnd, OrderId};
 use crate::http::AppState;
 use crate::http::error::ApiError;
@@ -87,7 +87,7 @@ async fn end(
     key: Option<IdempotencyKey>,
     end: OrderEnd,
 ) -> Result<Response, ApiError> {
-    let once = key.map(|key| Once::end_order(caller.key.lineage, &key, id, end));
+    let once = key.map(|key| IdempotentRequest::end_order(caller.key.lineage, &key, id, end));
     match app.storage.end_order(id, end, once).await? {
         Ending::Ended(order) => Ok(ended(&order)),
         Ending::EndedBefore(order) => Ok(([idempotency::REPLAYED], ended(&order)).into_response()),

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::wire::{NewOrder, NewOrderBody, OrderBody};
-use crate::domain::idempotency::Once;
+use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::order::Order;
 use crate::http::AppState;
 use crate::http::error::ApiError;
@@ -46,7 +46,7 @@ pub(crate) async fn place_order(
     JsonBody(NewOrder { pet_id }): JsonBody<NewOrder>,
 ) -> Result<Response, ApiError> {
     let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
-    let once = key.map(|key| Once::place_order(caller.key.lineage, &key, pet_id));
+    let once = key.map(|key| IdempotentRequest::place_order(caller.key.lineage, &key, pet_id));
     match app.storage.place_order(pet_id, once).await? {
         Placement::Placed(order) => Ok(placed(&app, &order)),
         Placement::PlacedBefore(order) => Ok(([idempotency::REPLAYED], placed(&app, &order)).into_response()),

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::wire::{NewPetBody, PetBody, render_pet};
-use crate::domain::idempotency::Once;
+use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::pet::{NewPet, Pet};
 use crate::http::AppState;
 use crate::http::conditional::with_etag;
@@ -46,7 +46,7 @@ pub(crate) async fn create_pet(
     JsonBody(new): JsonBody<NewPet>,
 ) -> Result<Response, ApiError> {
     let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
-    let once = key.map(|key| Once::create_pet(caller.key.lineage, &key, &new));
+    let once = key.map(|key| IdempotentRequest::create_pet(caller.key.lineage, &key, &new));
     match app.storage.insert_pet(new, once).await? {
         Creation::Added(pet) => Ok(created(&app, &pet)),
         Creation::AddedBefore(pet) => Ok(([idempotency::REPLAYED], created(&app, &pet)).into_response()),

@@ -75,7 +75,7 @@ fn method_word(method: &Method) -> &'static str {
 }
 
 /// A request under way, from its arrival to its line in the log.
-pub(crate) struct Visit {
+pub(crate) struct Observation {
     started: Instant,
     request_id: HeaderValue,
     method: &'static str,
@@ -83,7 +83,7 @@ pub(crate) struct Visit {
     pub(crate) trace: Option<Context>,
 }
 
-impl Visit {
+impl Observation {
     /// Gives the request an id, and a span if it is to be seen.
     pub(crate) fn begin<B>(request: &hyper::Request<B>, seen: bool) -> Self {
         let method = method_word(request.method());

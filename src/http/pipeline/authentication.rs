@@ -48,34 +48,34 @@ fn bearer(headers: &HeaderMap) -> Result<ApiKey, ApiError> {
 ///
 /// A service of its own and not a function: this runs for every request, and `from_fn` copies the handler.
 #[derive(Clone)]
-pub(crate) struct Entrance {
+pub(crate) struct RequireScope {
     needed: Option<Scope>,
     route: Arc<Route>,
 }
 
-impl Entrance {
+impl RequireScope {
     /// For one route.
     pub(crate) fn new(needed: Option<Scope>) -> Self {
         Self { needed, route: Arc::default() }
     }
 }
 
-impl<S> Layer<S> for Entrance {
-    type Service = Entered<S>;
+impl<S> Layer<S> for RequireScope {
+    type Service = RequireScopeService<S>;
 
-    fn layer(&self, handler: S) -> Entered<S> {
-        Entered { entrance: self.clone(), handler }
+    fn layer(&self, handler: S) -> RequireScopeService<S> {
+        RequireScopeService { entrance: self.clone(), handler }
     }
 }
 
-/// A handler behind its [`Entrance`].
+/// A handler behind its [`RequireScope`].
 #[derive(Clone)]
-pub(crate) struct Entered<S> {
-    entrance: Entrance,
+pub(crate) struct RequireScopeService<S> {
+    entrance: RequireScope,
     handler: S,
 }
 
-impl<S> Service<Request> for Entered<S>
+impl<S> Service<Request> for RequireScopeService<S>
 where
     S: Service<Request, Response = Response, Error = Infallible>,
     S::Future: Send + 'static,
@@ -89,7 +89,7 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let Entrance { needed, route } = self.entrance.clone();
+        let RequireScope { needed, route } = self.entrance.clone();
         route.taken_by(&request);
         let missing = needed.filter(|needed| {
             let caller = request.extensions().get::<Arc<Caller>>();

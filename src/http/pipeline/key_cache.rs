@@ -26,7 +26,7 @@ use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{IssuedKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
 use crate::http::error::ApiError;
-use crate::storage::{KeyNews, Storage, StorageError};
+use crate::storage::{KeyChange, Storage, StorageError};
 use crate::telemetry;
 use crate::telemetry::metrics::{DEPRECATED_CALLS, KEY_LOOKUPS};
 
@@ -60,7 +60,7 @@ impl Caller {
 }
 
 /// Keys that were lately looked up.
-pub(crate) struct KeyRing {
+pub(crate) struct KeyCache {
     storage: Storage,
     known: Cache<KeyDigest, Arc<Caller>>,
     unknown: Cache<KeyDigest, ()>,
@@ -79,7 +79,7 @@ enum Miss {
     Failed(StorageError),
 }
 
-impl KeyRing {
+impl KeyCache {
     /// `default_limit` holds for keys without one of their own.
     pub(crate) fn new(storage: Storage, default_limit: Option<RateLimit>) -> Self {
         Self {
@@ -122,7 +122,7 @@ impl KeyRing {
         if caller.key.expired(now.into()) {
             return Err(ApiError::InvalidApiKey);
         }
-        self.note_use(&caller, now);
+        self.record_use(&caller, now);
         Ok(caller)
     }
 
@@ -193,7 +193,7 @@ impl KeyRing {
     }
 
     /// Remembers, once a minute, that a key is used.
-    fn note_use(&self, caller: &Caller, now: Timestamp) {
+    fn record_use(&self, caller: &Caller, now: Timestamp) {
         let minute = now.as_second().div_euclid(60);
         if caller.noted_minute.load(Ordering::Relaxed) < minute
             && caller.noted_minute.fetch_max(minute, Ordering::Relaxed) < minute
@@ -211,10 +211,10 @@ impl KeyRing {
     pub(crate) async fn look_after(&self) {
         let freshness = self.freshness.clone();
         let follow = self.storage.follow_key_changes(move |news| match news {
-            KeyNews::Following => freshness.subscribed(),
-            KeyNews::HeardUpTo(moment) => freshness.notified_up_to(moment),
-            KeyNews::Changed(digest) => freshness.changed(&digest),
-            KeyNews::Lost(error) => {
+            KeyChange::Subscribed => freshness.subscribed(),
+            KeyChange::NotifiedUpTo(moment) => freshness.notified_up_to(moment),
+            KeyChange::Changed(digest) => freshness.changed(&digest),
+            KeyChange::Lost(error) => {
                 freshness.unsubscribed();
                 let cause = telemetry::with_causes(&error);
                 tracing::warn!(cause, "changed keys are not heard of at once, but within 5 seconds");
@@ -223,21 +223,21 @@ impl KeyRing {
         let note = async {
             loop {
                 sleep(NOTE_INTERVAL).await;
-                self.write_down_uses().await;
+                self.flush_last_used().await;
             }
         };
         tokio::join!(follow, note);
     }
 
     /// Writes down which keys were used since it was last done. What fails is tried again the next time.
-    pub(crate) async fn write_down_uses(&self) {
+    pub(crate) async fn flush_last_used(&self) {
         let mut uses: Vec<(KeyId, SystemTime)> = mem::take(&mut *self.uses()).into_iter().collect();
         if uses.is_empty() {
             return;
         }
         // In one order on all nodes, so that they do not lock each other out.
         uses.sort_unstable_by_key(|(id, _)| id.0);
-        if let Err(error) = self.storage.note_key_uses(&uses).await {
+        if let Err(error) = self.storage.record_key_uses(&uses).await {
             let cause = telemetry::with_causes(&error);
             tracing::warn!(cause, "it could not be written down which keys were used");
             let mut waiting = self.uses();

@@ -1,4 +1,4 @@
-//! The way of a request from its connection to its route, and back.
+//! The pipeline: what every request passes through, in order, from its connection to its route and back.
 //!
 //! Plain code rather than layers of the router: it runs before any routing, reads from top to bottom, and costs a
 //! busy service less.
@@ -33,16 +33,16 @@ use super::AppState;
 use super::error::ApiError;
 use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
 
-use access_log::{Route, Visit};
+use access_log::{Observation, Route};
 pub(crate) use admission::Admission;
 use authentication::key_of;
 use cors::Origins;
 use head_limits::check_head;
-pub(crate) use key_cache::KeyRing;
+pub(crate) use key_cache::KeyCache;
 
 /// What answers every request of a listener. Cheap to clone.
 #[derive(Clone)]
-pub struct Front(Arc<Parts>);
+pub struct Pipeline(Arc<Parts>);
 
 struct Parts {
     routes: TowerToHyperService<Router>,
@@ -58,7 +58,7 @@ struct Guard {
     rate_limited: Counter,
 }
 
-impl Front {
+impl Pipeline {
     /// Lets everybody in.
     pub(super) fn open(routes: Router) -> Self {
         Self::new(routes, None)
@@ -76,7 +76,7 @@ impl Front {
 
     /// Answers a request, whatever happens on the way. `client` is its address, unless that is a proxy's.
     pub(super) async fn answer(&self, request: hyper::Request<Incoming>, client: Option<IpAddr>) -> Response {
-        let visit = Visit::begin(&request, self.0.guard.is_some());
+        let visit = Observation::begin(&request, self.0.guard.is_some());
         let (head, body) = request.into_parts();
         let (body, unread) = unread_body::lend(&head.headers, body);
         // A panic is logged where it happens; the client gets an answer like any other.

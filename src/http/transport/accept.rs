@@ -11,10 +11,10 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use super::client_io::PoliteIo;
-use super::connection_limiter::{Gate, Place};
+use super::client_io::ClientIo;
+use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::config::TimeoutSettings;
-use crate::http::pipeline::Front;
+use crate::http::pipeline::Pipeline;
 
 /// Room for the largest head that is allowed, and some more, so that most heads that are too large are answered as such
 /// by our own checks. A half-sent head costs no more memory than this.
@@ -22,13 +22,13 @@ const MAX_HEAD_BYTES: usize = 32 * 1024;
 /// How long to wait when no connection can be accepted, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `shutdown` resolves; then takes no more connections and lets requests under way finish. A gate
+/// Serves until `shutdown` resolves; then accepts no more connections and lets requests in progress finish. A limiter
 /// bounds the connections; without one, they are not bounded.
 pub async fn serve(
     listener: TcpListener,
-    front: Front,
+    pipeline: Pipeline,
     timeouts: &TimeoutSettings,
-    gate: Option<Arc<Gate>>,
+    limiter: Option<Arc<ConnectionLimiter>>,
     shutdown: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();
@@ -46,25 +46,26 @@ pub async fn serve(
         };
         match accepted {
             Ok((socket, peer)) => {
-                let place = gate.as_ref().map(|gate| gate.enter(peer.ip()).ok_or(gate)).transpose();
-                let place = match place {
-                    Ok(place) => place,
-                    Err(gate) => {
-                        turn_away(gate, socket, timeouts.body_timeout);
+                let permit =
+                    limiter.as_ref().map(|limiter| limiter.acquire(peer.ip()).ok_or(limiter)).transpose();
+                let permit = match permit {
+                    Ok(permit) => permit,
+                    Err(limiter) => {
+                        refuse_connection(limiter, socket, timeouts.body_timeout);
                         continue;
                     }
                 };
                 // An answer is written whole; waiting to fill a packet would only delay it.
                 let _ = socket.set_nodelay(true);
-                let client = place.as_ref().and_then(Place::client);
-                let front = front.clone();
+                let client = permit.as_ref().and_then(ConnectionPermit::client);
+                let pipeline = pipeline.clone();
                 let service = service_fn(move |request| {
-                    let front = front.clone();
-                    // In a box of its own, which is gone with the answer: hyper keeps a place for it as long as the
+                    let pipeline = pipeline.clone();
+                    // In a box of its own, which is gone with the answer: hyper keeps a permit for it as long as the
                     // connection lasts.
-                    Box::pin(async move { Ok::<_, Infallible>(front.answer(request, client).await) })
+                    Box::pin(async move { Ok::<_, Infallible>(pipeline.answer(request, client).await) })
                 });
-                let socket = PoliteIo::new(socket, timeouts.body_timeout, place);
+                let socket = ClientIo::new(socket, timeouts.body_timeout, permit);
                 let connection = connections.watch(http.serve_connection(socket, service));
                 tokio::spawn(async move {
                     if let Err(error) = connection.await {
@@ -84,11 +85,11 @@ pub async fn serve(
     }
 }
 
-/// Tells a client that there is no place for its connection, if not too many are told so already.
-fn turn_away(gate: &Gate, socket: TcpStream, patience: Duration) {
-    let Some(leave) = gate.refuse() else { return };
+/// Tells a client that there is no permit for its connection, if not too many are told so already.
+fn refuse_connection(limiter: &ConnectionLimiter, socket: TcpStream, patience: Duration) {
+    let Some(permit) = limiter.refuse() else { return };
     tokio::spawn(async move {
-        PoliteIo::new(socket, patience, None).refuse().await;
-        drop(leave);
+        ClientIo::new(socket, patience, None).refuse().await;
+        drop(permit);
     });
 }

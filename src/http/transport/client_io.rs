@@ -1,4 +1,4 @@
-//! What hyper leaves to be desired between it and a client's socket: [`PoliteIo`].
+//! What hyper leaves to be desired between it and a client's socket: [`ClientIo`].
 //!
 //! - hyper answers a request that is not HTTP by itself, with a status and no body, before any handler runs:
 //!   such an answer gets the Error body here, and the status that fits.
@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
-use super::connection_limiter::Place;
+use super::connection_limiter::ConnectionPermit;
 use super::head_scanner::{HeadProblem, HeadScanner};
 use crate::http::error::ApiError;
 use crate::http::json;
@@ -38,41 +38,41 @@ const LINGER_BYTES: usize = 1024 * 1024;
 const READ_BYTES: usize = 4096;
 
 /// A client's socket.
-pub(crate) struct PoliteIo {
+pub(crate) struct ClientIo {
     socket: TcpStream,
     head: HeadScanner,
-    /// What is still to be written in the place of hyper's own answer.
+    /// What is still to be written in the permit of hyper's own answer.
     substitute: Bytes,
-    farewell: Option<Farewell>,
+    linger: Option<Linger>,
     /// How long the client may leave the socket full.
     patience: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
     has_answered: bool,
     /// Held until the socket is closed.
-    place: Option<Place>,
+    permit: Option<ConnectionPermit>,
 }
 
-struct Farewell {
+struct Linger {
     deadline: Pin<Box<Sleep>>,
     bytes_left: usize,
 }
 
-impl PoliteIo {
+impl ClientIo {
     /// A client that takes nothing of an answer for longer than `patience` is cut off.
-    pub(crate) fn new(socket: TcpStream, patience: Duration, place: Option<Place>) -> Self {
+    pub(crate) fn new(socket: TcpStream, patience: Duration, permit: Option<ConnectionPermit>) -> Self {
         Self {
             socket,
             head: HeadScanner::new(),
             substitute: Bytes::new(),
-            farewell: None,
+            linger: None,
             patience,
             stalled: None,
             has_answered: false,
-            place,
+            permit,
         }
     }
 
-    /// Answers that there is no place for the connection, whatever it asks, and closes it.
+    /// Answers that there is no permit for the connection, whatever it asks, and closes it.
     pub(crate) async fn refuse(mut self) {
         self.substitute = complete(&ApiError::Unavailable { cause: String::new() }, "retry-after: 1\r\n");
         // What becomes of it is the client's business.
@@ -116,7 +116,7 @@ impl PoliteIo {
     }
 }
 
-impl Read for PoliteIo {
+impl Read for ClientIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -131,7 +131,7 @@ impl Read for PoliteIo {
     }
 }
 
-impl Write for PoliteIo {
+impl Write for ClientIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.substitute.is_empty() {
             match substitute(buf, self.head.problem()) {
@@ -168,34 +168,34 @@ impl Write for PoliteIo {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.farewell.is_none() {
+        if self.linger.is_none() {
             ready!(self.socket().poll_shutdown(cx))?;
-            self.farewell = Some(Farewell { deadline: Box::pin(sleep(LINGER)), bytes_left: LINGER_BYTES });
+            self.linger = Some(Linger { deadline: Box::pin(sleep(LINGER)), bytes_left: LINGER_BYTES });
         }
-        let Self { socket, farewell: Some(farewell), .. } = &mut *self else {
+        let Self { socket, linger: Some(linger), .. } = &mut *self else {
             return Poll::Ready(Ok(()));
         };
         let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
-        while farewell.bytes_left > 0 {
+        while linger.bytes_left > 0 {
             let mut buf = ReadBuf::uninit(&mut scratch);
             if Pin::new(&mut *socket).poll_read(cx, &mut buf).is_pending() {
-                ready!(farewell.deadline.as_mut().poll(cx));
+                ready!(linger.deadline.as_mut().poll(cx));
                 break;
             }
             match buf.filled().len() {
                 // The client is done, too, or gone.
                 0 => break,
-                read => farewell.bytes_left = farewell.bytes_left.saturating_sub(read),
+                read => linger.bytes_left = linger.bytes_left.saturating_sub(read),
             }
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl Drop for PoliteIo {
+impl Drop for ClientIo {
     /// Closes as [`poll_shutdown`](Write::poll_shutdown) does, in the background, if hyper did not.
     fn drop(&mut self) {
-        if self.farewell.is_some() || self.stalled.is_some() || !self.has_answered {
+        if self.linger.is_some() || self.stalled.is_some() || !self.has_answered {
             return;
         }
         let (Ok(socket), Ok(runtime)) = (self.socket.as_fd().try_clone_to_owned(), Handle::try_current())
@@ -203,7 +203,7 @@ impl Drop for PoliteIo {
             return;
         };
         let Ok(socket) = TcpStream::from_std(socket.into()) else { return };
-        let mut rest = Self::new(socket, self.patience, self.place.take());
+        let mut rest = Self::new(socket, self.patience, self.permit.take());
         runtime.spawn(async move { poll_fn(|cx| Pin::new(&mut rest).poll_shutdown(cx)).await });
     }
 }

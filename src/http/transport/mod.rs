@@ -6,4 +6,4 @@ mod connection_limiter;
 mod head_scanner;
 
 pub use accept::serve;
-pub use connection_limiter::Gate;
+pub use connection_limiter::ConnectionLimiter;

@@ -102,7 +102,7 @@ impl Failure {
                 StorageError::Raced(Arc::new(error))
             }
             Self::Sent(error) if lacks_partition(&error) => StorageError::NoPartition(Arc::new(error)),
-            Self::NotSent(error) | Self::Sent(error) if is_passing(&error) => {
+            Self::NotSent(error) | Self::Sent(error) if is_transient(&error) => {
                 StorageError::Unavailable(Arc::new(error))
             }
             Self::NotSent(error) | Self::Sent(error) => StorageError::Unexpected(Arc::new(error)),
@@ -157,7 +157,7 @@ fn lacks_partition(error: &tokio_postgres::Error) -> bool {
 }
 
 /// It may work later: the server is away, going down, coming up, full, overloaded, read-only or too slow.
-fn is_passing(error: &tokio_postgres::Error) -> bool {
+fn is_transient(error: &tokio_postgres::Error) -> bool {
     let Some(state) = error.code() else {
         let broken = error.source().is_some_and(<dyn Error>::is::<io::Error>);
         return broken || error.is_closed();
