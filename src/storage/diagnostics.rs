@@ -88,7 +88,7 @@ pub enum DiagnosisError {
 
 /// Looks at a database.
 pub async fn diagnose(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
-    // IdempotentRequest to connect, and as long again for the answers.
+    // Once to connect, and as long again for the answers.
     let patience = CONNECT_TIMEOUT * 2;
     timeout(patience, examine_patiently(url)).await.map_err(|_| DiagnosisError::Silence(patience))?
 }

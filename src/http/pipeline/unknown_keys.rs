@@ -1,6 +1,6 @@
 //! Slows down whoever sends keys that were never issued, per client address and in total.
 //!
-//! A key that is well formed but not known costs a look-up in the database. IdempotentRequest look-ups find nothing too often, the
+//! A key that is well formed but not known costs a look-up in the database. Once look-ups find nothing too often, the
 //! next ones wait: a client with a valid key waits once, before its key is known, and a flood is as slow as its
 //! connections are few.
 //!

@@ -61,7 +61,7 @@ pub async fn serve(
                 let pipeline = pipeline.clone();
                 let service = service_fn(move |request| {
                     let pipeline = pipeline.clone();
-                    // In a box of its own, which is gone with the answer: hyper keeps a permit for it as long as the
+                    // In a box of its own, which is gone with the answer: hyper keeps room for it as long as the
                     // connection lasts.
                     Box::pin(async move { Ok::<_, Infallible>(pipeline.answer(request, client).await) })
                 });
@@ -85,7 +85,7 @@ pub async fn serve(
     }
 }
 
-/// Tells a client that there is no permit for its connection, if not too many are told so already.
+/// Tells a client that its connection is refused, if not too many are told so already.
 fn refuse_connection(limiter: &ConnectionLimiter, socket: TcpStream, patience: Duration) {
     let Some(permit) = limiter.refuse() else { return };
     tokio::spawn(async move {

@@ -41,7 +41,7 @@ const READ_BYTES: usize = 4096;
 pub(crate) struct ClientIo {
     socket: TcpStream,
     head: HeadScanner,
-    /// What is still to be written in the permit of hyper's own answer.
+    /// What is still to be written instead of hyper's own answer.
     substitute: Bytes,
     linger: Option<Linger>,
     /// How long the client may leave the socket full.
@@ -72,7 +72,7 @@ impl ClientIo {
         }
     }
 
-    /// Answers that there is no permit for the connection, whatever it asks, and closes it.
+    /// Answers that the connection is refused, whatever it asks, and closes it.
     pub(crate) async fn refuse(mut self) {
         self.substitute = complete(&ApiError::Unavailable { cause: String::new() }, "retry-after: 1\r\n");
         // What becomes of it is the client's business.

@@ -163,7 +163,7 @@ impl Connector {
                     Some(Err(refusal)) => failure = refusal,
                     None => return Err(failure),
                 },
-                // IdempotentRequest: a time that is over stays so.
+                // Once: a time that is over stays so.
                 () = &mut head_start, if others.len() > 0 => {}
             }
             // After the head start, or after a refusal.
