@@ -76,12 +76,12 @@ impl Pipeline {
 
     /// Answers a request, whatever happens on the way. `client` is its address, unless that is a proxy's.
     pub(super) async fn answer(&self, request: hyper::Request<Incoming>, client: Option<IpAddr>) -> Response {
-        let visit = Observation::begin(&request, self.0.guard.is_some());
+        let observation = Observation::begin(&request, self.0.guard.is_some());
         let (head, body) = request.into_parts();
         let (body, unread) = unread_body::lend(&head.headers, body);
         // A panic is logged where it happens; the client gets an answer like any other.
         let passing = AssertUnwindSafe(self.pass(Request::from_parts(head, body), client)).catch_unwind();
-        let response = match &visit.trace {
+        let response = match &observation.trace {
             None => passing.await,
             Some(trace) => passing.with_context(trace.clone()).await,
         };
@@ -92,9 +92,9 @@ impl Pipeline {
             unread.finish(response.headers_mut()).await;
         }
         if self.0.guard.is_some() {
-            visit.end(response, &self.0.elsewhere)
+            observation.end(response, &self.0.elsewhere)
         } else {
-            visit.end_unseen(response)
+            observation.end_unseen(response)
         }
     }
 
@@ -102,12 +102,15 @@ impl Pipeline {
         let Some(guard) = &self.0.guard else { return self.route(request).await };
         let app = &guard.app;
         let origin = guard.origins.look_at(&request);
-        let mut response = match (origin.answer_to_question(), app.admission.begin()) {
-            (Some(answer), _) => answer,
-            (None, Ok(_in_progress)) => {
-                self.enter(guard, request, client).await.unwrap_or_else(IntoResponse::into_response)
-            }
-            (None, Err(refused)) => refused.into_response(),
+        let mut response = match origin.answer_to_question() {
+            // Before admission: it is answered however many requests are in progress, and never counted as refused.
+            Some(answer) => answer,
+            None => match app.admission.begin() {
+                Ok(_in_progress) => {
+                    self.enter(guard, request, client).await.unwrap_or_else(IntoResponse::into_response)
+                }
+                Err(refused) => refused.into_response(),
+            },
         };
         origin.allow(response.headers_mut());
         if app.is_stopping() {

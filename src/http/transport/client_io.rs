@@ -2,7 +2,7 @@
 //!
 //! - hyper answers a request that is not HTTP by itself, with a status and no body, before any handler runs:
 //!   such an answer gets the Error body here, and the status that fits.
-//! - It accepts some heads that it should not: see [`head`](super::head).
+//! - It accepts some heads that it should not: see [`head_scanner`](super::head_scanner).
 //! - It takes room for as much as a client sends at once: here a read is small.
 //! - It closes at once, although a client may still be sending, which can cost that client its answer. After a request
 //!   with an `Upgrade` that was not granted, it does not even shut the connection down.

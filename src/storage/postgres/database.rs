@@ -87,9 +87,7 @@ impl Database {
         parameters: Parameters<'_>,
         decode: impl FnOnce(&[Row]) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let connection = self.row_writers.connection(&self.pool, self.deadline).await;
-        let connection =
-            connection.map_err(Failure::NoConnection).map_err(Failure::counted).map_err(Failure::of_write)?;
+        let connection = self.row_writer().await.map_err(Failure::of_write)?;
         let rows = self.query_on(connection, statement, parameters).await.map_err(Failure::of_write)?;
         decode(&rows).map_err(outcome_unknown)
     }
@@ -102,12 +100,7 @@ impl Database {
         read: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<(RowLock<'_>, Vec<Row>), StorageError> {
-        let connection = self.row_writers.connection(&self.pool, self.deadline).await;
-        let connection = connection
-            .map_err(Failure::NoConnection)
-            .map_err(Failure::counted)
-            .map_err(Failure::of_read)?
-            .in_transaction();
+        let connection = self.row_writer().await.map_err(Failure::of_read)?.in_transaction();
         let rows = self
             .measured(
                 read,
@@ -131,6 +124,12 @@ impl Database {
             Ok(rows) => Ok((RowLock { database: self, connection }, rows)),
             Err(failure) => Err(self.give_up(connection, failure).of_read()),
         }
+    }
+
+    /// A connection for a statement that may wait for a row.
+    async fn row_writer(&self) -> Result<InUse, Failure> {
+        let connection = self.row_writers.connection(&self.pool, self.deadline).await;
+        connection.map_err(Failure::NoConnection).map_err(Failure::counted)
     }
 
     async fn query(&self, statement: &'static str, parameters: Parameters<'_>) -> Result<Vec<Row>, Failure> {
