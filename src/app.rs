@@ -13,7 +13,7 @@ use tokio::{join, select};
 use crate::config::ServeSettings;
 use crate::http::{AppState, Clock, ConnectionLimiter, admin_routes, public_routes, serve};
 use crate::storage::{DatabaseUrlError, Storage, StorageError};
-use crate::supervisor::{self, Listeners};
+use crate::systemd::{self, Listeners};
 use crate::telemetry;
 
 /// Why the service did not start.
@@ -90,7 +90,7 @@ impl App {
         if let (Ok(public), Ok(admin)) = (self.public_address(), self.admin_address()) {
             tracing::info!(%public, %admin, "listening");
         }
-        supervisor::ready();
+        systemd::ready();
         let timeouts = &self.settings.timeouts;
         let limits = &self.settings.limits;
         let pipeline = public_routes(self.state.clone(), &self.settings.interface);
@@ -105,7 +105,7 @@ impl App {
                 async {
                     shutdown.await;
                     tracing::info!("stopping: requests under way are finished first");
-                    supervisor::stopping();
+                    systemd::stopping();
                     self.state.prepare_to_stop();
                     sleep(timeouts.drain_delay).await;
                     stop.send_replace(true);
@@ -125,7 +125,7 @@ impl App {
             () = self.state.maintain_keys() => {}
             () = create_idempotency_partitions(&self.storage) => {}
             () = drop_idempotency_partitions(&self.storage) => {}
-            () = supervisor::notify_watchdog() => {}
+            () = systemd::notify_watchdog() => {}
             () = self.storage.poll_database_metrics() => {}
             () = telemetry::metrics::look_after() => {}
         }

@@ -15,5 +15,5 @@ pub mod domain;
 pub mod files;
 pub mod http;
 pub mod storage;
-pub mod supervisor;
+pub mod systemd;
 pub mod telemetry;

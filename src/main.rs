@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
-use petstore::supervisor::Listeners;
+use petstore::systemd::Listeners;
 use petstore::telemetry::with_causes;
 use tokio::runtime::{self, Runtime};
 

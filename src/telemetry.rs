@@ -1,6 +1,6 @@
 //! Logs, metrics and traces: where they go, and in which form.
 
-mod gathered;
+mod log_writer;
 pub mod metrics;
 pub mod traces;
 
@@ -21,8 +21,8 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::LogSettings;
-use gathered::Gathered;
-pub use gathered::LogGuard;
+pub use log_writer::LogGuard;
+use log_writer::LogWriter;
 
 /// Why there is no log.
 #[derive(Debug, Error)]
@@ -44,7 +44,7 @@ pub fn start_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
         builder.with_writer(stderr).init();
         LogGuard::none()
     } else {
-        let (gathered, guard) = Gathered::start(stderr())?;
+        let (gathered, guard) = LogWriter::start(stderr())?;
         builder.event_format(JsonLines).with_writer(gathered).init();
         guard
     };

@@ -15,7 +15,7 @@ use super::progress::{Progress, grouped};
 use super::{Failure, print};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::PetStatus;
-use crate::files::{Format, Packed, Packing, PartialFile, write, write_header};
+use crate::files::{CompressedWriter, Compression, Format, PartialFile, write, write_header};
 use crate::storage::Export as Exporting;
 
 /// Writes all animals as they are at one instant, by ascending id.
@@ -117,7 +117,8 @@ impl Export {
         output: impl Write + Send + 'static,
     ) -> Result<io::Result<u64>, Failure> {
         let progress = Progress::start("animals", None);
-        let (blocks, written) = start_writing(Packed::new(output, Packing::of_name(&self.file))?)?;
+        let (blocks, written) =
+            start_writing(CompressedWriter::new(output, Compression::of_name(&self.file))?)?;
         let mut block = Vec::with_capacity(BLOCK + 1024);
         if format == Format::Csv {
             write_header(&mut block);
@@ -144,7 +145,7 @@ impl Export {
 
 /// Starts a thread that writes the blocks, because writing blocks.
 fn start_writing(
-    mut output: Packed<impl Write + Send + 'static>,
+    mut output: CompressedWriter<impl Write + Send + 'static>,
 ) -> io::Result<(mpsc::Sender<Vec<u8>>, Written)> {
     let (blocks, mut received) = mpsc::channel::<Vec<u8>>(WAITING);
     let (outcome, written) = oneshot::channel();

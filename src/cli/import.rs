@@ -14,9 +14,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::progress::{Counted, Counts, Progress, grouped};
 use super::{Failure, print};
 use crate::config::DatabaseSettings;
-use crate::domain::source::SourceName;
-use crate::files::{BadRow, Format, Packing, Rows, unpacked};
-use crate::storage::{Chunk, Chunks, Import as Importing};
+use crate::domain::import_source::SourceName;
+use crate::files::{BadRow, Compression, Format, Rows, decompressed};
+use crate::storage::{CopyBuffer, CopyChunk, Import as Importing};
 
 /// Adds the animals of a file.
 ///
@@ -196,7 +196,7 @@ impl Import {
         if self.file == Path::new(STANDARD_INPUT) {
             return Err("standard input has no name to remember its keys by: say --source".into());
         }
-        let name = Packing::stripped(&self.file);
+        let name = Compression::stripped(&self.file);
         let name = name.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.parse().map_err(|problem| {
             format!("the file's name as the name of the source {problem}: say --source").into()
@@ -238,7 +238,7 @@ struct Finding {
 
 type Outcome = Result<Finding, Failure>;
 
-fn start(reading: Reading) -> io::Result<(mpsc::Receiver<Chunk>, oneshot::Receiver<Outcome>)> {
+fn start(reading: Reading) -> io::Result<(mpsc::Receiver<CopyChunk>, oneshot::Receiver<Outcome>)> {
     let (chunks, received) = mpsc::channel(WAITING);
     let (outcome, told) = oneshot::channel();
     thread::Builder::new().name("reader".into()).spawn(move || {
@@ -249,16 +249,16 @@ fn start(reading: Reading) -> io::Result<(mpsc::Receiver<Chunk>, oneshot::Receiv
 }
 
 impl Reading {
-    fn run(mut self, chunks: &mpsc::Sender<Chunk>) -> Outcome {
-        let mut rows = Rows::read(unpacked(self.input)?, self.format, self.key_column)?;
-        let mut gathered = Chunks::default();
+    fn run(mut self, chunks: &mpsc::Sender<CopyChunk>) -> Outcome {
+        let mut rows = Rows::read(decompressed(self.input)?, self.format, self.key_column)?;
+        let mut gathered = CopyBuffer::default();
         while let Some(row) = rows.next()? {
             let full = match row {
                 Ok(row) => gathered.push(&row.pet, row.key.as_ref()),
                 Err(bad) => {
-                    if let Some(one_too_many) = self.rejects.note(bad)? {
+                    if let Some(limit_plus_one) = self.rejects.note(bad)? {
                         let bad = self.rejects.finish()?;
-                        return Ok(Finding { bad, stopped_at: Some(one_too_many) });
+                        return Ok(Finding { bad, stopped_at: Some(limit_plus_one) });
                     }
                     None
                 }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::LogSettings;
-use crate::supervisor::Listeners;
+use crate::systemd::Listeners;
 use crate::telemetry;
 
 /// What a command ends with when it fails: printed with all its causes.

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::Failure;
 use crate::app::App;
 use crate::config::ServeSettings;
-use crate::supervisor::Listeners;
+use crate::systemd::Listeners;
 use crate::telemetry::traces::start_tracing;
 
 /// Serves the interface until SIGTERM or SIGINT.

@@ -6,9 +6,9 @@
 pub mod api_key;
 pub mod idempotency;
 pub mod identifier;
+pub mod import_source;
 pub mod key_record;
 pub mod order;
 pub mod page;
 pub mod pet;
 pub mod rate_limit;
-pub mod source;

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use thiserror::Error;
 
 use super::identifier::identifier;
-use super::page::{Listed, PageRequest};
+use super::page::{HasId, PageRequest};
 use super::pet::{PetId, PetStatus};
 
 identifier!(
@@ -116,7 +116,7 @@ pub struct Order {
     pub updated_at: SystemTime,
 }
 
-impl Listed for Order {
+impl HasId for Order {
     type Id = OrderId;
 
     fn id(&self) -> OrderId {

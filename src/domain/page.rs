@@ -38,7 +38,7 @@ impl TryFrom<i64> for PageLimit {
 }
 
 /// What lists hold: things in the order of their ids.
-pub trait Listed {
+pub trait HasId {
     /// What tells them apart.
     type Id: Copy;
 
@@ -60,20 +60,20 @@ pub struct PageRequest<Filter, Id> {
 
 /// One page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page<T: Listed> {
+pub struct Page<T: HasId> {
     /// What is on it, by ascending id.
     pub items: Vec<T>,
     /// Where the next page begins; absent on the last page.
     pub next_after: Option<T::Id>,
 }
 
-impl<T: Listed> Page<T> {
+impl<T: HasId> Page<T> {
     /// Makes a page from what was found, by ascending id, when at least one more than the limit was looked for.
     #[must_use]
-    pub fn from_one_too_many(mut items: Vec<T>, limit: PageLimit) -> Self {
+    pub fn from_limit_plus_one(mut items: Vec<T>, limit: PageLimit) -> Self {
         let more = items.len() > usize::from(limit.get());
         items.truncate(limit.get().into());
-        let next_after = if more { items.last().map(Listed::id) } else { None };
+        let next_after = if more { items.last().map(HasId::id) } else { None };
         Self { items, next_after }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     /// Something with an id.
     struct Numbered(i64);
 
-    impl Listed for Numbered {
+    impl HasId for Numbered {
         type Id = i64;
 
         fn id(&self) -> i64 {
@@ -107,7 +107,7 @@ mod tests {
     fn a_page_names_the_next_one_only_if_there_is_more() {
         let limit = PageLimit::try_from(2).unwrap();
         for (found, held, next) in [(0, 0, None), (1, 1, None), (2, 2, None), (3, 2, Some(2))] {
-            let page = Page::from_one_too_many((1..=found).map(Numbered).collect(), limit);
+            let page = Page::from_limit_plus_one((1..=found).map(Numbered).collect(), limit);
             assert_eq!(page.items.len(), held);
             assert_eq!(page.next_after, next);
         }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::identifier::identifier;
-use super::page::{Listed, PageRequest};
+use super::page::{HasId, PageRequest};
 
 /// The most characters that a name may have.
 pub const PET_NAME_MAX_CHARS: usize = 255;
@@ -196,7 +196,7 @@ pub struct PetFilter {
     pub ids: Option<Vec<PetId>>,
 }
 
-impl Listed for Pet {
+impl HasId for Pet {
     type Id = PetId;
 
     fn id(&self) -> PetId {

@@ -5,8 +5,8 @@ use std::io::{self, BufRead, Read};
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
 use super::{BadRow, COLUMNS, FileError, Row};
+use crate::domain::import_source::SourceKey;
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetName, PetStatus};
-use crate::domain::source::SourceKey;
 
 /// The longest row, with its line end. A longer one is most likely a quote that is never closed, which would take in the
 /// whole file.

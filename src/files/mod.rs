@@ -5,22 +5,22 @@
 //! - what is written can be read again, and gives the same animals, unless formulas were escaped;
 //! - no row and no file is ever held whole, however long it is.
 
+mod compression;
 mod csv;
 mod ndjson;
-mod packing;
-mod partial;
+mod partial_file;
 
 use std::io;
 use std::path::Path;
 
 use thiserror::Error;
 
+use crate::domain::import_source::SourceKey;
 use crate::domain::pet::NewPet;
-use crate::domain::source::SourceKey;
 
 pub use self::csv::write_header;
-pub use packing::{Packed, Packing, unpacked};
-pub use partial::PartialFile;
+pub use compression::{CompressedWriter, Compression, decompressed};
+pub use partial_file::PartialFile;
 
 use self::csv::CsvRows;
 use ndjson::NdjsonRows;
@@ -41,7 +41,7 @@ impl Format {
     /// What the name of a file says, whether it is packed or not.
     #[must_use]
     pub fn of_name(file: &Path) -> Option<Self> {
-        let name = Packing::stripped(file);
+        let name = Compression::stripped(file);
         match name.extension()?.to_str()? {
             "csv" => Some(Self::Csv),
             "ndjson" | "jsonl" => Some(Self::Ndjson),
@@ -71,7 +71,7 @@ pub struct BadRow {
 /// Why a file cannot be read on.
 #[derive(Debug, Error)]
 pub enum FileError {
-    /// It cannot be read, or not be unpacked.
+    /// It cannot be read, or not be decompressed.
     #[error("the input cannot be read")]
     Unreadable(#[from] io::Error),
     /// Its columns are not those of an animal.
@@ -147,12 +147,12 @@ mod tests {
         content: &str,
         format: Format,
     ) -> Result<Vec<Result<i64, u64>>, FileError> {
-        let packed = [Packing::Plain, Packing::Gzip, Packing::Zstd].map(|packing| {
+        let packed = [Compression::Plain, Compression::Gzip, Compression::Zstd].map(|packing| {
             let mut bytes = Vec::new();
-            let mut packed = Packed::new(&mut bytes, packing).unwrap();
+            let mut packed = CompressedWriter::new(&mut bytes, packing).unwrap();
             packed.write_all(content.as_bytes()).unwrap();
             packed.finish().unwrap();
-            unpacked(Cursor::new(bytes)).unwrap()
+            decompressed(Cursor::new(bytes)).unwrap()
         });
         let cut = [7, 8192].map(|size| -> Box<dyn BufRead + Send> {
             Box::new(BufReader::with_capacity(size, Cursor::new(content.to_owned())))

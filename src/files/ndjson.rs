@@ -3,8 +3,8 @@
 use std::io::{self, BufRead, Read};
 
 use super::{BadRow, FileError, Row};
+use crate::domain::import_source::SourceKey;
 use crate::domain::pet::Pet;
-use crate::domain::source::SourceKey;
 use crate::http::wire;
 
 /// The longest line without its end, as long as the longest body of a request.

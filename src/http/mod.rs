@@ -9,7 +9,7 @@ mod admin;
 mod conditional;
 mod document;
 mod error;
-mod extract;
+mod extractors;
 mod idempotency;
 mod json;
 mod json_members;

@@ -21,8 +21,8 @@ use super::postgres::database::Parameters;
 use super::postgres::error::{Failure, unexpected};
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
+use crate::domain::import_source::{KeyOrder, SourceKey, SourceName};
 use crate::domain::pet::NewPet;
-use crate::domain::source::{Ascent, SourceKey, SourceName};
 
 /// How many rows are moved at once: few enough that requests hardly wait behind them, and enough that what a transaction
 /// costs does not count.
@@ -66,13 +66,13 @@ const MOVE: &str = "\
 
 /// Rows on their way, as PostgreSQL's binary COPY has them.
 #[derive(Debug)]
-pub struct Chunk {
+pub struct CopyChunk {
     copy: Bytes,
     rows: i32,
     ascending: bool,
 }
 
-impl Chunk {
+impl CopyChunk {
     /// How many rows there are.
     #[must_use]
     pub fn rows(&self) -> u64 {
@@ -82,10 +82,10 @@ impl Chunk {
 
 /// Gathers rows to chunks.
 #[derive(Default)]
-pub struct Chunks {
+pub struct CopyBuffer {
     copy: BytesMut,
     rows: i32,
-    ascent: Ascent,
+    key_order: KeyOrder,
 }
 
 /// What a binary COPY begins with: a signature, no flags, no extension.
@@ -94,9 +94,9 @@ const COPY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 const COPY_TRAILER: i16 = -1;
 const NULL: i32 = -1;
 
-impl Chunks {
+impl CopyBuffer {
     /// Adds a row, and returns a chunk if that was enough for one.
-    pub fn push(&mut self, pet: &NewPet, key: Option<&SourceKey>) -> Option<Chunk> {
+    pub fn push(&mut self, pet: &NewPet, key: Option<&SourceKey>) -> Option<CopyChunk> {
         if self.rows == 0 {
             self.copy.reserve(64 * 1024);
             self.copy.put_slice(COPY_HEADER);
@@ -113,7 +113,7 @@ impl Chunks {
         match key {
             Some(key) => {
                 put(&mut self.copy, key.as_str().as_bytes());
-                self.ascent.push(key);
+                self.key_order.push(key);
             }
             None => self.copy.put_i32(NULL),
         }
@@ -121,13 +121,13 @@ impl Chunks {
     }
 
     /// The rows that are left at the end.
-    pub fn take(&mut self) -> Option<Chunk> {
+    pub fn take(&mut self) -> Option<CopyChunk> {
         if self.rows == 0 {
             return None;
         }
         self.copy.put_i16(COPY_TRAILER);
         let copy = self.copy.split().freeze();
-        Some(Chunk { copy, rows: std::mem::take(&mut self.rows), ascending: self.ascent.holds() })
+        Some(CopyChunk { copy, rows: std::mem::take(&mut self.rows), ascending: self.key_order.holds() })
     }
 }
 
@@ -177,7 +177,7 @@ impl Import {
     }
 
     /// Adds what is not there yet, and returns how many rows that was. Without `atomic`, they are there for good.
-    pub async fn add(&mut self, chunk: Chunk) -> Result<u64, StorageError> {
+    pub async fn add(&mut self, chunk: CopyChunk) -> Result<u64, StorageError> {
         if !self.atomic {
             self.client.batch_execute("BEGIN").await.map_err(not_sent)?;
         }
@@ -199,7 +199,7 @@ impl Import {
         self.client.batch_execute("COMMIT").await.map_err(|error| Failure::Sent(error).of_write())
     }
 
-    async fn stage_and_move(&mut self, chunk: Chunk) -> Result<u64, tokio_postgres::Error> {
+    async fn stage_and_move(&mut self, chunk: CopyChunk) -> Result<u64, tokio_postgres::Error> {
         let source = self.source.clone();
         if let Some(source) = &source
             && !self.known

@@ -25,7 +25,7 @@ pub(super) struct Create {
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Creation {
+pub enum InsertOutcome {
     /// It was added.
     Added(Pet),
     /// It was added before, by the same request.
@@ -33,10 +33,10 @@ pub enum Creation {
     /// Another request was sent under the same name before. Nothing was added.
     OtherRequest,
     /// The same request is under way elsewhere. Nothing was added by this one.
-    UnderWay,
+    InProgress,
 }
 
-type Answer = Result<Creation, StorageError>;
+type Answer = Result<InsertOutcome, StorageError>;
 
 /// Pets to be added. Those that arrive together share a statement.
 pub(super) struct Insert(Database);
@@ -53,7 +53,7 @@ impl Storage {
         &self,
         new: NewPet,
         once: Option<IdempotentRequest>,
-    ) -> Result<Creation, StorageError> {
+    ) -> Result<InsertOutcome, StorageError> {
         self.insert_pet.call(Create { new, once }).await.map_err(|error| match error {
             // The work panicked, so what it did is not known.
             CallError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
@@ -74,7 +74,7 @@ impl Work for Insert {
         for place in rest {
             let same = answers.keys().copied().find(|other| creates[*other].once == creates[place].once);
             let answer = match same.and_then(|same| answers.get(&same)) {
-                Some(Ok(Creation::Added(pet))) => Ok(Creation::AddedBefore(pet.clone())),
+                Some(Ok(InsertOutcome::Added(pet))) => Ok(InsertOutcome::AddedBefore(pet.clone())),
                 Some(answer) => answer.clone(),
                 None => self.add_one(&creates[place]).await,
             };
@@ -118,20 +118,20 @@ impl Insert {
         match self.add(&[create]).await {
             Ok(mut answers) => answers.pop().ok_or_else(forgotten),
             Err(StorageError::Locked(_) | StorageError::Raced(_)) if create.once.is_some() => {
-                Ok(Creation::UnderWay)
+                Ok(InsertOutcome::InProgress)
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn add(&self, creates: &[&Create]) -> Result<Vec<Creation>, StorageError> {
+    async fn add(&self, creates: &[&Create]) -> Result<Vec<InsertOutcome>, StorageError> {
         let pets: Vec<&NewPet> = creates.iter().map(|create| &create.new).collect();
         if creates.iter().all(|create| create.once.is_none()) {
             let ids = insert(&self.0, &pets).await?;
             return Ok(pets
                 .into_iter()
                 .zip(ids)
-                .map(|(new, id)| Creation::Added(with_id(new, id)))
+                .map(|(new, id)| InsertOutcome::Added(with_id(new, id)))
                 .collect());
         }
         let once: Vec<Option<IdempotentRequest>> = creates.iter().map(|create| create.once).collect();
@@ -141,12 +141,12 @@ impl Insert {
             outcome => outcome?,
         };
         let outcomes = creates.iter().zip(inserted).map(|(create, inserted)| match (inserted, create.once) {
-            (Inserted::New(id), _) => Creation::Added(with_id(&create.new, id)),
+            (Inserted::New(id), _) => InsertOutcome::Added(with_id(&create.new, id)),
             // What was asked for is the same, so the answer is as well, whatever became of the pet since.
             (Inserted::Before(before), Some(once)) if before.fingerprint == once.fingerprint => {
-                Creation::AddedBefore(with_id(&create.new, before.id))
+                InsertOutcome::AddedBefore(with_id(&create.new, before.id))
             }
-            (Inserted::Before(_), _) => Creation::OtherRequest,
+            (Inserted::Before(_), _) => InsertOutcome::OtherRequest,
         });
         Ok(outcomes.collect())
     }

@@ -96,7 +96,7 @@ const ATTEMPTS: usize = 3;
 
 /// What came of an order that was to be placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Placement {
+pub enum PlaceOrderOutcome {
     /// It was placed.
     Placed(Order),
     /// It was placed before, by the same request: the order as it was then.
@@ -108,12 +108,12 @@ pub enum Placement {
     /// Another request was sent under the same name before.
     OtherRequest,
     /// The same request is under way elsewhere.
-    UnderWay,
+    InProgress,
 }
 
 /// What came of an order that was to be ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
+pub enum EndOrderOutcome {
     /// It has come to that end, now or before.
     Ended(Order),
     /// The same request was sent under the same name before: this is what came of it.
@@ -125,7 +125,7 @@ pub enum Ending {
     /// Another request was sent under the same name before.
     OtherRequest,
     /// The same request is under way elsewhere.
-    UnderWay,
+    InProgress,
 }
 
 impl Storage {
@@ -145,7 +145,7 @@ impl Storage {
         let mut orders = rows.iter().map(order).collect::<Result<Vec<_>, _>>()?;
         // The statements promise which orders, and not their order.
         orders.sort_unstable_by_key(|order| order.id);
-        Ok(Page::from_one_too_many(orders, request.limit))
+        Ok(Page::from_limit_plus_one(orders, request.limit))
     }
 
     /// The order with this id, if there is one.
@@ -159,14 +159,14 @@ impl Storage {
         &self,
         pet: PetId,
         once: Option<IdempotentRequest>,
-    ) -> Result<Placement, StorageError> {
+    ) -> Result<PlaceOrderOutcome, StorageError> {
         let (digest, fingerprint) = hashes(once);
         let parameters: Parameters<'_> = &[&pet.get(), &ORDERABLE, &ORDERED, &digest, &fingerprint];
         let placed = self.retry_lost_race(PLACE, parameters, |rows| match rows.first() {
-            None => Ok(Some(Placement::NoSuchPet)),
+            None => Ok(Some(PlaceOrderOutcome::NoSuchPet)),
             Some(row) => placement(row, pet, once),
         });
-        in_progress_if_delayed(placed.await, once, Placement::UnderWay)
+        in_progress_if_delayed(placed.await, once, PlaceOrderOutcome::InProgress)
     }
 
     /// Ends an order, if it is open; with a name for the request, once.
@@ -175,15 +175,15 @@ impl Storage {
         id: OrderId,
         end: OrderEnd,
         once: Option<IdempotentRequest>,
-    ) -> Result<Ending, StorageError> {
+    ) -> Result<EndOrderOutcome, StorageError> {
         let (digest, fingerprint) = hashes(once);
         let parameters: Parameters<'_> =
             &[&id.get(), &end.status(), &end.pet_status(), &digest, &fingerprint];
         let ended = self.retry_lost_race(END, parameters, |rows| match rows.first() {
-            None => Ok(Some(Ending::NoSuchOrder)),
+            None => Ok(Some(EndOrderOutcome::NoSuchOrder)),
             Some(row) => ending(row, end, once),
         });
-        in_progress_if_delayed(ended.await, once, Ending::UnderWay)
+        in_progress_if_delayed(ended.await, once, EndOrderOutcome::InProgress)
     }
 
     /// Runs a statement until it has an outcome: it has none if somebody else was faster.
@@ -212,38 +212,42 @@ fn placement(
     row: &Row,
     pet: PetId,
     once: Option<IdempotentRequest>,
-) -> Result<Option<Placement>, StorageError> {
+) -> Result<Option<PlaceOrderOutcome>, StorageError> {
     let as_placed = |id: i64, at: SystemTime| -> Result<Order, StorageError> {
         let id = id.try_into().map_err(unexpected)?;
         Ok(Order { id, pet_id: pet, status: OrderStatus::Placed, created_at: at, updated_at: at })
     };
     if let Some(id) = row.try_get(0).map_err(unexpected)? {
         let at = row.try_get(1).map_err(unexpected)?;
-        return Ok(Some(Placement::Placed(as_placed(id, at)?)));
+        return Ok(Some(PlaceOrderOutcome::Placed(as_placed(id, at)?)));
     }
     if let Some(fingerprint) = row.try_get::<_, Option<Digest128>>(3).map_err(unexpected)? {
         if once.is_none_or(|once| once.fingerprint != fingerprint) {
-            return Ok(Some(Placement::OtherRequest));
+            return Ok(Some(PlaceOrderOutcome::OtherRequest));
         }
         let (id, at) = (row.try_get(4).map_err(unexpected)?, row.try_get(5).map_err(unexpected)?);
-        return Ok(Some(Placement::PlacedBefore(as_placed(id, at)?)));
+        return Ok(Some(PlaceOrderOutcome::PlacedBefore(as_placed(id, at)?)));
     }
     let found: Option<PetStatus> = row.try_get(2).map_err(unexpected)?;
-    Ok((found != Some(ORDERABLE) || once.is_none()).then_some(Placement::NotAvailable))
+    Ok((found != Some(ORDERABLE) || once.is_none()).then_some(PlaceOrderOutcome::NotAvailable))
 }
 
 /// What a row of [`END`] says; nothing if the order was open, and somebody else ended it.
-fn ending(row: &Row, end: OrderEnd, once: Option<IdempotentRequest>) -> Result<Option<Ending>, StorageError> {
+fn ending(
+    row: &Row,
+    end: OrderEnd,
+    once: Option<IdempotentRequest>,
+) -> Result<Option<EndOrderOutcome>, StorageError> {
     let order = order(row)?;
     let before: Option<Digest128> = row.try_get(5).map_err(unexpected)?;
     Ok(match before {
         Some(fingerprint) if once.is_none_or(|once| once.fingerprint != fingerprint) => {
-            Some(Ending::OtherRequest)
+            Some(EndOrderOutcome::OtherRequest)
         }
-        Some(_) => Some(Ending::EndedBefore(order)),
-        None if order.status == end.status() => Some(Ending::Ended(order)),
+        Some(_) => Some(EndOrderOutcome::EndedBefore(order)),
+        None if order.status == end.status() => Some(EndOrderOutcome::Ended(order)),
         None if order.status.may_end(end) => None,
-        None => Some(Ending::OtherEnd(order.status)),
+        None => Some(EndOrderOutcome::OtherEnd(order.status)),
     })
 }
 

@@ -112,7 +112,7 @@ impl Storage {
 
 /// What came of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change<E> {
+pub enum UpdateOutcome<E> {
     /// The pet is now like this.
     Done(Pet),
     /// It is as it was.
@@ -128,11 +128,11 @@ impl Storage {
         &self,
         id: PetId,
         change: impl FnOnce(&Pet, bool) -> Result<Pet, E>,
-    ) -> Result<Change<E>, StorageError> {
+    ) -> Result<UpdateOutcome<E>, StorageError> {
         let (lock, rows) = self.database.lock_row(LOCK, LOOK_AT, &[&id.get()]).await?;
         let Some(row) = rows.first() else {
             lock.release().await?;
-            return Ok(Change::NoSuchPet);
+            return Ok(UpdateOutcome::NoSuchPet);
         };
         let (old, has_open_order) = (pet(row)?, row.try_get("has_open_order").map_err(unexpected)?);
         let change = change(&old, has_open_order);
@@ -144,7 +144,7 @@ impl Storage {
             }
             _ => lock.release().await?,
         }
-        Ok(change.map_or_else(Change::Refused, Change::Done))
+        Ok(change.map_or_else(UpdateOutcome::Refused, UpdateOutcome::Done))
     }
 }
 
@@ -230,7 +230,7 @@ impl List {
             return Vec::new();
         }
         let after: Vec<i64> = requests.iter().map(|request| begins_after(request)).collect();
-        let sizes: Vec<i64> = requests.iter().map(|request| one_too_many(request)).collect();
+        let sizes: Vec<i64> = requests.iter().map(|request| limit_plus_one(request)).collect();
         let rows = if by_status {
             let statuses: Vec<Option<PetStatus>> =
                 requests.iter().map(|request| request.filter.status).collect();
@@ -262,14 +262,14 @@ fn page_of_found(request: &PetPageRequest, found: &HashMap<PetId, Pet>) -> Page<
     ids.sort_unstable();
     ids.dedup();
     let pets = ids.iter().filter_map(|id| found.get(id)).filter(|pet| request.asks_for(pet));
-    Page::from_one_too_many(pets.cloned().collect(), request.limit)
+    Page::from_limit_plus_one(pets.cloned().collect(), request.limit)
 }
 
 fn begins_after(request: &PetPageRequest) -> i64 {
     request.after.map_or(0, PetId::get)
 }
 
-fn one_too_many(request: &PetPageRequest) -> i64 {
+fn limit_plus_one(request: &PetPageRequest) -> i64 {
     i64::from(request.limit.get()) + 1
 }
 
@@ -286,7 +286,7 @@ fn sort_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<Pag
         .map(|(mut pets, request)| {
             // The statement promises which pets, and not their order.
             pets.sort_unstable_by_key(|pet| pet.id);
-            Page::from_one_too_many(pets, request.limit)
+            Page::from_limit_plus_one(pets, request.limit)
         })
         .collect())
 }

@@ -60,7 +60,7 @@ fn no_room_uses_what_belongs_to_another() {
         ("cli", [&sql[..], &["axum", "hyper", "StatusCode"]].concat()),
         ("config.rs", [&["crate::storage", "crate::telemetry"][..], &to_the_left_of_storage].concat()),
         (
-            "supervisor.rs",
+            "systemd.rs",
             [&["crate::config", "crate::domain", "crate::storage"][..], &to_the_left_of_storage].concat(),
         ),
         ("telemetry", [&["crate::domain", "crate::storage"][..], &to_the_left_of_storage].concat()),
@@ -126,7 +126,7 @@ fn no_files_import_each_other_in_a_circle() {
 fn only_config_reads_the_environment_and_supervisor_what_systemd_put_there() {
     for (file, text) in sources("") {
         let reads = ["env::var", "env = \""].iter().any(|way| text.contains(way));
-        let may_read = file.ends_with("config.rs") || file.ends_with("supervisor.rs");
+        let may_read = file.ends_with("config.rs") || file.ends_with("systemd.rs");
         assert_eq!(reads, may_read, "{}", file.display());
     }
 }

@@ -1,6 +1,6 @@
 //! `petstore demo`
 
-mod engine;
+mod temporary_postgres;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,8 +24,8 @@ use crate::domain::key_record::{Actor, KeyId, NewKey, Scope};
 use crate::storage::{
     DatabaseContents, DatabaseContentsError, SCHEMA_LATEST, Storage, database_contents, migrate,
 };
-use crate::supervisor::Listeners;
-use engine::Engine;
+use crate::systemd::Listeners;
+use temporary_postgres::TemporaryPostgres;
 
 /// How many animals there are to look at, and which.
 const ANIMALS: u32 = 1_000;
@@ -66,7 +66,7 @@ impl Demo {
         if let Some(url) = &self.settings.database_url {
             return self.show(url, begun, stop).await;
         }
-        let mut engine = Engine::start(&self.settings)?;
+        let mut engine = TemporaryPostgres::start(&self.settings)?;
         let url = engine.url();
         let words = format!("Starting a temporary PostgreSQL (from {}, fsync off).\n", engine.bin.display());
         let shown = async {

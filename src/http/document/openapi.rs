@@ -22,7 +22,7 @@ use crate::domain::key_record::Scope;
 use crate::domain::rate_limit::RateLimit;
 use crate::http::conditional::IfNoneMatch;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::extract::NoQuery;
+use crate::http::extractors::NoQuery;
 use crate::http::{AppState, json};
 
 const BEARER: &str = "bearer";

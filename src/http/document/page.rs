@@ -15,7 +15,7 @@ use super::precompressed::{AcceptsGzip, Precompressed};
 use crate::config::{BaseUrl, InterfaceSettings};
 use crate::http::AppState;
 use crate::http::conditional::IfNoneMatch;
-use crate::http::extract::NoQuery;
+use crate::http::extractors::NoQuery;
 use crate::http::pipeline::authentication::RequireScope;
 
 const HTML: &str = "text/html; charset=utf-8";

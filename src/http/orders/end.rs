@@ -12,11 +12,11 @@ use crate::domain::idempotency::{IdempotencyKey, IdempotentRequest};
 use crate::domain::order::{Order, OrderEnd, OrderId};
 use crate::http::AppState;
 use crate::http::error::ApiError;
-use crate::http::extract::{NoQuery, OrderIdInPath};
+use crate::http::extractors::{NoQuery, OrderIdInPath};
 use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
 use crate::http::json;
 use crate::http::pipeline::key_cache::Caller;
-use crate::storage::Ending;
+use crate::storage::EndOrderOutcome;
 
 /// Complete an order
 ///
@@ -89,16 +89,16 @@ async fn end(
 ) -> Result<Response, ApiError> {
     let once = key.map(|key| IdempotentRequest::end_order(caller.key.lineage, &key, id, end));
     match app.storage.end_order(id, end, once).await? {
-        Ending::Ended(order) => Ok(ended(&order)),
-        Ending::EndedBefore(order) => Ok(([idempotency::REPLAYED], ended(&order)).into_response()),
-        Ending::NoSuchOrder => Err(ApiError::OrderNotFound),
-        Ending::OtherEnd(status) => Err(ApiError::InvalidTransition {
+        EndOrderOutcome::Ended(order) => Ok(ended(&order)),
+        EndOrderOutcome::EndedBefore(order) => Ok(([idempotency::REPLAYED], ended(&order)).into_response()),
+        EndOrderOutcome::NoSuchOrder => Err(ApiError::OrderNotFound),
+        EndOrderOutcome::OtherEnd(status) => Err(ApiError::InvalidTransition {
             what: "order",
             from: status.as_str(),
             to: end.status().as_str(),
         }),
-        Ending::OtherRequest => Err(ApiError::IdempotencyKeyReused),
-        Ending::UnderWay => Err(ApiError::IdempotencyInProgress),
+        EndOrderOutcome::OtherRequest => Err(ApiError::IdempotencyKeyReused),
+        EndOrderOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
 }
 

@@ -7,7 +7,7 @@ use super::wire::OrderBody;
 use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
-use crate::http::extract::{NoQuery, OrderIdInPath};
+use crate::http::extractors::{NoQuery, OrderIdInPath};
 use crate::http::json;
 
 /// Get an order

@@ -12,11 +12,11 @@ use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::order::Order;
 use crate::http::AppState;
 use crate::http::error::ApiError;
-use crate::http::extract::{FromMembers, JsonBody, NoQuery};
+use crate::http::extractors::{FromMembers, JsonBody, NoQuery};
 use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
 use crate::http::json;
 use crate::http::pipeline::key_cache::Caller;
-use crate::storage::Placement;
+use crate::storage::PlaceOrderOutcome;
 
 /// Place an order
 ///
@@ -48,12 +48,14 @@ pub(crate) async fn place_order(
     let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
     let once = key.map(|key| IdempotentRequest::place_order(caller.key.lineage, &key, pet_id));
     match app.storage.place_order(pet_id, once).await? {
-        Placement::Placed(order) => Ok(placed(&app, &order)),
-        Placement::PlacedBefore(order) => Ok(([idempotency::REPLAYED], placed(&app, &order)).into_response()),
-        Placement::NoSuchPet => Err(no_such_pet()),
-        Placement::NotAvailable => Err(ApiError::PetNotAvailable),
-        Placement::OtherRequest => Err(ApiError::IdempotencyKeyReused),
-        Placement::UnderWay => Err(ApiError::IdempotencyInProgress),
+        PlaceOrderOutcome::Placed(order) => Ok(placed(&app, &order)),
+        PlaceOrderOutcome::PlacedBefore(order) => {
+            Ok(([idempotency::REPLAYED], placed(&app, &order)).into_response())
+        }
+        PlaceOrderOutcome::NoSuchPet => Err(no_such_pet()),
+        PlaceOrderOutcome::NotAvailable => Err(ApiError::PetNotAvailable),
+        PlaceOrderOutcome::OtherRequest => Err(ApiError::IdempotencyKeyReused),
+        PlaceOrderOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
 }
 

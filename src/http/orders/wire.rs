@@ -12,7 +12,7 @@ use crate::domain::order::{Order, OrderFilter, OrderPageRequest};
 use crate::domain::page::PageLimit;
 use crate::domain::pet::PetId;
 use crate::http::error::ApiError;
-use crate::http::extract::{FromMembers, Query, id_in_text, limit_schema};
+use crate::http::extractors::{FromMembers, Query, id_in_text, limit_schema};
 use crate::http::json_members::Members;
 
 /// How far an order has come.

@@ -13,11 +13,11 @@ use crate::domain::pet::{NewPet, Pet};
 use crate::http::AppState;
 use crate::http::conditional::with_etag;
 use crate::http::error::ApiError;
-use crate::http::extract::{FromMembers, JsonBody, NoQuery};
+use crate::http::extractors::{FromMembers, JsonBody, NoQuery};
 use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
 use crate::http::json;
 use crate::http::pipeline::key_cache::Caller;
-use crate::storage::Creation;
+use crate::storage::InsertOutcome;
 
 /// Add an animal
 ///
@@ -48,10 +48,10 @@ pub(crate) async fn create_pet(
     let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
     let once = key.map(|key| IdempotentRequest::create_pet(caller.key.lineage, &key, &new));
     match app.storage.insert_pet(new, once).await? {
-        Creation::Added(pet) => Ok(created(&app, &pet)),
-        Creation::AddedBefore(pet) => Ok(([idempotency::REPLAYED], created(&app, &pet)).into_response()),
-        Creation::OtherRequest => Err(ApiError::IdempotencyKeyReused),
-        Creation::UnderWay => Err(ApiError::IdempotencyInProgress),
+        InsertOutcome::Added(pet) => Ok(created(&app, &pet)),
+        InsertOutcome::AddedBefore(pet) => Ok(([idempotency::REPLAYED], created(&app, &pet)).into_response()),
+        InsertOutcome::OtherRequest => Err(ApiError::IdempotencyKeyReused),
+        InsertOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::domain::pet::PetId;
 use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, IfNoneMatchParameter, with_tag};
 use crate::http::error::ApiError;
-use crate::http::extract::{NoQuery, PetIdInPath};
+use crate::http::extractors::{NoQuery, PetIdInPath};
 use crate::http::pipeline::key_cache::Caller;
 
 /// The day on which getPet was declared deprecated: the release of 1.0.0.

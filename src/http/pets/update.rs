@@ -9,11 +9,11 @@ use crate::domain::pet::{PatchError, PetPatch, PetStatus};
 use crate::http::AppState;
 use crate::http::conditional::{IfMatch, IfMatchParameter, with_etag};
 use crate::http::error::ApiError;
-use crate::http::extract::{FromMembers, JsonBody, NoQuery, PetIdInPath};
+use crate::http::extractors::{FromMembers, JsonBody, NoQuery, PetIdInPath};
 use crate::http::json;
-use crate::storage::Change;
+use crate::storage::UpdateOutcome;
 
-/// Change an animal
+/// Change a pet
 ///
 /// What the body leaves out stays as it is; an empty object changes nothing and answers with the animal and its `ETag`.
 /// Send an `ETag` that you have in `If-Match`, and nothing is changed if the animal is another by now. The `status` of
@@ -53,13 +53,13 @@ pub(crate) async fn update_pet(
         patch.apply(pet, has_open_order).map_err(ApiError::from)
     });
     match change.await? {
-        Change::Done(pet) => {
+        UpdateOutcome::Done(pet) => {
             let (body, etag) = with_etag(render_pet(&pet));
             let media_type = HeaderValue::from_static(json::MEDIA_TYPE);
             Ok(([(header::CONTENT_TYPE, media_type), (header::ETAG, etag)], body).into_response())
         }
-        Change::Refused(refusal) => Err(refusal),
-        Change::NoSuchPet => Err(ApiError::PetNotFound),
+        UpdateOutcome::Refused(refusal) => Err(refusal),
+        UpdateOutcome::NoSuchPet => Err(ApiError::PetNotFound),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::domain::pet::{
     CategoryId, NewPet, Pet, PetFilter, PetId, PetName, PetPageRequest, PetPatch, PetStatus,
 };
 use crate::http::error::ApiError;
-use crate::http::extract::{FromMembers, Query, id_in_text, limit_schema};
+use crate::http::extractors::{FromMembers, Query, id_in_text, limit_schema};
 use crate::http::json;
 use crate::http::json_members::Members;
 

@@ -26,7 +26,7 @@ use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{IssuedKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
 use crate::http::error::ApiError;
-use crate::storage::{KeyChange, Storage, StorageError};
+use crate::storage::{KeyNotification, Storage, StorageError};
 use crate::telemetry;
 use crate::telemetry::metrics::{DEPRECATED_CALLS, KEY_LOOKUPS};
 
@@ -210,11 +210,11 @@ impl KeyCache {
     /// Hears of changed keys, and writes down which were used, for ever.
     pub(crate) async fn look_after(&self) {
         let freshness = self.freshness.clone();
-        let follow = self.storage.follow_key_changes(move |news| match news {
-            KeyChange::Subscribed => freshness.subscribed(),
-            KeyChange::NotifiedUpTo(moment) => freshness.notified_up_to(moment),
-            KeyChange::Changed(digest) => freshness.changed(&digest),
-            KeyChange::Lost(error) => {
+        let follow = self.storage.listen_for_key_changes(move |news| match news {
+            KeyNotification::Subscribed => freshness.subscribed(),
+            KeyNotification::NotifiedUpTo(moment) => freshness.notified_up_to(moment),
+            KeyNotification::Changed(digest) => freshness.changed(&digest),
+            KeyNotification::Lost(error) => {
                 freshness.unsubscribed();
                 let cause = telemetry::with_causes(&error);
                 tracing::warn!(cause, "changed keys are not heard of at once, but within 5 seconds");

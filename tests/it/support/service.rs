@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use petstore::app::App;
 use petstore::config::ServeSettings;
 use petstore::http::Clock;
-use petstore::supervisor::Listeners;
+use petstore::systemd::Listeners;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 

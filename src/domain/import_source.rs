@@ -62,13 +62,13 @@ impl TryFrom<String> for SourceKey {
 ///
 /// Two orders count: that of the bytes, and that of the length first, in which numbers ascend (`9`, `10`).
 #[derive(Debug, Default)]
-pub struct Ascent {
+pub struct KeyOrder {
     last: Option<String>,
     by_bytes_broken: bool,
     by_length_broken: bool,
 }
 
-impl Ascent {
+impl KeyOrder {
     /// Takes the next key.
     pub fn push(&mut self, key: &SourceKey) {
         let key = key.as_str();
@@ -120,11 +120,11 @@ mod tests {
             // In neither order all the way.
             (&["9", "10", "aa", "b", "ba"], false),
         ] {
-            let mut ascent = Ascent::default();
+            let mut key_order = KeyOrder::default();
             for key in keys {
-                ascent.push(&SourceKey::try_from((*key).to_owned()).unwrap());
+                key_order.push(&SourceKey::try_from((*key).to_owned()).unwrap());
             }
-            assert_eq!(ascent.holds(), ascend, "{keys:?}");
+            assert_eq!(key_order.holds(), ascend, "{keys:?}");
         }
     }
 }

@@ -1,9 +1,8 @@
-//! Packed files: gzip and zstd, known by their first bytes when they are read, by their names when they are written.
+//! Compressed files: gzip and zstd, recognised by their first bytes when read, by their names when written.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
-use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use zstd::stream::read::Decoder;
@@ -11,7 +10,7 @@ use zstd::stream::write::Encoder;
 
 /// How a file is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Packing {
+pub enum Compression {
     /// Not at all.
     Plain,
     /// gzip, RFC 1952.
@@ -23,13 +22,13 @@ pub enum Packing {
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// The most that unpacking zstd may keep of what it unpacked: 2 to this power, 32 MiB. `zstd` asks for more only when
+/// The most that unpacking zstd may keep of what it decompressed: 2 to this power, 32 MiB. `zstd` asks for more only when
 /// told to with `--long` or `--ultra`.
 const ZSTD_WINDOW: u32 = 25;
 
 const BUFFER: usize = 128 * 1024;
 
-impl Packing {
+impl Compression {
     /// What the name of a file asks for.
     #[must_use]
     pub fn of_name(file: &Path) -> Self {
@@ -50,8 +49,8 @@ impl Packing {
     }
 }
 
-/// What is in the input, unpacked if its first bytes say that it is packed.
-pub fn unpacked(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + Send>> {
+/// What is in the input, decompressed if its first bytes say that it is packed.
+pub fn decompressed(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + Send>> {
     let mut first = Vec::with_capacity(ZSTD.len());
     input.by_ref().take(ZSTD.len() as u64).read_to_end(&mut first)?;
     let (gzip, zstd) = (first.starts_with(GZIP), first == ZSTD);
@@ -68,7 +67,7 @@ pub fn unpacked(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn Buf
 }
 
 /// An output that packs what is written to it. It is whole only when [`finish`](Self::finish) has said so.
-pub enum Packed<W: Write> {
+pub enum CompressedWriter<W: Write> {
     /// As it is.
     Plain(BufWriter<W>),
     /// As gzip.
@@ -77,14 +76,14 @@ pub enum Packed<W: Write> {
     Zstd(Box<Encoder<'static, BufWriter<W>>>),
 }
 
-impl<W: Write> Packed<W> {
+impl<W: Write> CompressedWriter<W> {
     /// Packs to `output`.
-    pub fn new(output: W, packing: Packing) -> io::Result<Self> {
+    pub fn new(output: W, compression: Compression) -> io::Result<Self> {
         let output = BufWriter::with_capacity(BUFFER, output);
-        Ok(match packing {
-            Packing::Plain => Self::Plain(output),
-            Packing::Gzip => Self::Gzip(Box::new(GzEncoder::new(output, Compression::default()))),
-            Packing::Zstd => Self::Zstd(Box::new(Encoder::new(output, zstd::DEFAULT_COMPRESSION_LEVEL)?)),
+        Ok(match compression {
+            Compression::Plain => Self::Plain(output),
+            Compression::Gzip => Self::Gzip(Box::new(GzEncoder::new(output, flate2::Compression::default()))),
+            Compression::Zstd => Self::Zstd(Box::new(Encoder::new(output, zstd::DEFAULT_COMPRESSION_LEVEL)?)),
         })
     }
 
@@ -98,7 +97,7 @@ impl<W: Write> Packed<W> {
     }
 }
 
-impl<W: Write> Write for Packed<W> {
+impl<W: Write> Write for CompressedWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(output) => output.write(bytes),

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why there is no PostgreSQL, or not any more.
 #[derive(Debug, Error)]
-pub(super) enum EngineError {
+pub(super) enum PostgresError {
     #[error(
         "no PostgreSQL server was found {0}: install one (Debian and Ubuntu: `apt-get install postgresql`; Fedora: \
          `dnf install postgresql-server`), or name an empty database in DATABASE_URL"
@@ -51,7 +51,7 @@ pub(super) enum EngineError {
 }
 
 /// A running PostgreSQL. It stops with this value; [`stop`](Self::stop) waits for it.
-pub(super) struct Engine {
+pub(super) struct TemporaryPostgres {
     /// Where its programs are.
     pub(super) bin: PathBuf,
     /// Where everything of it is.
@@ -62,14 +62,14 @@ pub(super) struct Engine {
     hold: Option<ChildStdin>,
 }
 
-impl Engine {
+impl TemporaryPostgres {
     /// Begins to start it. It is ready when it can be connected to.
-    pub(super) fn start(settings: &DemoSettings) -> Result<Self, EngineError> {
+    pub(super) fn start(settings: &DemoSettings) -> Result<Self, PostgresError> {
         let bin = find(settings.postgres_bin.as_deref(), &search_path(), Path::new(VERSIONS))?;
         let parent = Some(temporary_directory()).filter(|parent| parent.as_os_str().len() <= LONGEST);
         let parent = parent.unwrap_or_else(|| "/tmp".into());
         let directory = parent.join(format!("petstore-demo-{:08x}", rand::random::<u32>()));
-        let no_directory = |error| EngineError::Directory(parent, error);
+        let no_directory = |error| PostgresError::Directory(parent, error);
         DirBuilder::new().mode(0o700).create(&directory).map_err(no_directory)?;
         keep(&directory, &bin)
             .map(|(keeper, hold, log)| Self { bin, directory: directory.clone(), log, keeper, hold })
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// Waits until it ends, which it should not.
-    pub(super) async fn ended(&mut self) -> EngineError {
+    pub(super) async fn ended(&mut self) -> PostgresError {
         if let Err(error) = self.keeper.wait().await {
             return error.into();
         }
@@ -92,11 +92,11 @@ impl Engine {
         // What cannot be read is missing from the message, and that is all.
         let _ = self.log.read_to_string(&mut said);
         let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
-        EngineError::Ended(lines[lines.len().saturating_sub(6)..].join("\n"))
+        PostgresError::Ended(lines[lines.len().saturating_sub(6)..].join("\n"))
     }
 
     /// Stops it, and returns when nothing of it is left.
-    pub(super) async fn stop(mut self) -> Result<(), EngineError> {
+    pub(super) async fn stop(mut self) -> Result<(), PostgresError> {
         drop(self.hold.take());
         let gone = async {
             self.keeper.wait().await?;
@@ -106,12 +106,12 @@ impl Engine {
             }
             Ok(())
         };
-        timeout(PATIENCE, gone).await.unwrap_or_else(|_| Err(EngineError::Stop(self.directory.clone())))
+        timeout(PATIENCE, gone).await.unwrap_or_else(|_| Err(PostgresError::Stop(self.directory.clone())))
     }
 }
 
 /// Starts the keeper: itself, the pipe that holds it, and what it and the server will say.
-fn keep(directory: &Path, bin: &Path) -> Result<(Child, Option<ChildStdin>, File), EngineError> {
+fn keep(directory: &Path, bin: &Path) -> Result<(Child, Option<ChildStdin>, File), PostgresError> {
     let path = directory.join("log");
     let (written, log) = (File::options().create_new(true).append(true).open(&path)?, File::open(&path)?);
     let script = directory.join("keep.sh");
@@ -124,7 +124,7 @@ fn keep(directory: &Path, bin: &Path) -> Result<(Child, Option<ChildStdin>, File
     // A new directory belongs to whoever runs this.
     if fs::metadata(directory)?.uid() == 0 {
         let passwd = fs::read_to_string("/etc/passwd")?;
-        let (uid, gid) = USERS.iter().find_map(|user| ids(&passwd, user)).ok_or(EngineError::OnlyRoot)?;
+        let (uid, gid) = USERS.iter().find_map(|user| ids(&passwd, user)).ok_or(PostgresError::OnlyRoot)?;
         chown(directory, Some(uid), Some(gid))?;
         chown(script, Some(uid), Some(gid))?;
         // This also leaves root's other groups behind.
@@ -143,12 +143,12 @@ fn ids(passwd: &str, user: &str) -> Option<(u32, u32)> {
 }
 
 /// The directory of the server's programs: the given one, or the first of `path`, or the newest below `versions`.
-fn find(given: Option<&Path>, path: &[PathBuf], versions: &Path) -> Result<PathBuf, EngineError> {
+fn find(given: Option<&Path>, path: &[PathBuf], versions: &Path) -> Result<PathBuf, PostgresError> {
     let whole = |bin: &PathBuf| ["initdb", "postgres"].iter().all(|program| bin.join(program).is_file());
     if let Some(bin) = given {
         let bin = Some(bin.to_owned()).filter(whole);
         return bin
-            .ok_or_else(|| EngineError::NotFound(format!("in {}", given.unwrap_or(versions).display())));
+            .ok_or_else(|| PostgresError::NotFound(format!("in {}", given.unwrap_or(versions).display())));
     }
     let mut numbered: Vec<(u32, PathBuf)> = fs::read_dir(versions)
         .into_iter()
@@ -160,7 +160,7 @@ fn find(given: Option<&Path>, path: &[PathBuf], versions: &Path) -> Result<PathB
         .collect();
     numbered.sort_unstable_by(|one, other| other.cmp(one));
     let found = path.iter().cloned().chain(numbered.into_iter().map(|(_, bin)| bin)).find(whole);
-    found.ok_or_else(|| EngineError::NotFound(format!("in PATH or {}/*/bin", versions.display())))
+    found.ok_or_else(|| PostgresError::NotFound(format!("in PATH or {}/*/bin", versions.display())))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Where lines are put. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Gathered(Arc<Shared>);
+pub(super) struct LogWriter(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -47,7 +47,7 @@ enum Stage {
 
 /// Writes what waits when it is dropped.
 #[must_use = "lines that wait are lost if this is not kept until the end of the program"]
-pub struct LogGuard(Option<Gathered>);
+pub struct LogGuard(Option<LogWriter>);
 
 impl LogGuard {
     /// For a log that holds nothing back.
@@ -56,7 +56,7 @@ impl LogGuard {
     }
 }
 
-impl Gathered {
+impl LogWriter {
     /// Starts the thread that writes.
     pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, LogGuard)> {
         let gathered = Self::default();
@@ -66,7 +66,7 @@ impl Gathered {
     }
 }
 
-impl Write for &Gathered {
+impl Write for &LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut waiting = self.0.lock();
         if waiting.lines.len() + line.len() > MOST_BYTES {
@@ -87,7 +87,7 @@ impl Write for &Gathered {
     }
 }
 
-impl<'a> MakeWriter<'a> for Gathered {
+impl<'a> MakeWriter<'a> for LogWriter {
     type Writer = &'a Self;
 
     fn make_writer(&'a self) -> &'a Self {
@@ -133,7 +133,7 @@ impl Shared {
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
-        let Some(Gathered(shared)) = &self.0 else { return };
+        let Some(LogWriter(shared)) = &self.0 else { return };
         let mut waiting = shared.lock();
         waiting.stage = Stage::Ending;
         shared.changed.notify_all();
@@ -163,9 +163,9 @@ mod tests {
         }
     }
 
-    fn start() -> (Gathered, LogGuard, mpsc::Receiver<Vec<u8>>) {
+    fn start() -> (LogWriter, LogGuard, mpsc::Receiver<Vec<u8>>) {
         let (sender, written) = mpsc::sync_channel(0);
-        let (gathered, guard) = Gathered::start(Reader(sender)).unwrap();
+        let (gathered, guard) = LogWriter::start(Reader(sender)).unwrap();
         (gathered, guard, written)
     }
 

@@ -31,7 +31,7 @@ const TELL: &str = "SELECT pg_notify($1, '')";
 
 /// What there is to know about changes of keys.
 #[derive(Debug)]
-pub enum KeyChange {
+pub enum KeyNotification {
     /// From now on, changes are heard.
     Subscribed,
     /// This key was changed, and must be looked up again.
@@ -39,12 +39,12 @@ pub enum KeyChange {
     /// All changes made before this moment have been heard.
     NotifiedUpTo(Instant),
     /// Changes are not heard any more.
-    Lost(FollowError),
+    Lost(ListenError),
 }
 
 /// Why changes are not heard.
 #[derive(Debug, Error)]
-pub enum FollowError {
+pub enum ListenError {
     /// The connection cannot be opened, or broke.
     #[error("the connection that hears of changed keys failed")]
     Connection(#[from] tokio_postgres::Error),
@@ -64,21 +64,21 @@ pub enum FollowError {
 
 impl Storage {
     /// Tells of changed keys, for ever. `tell` must not take long.
-    pub async fn follow_key_changes(&self, tell: impl Fn(KeyChange) + Send + Sync + 'static) {
+    pub async fn listen_for_key_changes(&self, tell: impl Fn(KeyNotification) + Send + Sync + 'static) {
         let tell = Arc::new(tell);
         loop {
             let Err(lost) = self.follow(tell.clone()).await;
-            tell(KeyChange::Lost(lost));
+            tell(KeyNotification::Lost(lost));
             sleep(BEAT).await;
         }
     }
 
-    async fn follow<F>(&self, tell: Arc<F>) -> Result<std::convert::Infallible, FollowError>
+    async fn follow<F>(&self, tell: Arc<F>) -> Result<std::convert::Infallible, ListenError>
     where
-        F: Fn(KeyChange) + Send + Sync + 'static,
+        F: Fn(KeyNotification) + Send + Sync + 'static,
     {
         let connecting = timeout(CONNECT_TIMEOUT, Box::pin(self.database.connector.open_listening()));
-        let (client, messages) = connecting.await.map_err(|_| FollowError::Silence)??;
+        let (client, messages) = connecting.await.map_err(|_| ListenError::Silence)??;
         let (echo, mut echoes) = mpsc::channel(1);
         // Ends when the client is dropped. Changes are told from here, so that nothing delays them.
         let hearing = tell.clone();
@@ -99,27 +99,27 @@ impl Storage {
             client.batch_execute(&format!("LISTEN {CHANGES}; LISTEN {own}")).await?;
             Ok::<_, tokio_postgres::Error>(own)
         });
-        let own = row.await.map_err(|_| FollowError::Silence)??;
-        tell(KeyChange::Subscribed);
+        let own = row.await.map_err(|_| ListenError::Silence)??;
+        tell(KeyNotification::Subscribed);
         loop {
             let asked = Instant::now();
             let answered = timeout(PATIENCE, async {
                 self.database.write(TELL, &[&own], |_| Ok(())).await?;
-                echoes.recv().await.ok_or(FollowError::Ended)
+                echoes.recv().await.ok_or(ListenError::Ended)
             });
-            answered.await.map_err(|_| FollowError::Silence)??;
-            tell(KeyChange::NotifiedUpTo(asked));
+            answered.await.map_err(|_| ListenError::Silence)??;
+            tell(KeyNotification::NotifiedUpTo(asked));
             // Until the next beat only the end of the connection is of interest.
             if let Ok(None) = timeout_at(asked + BEAT, echoes.recv()).await {
-                return Err(FollowError::Ended);
+                return Err(ListenError::Ended);
             }
         }
     }
 }
 
-fn hear(note: &Notification, tell: &impl Fn(KeyChange)) {
+fn hear(note: &Notification, tell: &impl Fn(KeyNotification)) {
     if let Some(digest) = KeyDigest::from_hex(note.payload()) {
-        tell(KeyChange::Changed(digest));
+        tell(KeyNotification::Changed(digest));
     } else {
         tracing::warn!("a notification about a key names none");
     }
