@@ -1,137 +1,108 @@
-//! Orders as clients see them: JSON members and query parameters.
+//! The description of an order.
 
-use std::time::SystemTime;
+use serde_json::json;
+use utoipa::openapi::schema::Schema;
+use utoipa::openapi::{KnownFormat, RefOr, SchemaFormat};
+use utoipa::{PartialSchema, ToSchema};
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
-use jiff::Timestamp;
-use serde::Serialize;
-use utoipa::{IntoParams, ToSchema};
-
-use crate::domain::order::{Order, OrderFilter, OrderPageRequest};
-use crate::domain::page::PageLimit;
+use super::field::{Description, Field, Input, identifier, integer, keyword, reference, string};
+use super::object::{BodyError, FromObject, JsonObject};
+use super::value::{Scalar, ValueError};
+use crate::domain::order::{Order, OrderStatus};
 use crate::domain::pet::PetId;
-use crate::http::error::ApiError;
-use crate::http::extractors::{FromMembers, Query, id_in_text, limit_schema};
-use crate::http::json_members::Members;
 
-/// How far an order has come.
-#[derive(ToSchema)]
-#[schema(as = OrderStatus, rename_all = "lowercase")]
-#[expect(dead_code, reason = "describes the words for the document")]
-pub(crate) enum OrderStatusWord {
-    Placed,
-    Completed,
-    Cancelled,
-}
-
-/// An order for one animal.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Order, rename_all = "camelCase",
-    example = json!({"id": 4711, "petId": 7, "status": "placed",
-        "createdAt": "2026-11-15T09:30:00.000Z", "updatedAt": "2026-11-15T09:30:00.000Z"}))]
-pub(crate) struct OrderBody {
-    /// Unique identifier, assigned by the service.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    id: i64,
-    /// Identifier of the animal.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    pet_id: i64,
-    /// How far the order has come: `placed` is open, the others are its ends.
-    #[schema(value_type = OrderStatusWord)]
-    status: &'static str,
-    /// When the order was placed (RFC 3339, UTC).
-    #[schema(format = DateTime)]
-    created_at: String,
-    /// When its status last changed (RFC 3339, UTC).
-    #[schema(format = DateTime)]
-    updated_at: String,
-}
-
-impl From<&Order> for OrderBody {
-    fn from(order: &Order) -> Self {
-        Self {
-            id: order.id.get(),
-            pet_id: order.pet_id.get(),
-            status: order.status.as_str(),
-            created_at: rfc_3339(order.created_at),
-            updated_at: rfc_3339(order.updated_at),
-        }
-    }
-}
-
-/// In milliseconds, which is what is kept.
-fn rfc_3339(time: SystemTime) -> String {
-    format!("{:.3}", Timestamp::try_from(time).unwrap_or(Timestamp::MAX))
-}
-
-/// An order to be placed.
-#[derive(ToSchema)]
-#[schema(as = NewOrder, rename_all = "camelCase", example = json!({"petId": 7}))]
-#[expect(dead_code, reason = "describes the body for the document; NewOrder is read from it")]
-pub(crate) struct NewOrderBody {
-    /// Identifier of the animal. It must be there, and be `available`.
-    #[schema(minimum = 1)]
-    pet_id: i64,
-}
-
-/// What placeOrder is asked for.
+/// The body of placeOrder.
 pub(crate) struct NewOrder {
+    /// The pet that is ordered.
     pub(crate) pet_id: PetId,
 }
 
-impl FromMembers for NewOrder {
-    fn from_members(members: &Members<'_>) -> Result<Self, ApiError> {
-        members.refuse_unknown(&["petId"])?;
-        let pet_id = members
-            .get("/petId")
-            .ok_or(ApiError::MissingField { pointer: "/petId", expected: "must be the id of a pet" })?;
-        let number = pet_id.integer()?;
-        Ok(Self { pet_id: number.try_into().map_err(|_| pet_id.invalid("must be at least 1"))? })
+/// What a client has set of an order so far.
+#[derive(Default)]
+pub(crate) struct OrderDraft {
+    pet_id: Option<PetId>,
+}
+
+/// The fields of an order.
+pub(crate) const ORDER: Description<Order, OrderDraft> = Description(&[
+    Field {
+        name: "id",
+        required: true,
+        schema: || identifier("Unique identifier, assigned by the service."),
+        get: |order| Some(Scalar::Integer(order.id.get())),
+        input: None,
+    },
+    Field {
+        name: "petId",
+        required: true,
+        schema: || identifier("Identifier of the pet."),
+        get: |order| Some(Scalar::Integer(order.pet_id.get())),
+        input: Some(Input {
+            schema: || integer("Identifier of an existing pet that is `available`.").minimum(Some(1)).into(),
+            expected: "must be the id of a pet",
+            set: |order, value| {
+                let id = PetId::try_from(value.integer()?);
+                order.pet_id = Some(id.map_err(|_| ValueError::invalid(&"must be at least 1"))?);
+                Ok(())
+            },
+        }),
+    },
+    Field {
+        name: "status",
+        required: true,
+        schema: || reference("OrderStatus", "`placed` while the order is open, then how it ended."),
+        get: |order| Some(Scalar::Keyword(order.status.as_str())),
+        input: None,
+    },
+    Field {
+        name: "createdAt",
+        required: true,
+        schema: || date_time("When the order was placed (RFC 3339, UTC)."),
+        get: |order| Some(Scalar::Time(order.created_at)),
+        input: None,
+    },
+    Field {
+        name: "updatedAt",
+        required: true,
+        schema: || date_time("When its status last changed (RFC 3339, UTC)."),
+        get: |order| Some(Scalar::Time(order.updated_at)),
+        input: None,
+    },
+]);
+
+fn date_time(description: &'static str) -> RefOr<Schema> {
+    string(description).format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime))).into()
+}
+
+impl FromObject for NewOrder {
+    fn from_object(object: &JsonObject<'_>) -> Result<Self, BodyError> {
+        let draft = ORDER.read(object, true)?;
+        // Never absent: it is required above.
+        let pet_id = draft.pet_id.ok_or(BodyError::InvalidJson { problem: "it is not an order".into() })?;
+        Ok(Self { pet_id })
     }
 }
 
-/// The query parameters of listOrders.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Query, rename_all = "camelCase")]
-#[expect(
-    dead_code,
-    reason = "describes the query for the document; reading it goes straight to domain types"
-)]
-pub(crate) struct ListOrdersParameters {
-    #[param(required = false, schema_with = limit_schema)]
-    limit: Option<PageLimit>,
-    /// Only the orders with this status.
-    #[param(inline = false)]
-    status: Option<OrderStatusWord>,
-    /// Only the orders for this animal, whether there is one or not.
-    #[param(nullable = false, minimum = 1)]
-    pet_id: Option<i64>,
-    /// Where the page begins: taken from the `Link` header of the page before. Opaque.
-    #[param(nullable = false, pattern = "^AQ[A-Za-z0-9_-]{10}$", example = "AQAAAAAAAAAU")]
-    cursor: Option<String>,
-}
-
-/// The page that listOrders was asked for.
-pub(crate) struct ListOrdersQuery(pub(crate) OrderPageRequest);
-
-impl<S: Sync> FromRequestParts<S> for ListOrdersQuery {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let query = Query::parse(parts, &["limit", "status", "petId", "cursor"])?;
-        let (limit, status) = (query.limit()?, query.status()?);
-        let problem = "must be a positive integer of 64 bits";
-        let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));
-        let pet_id = query.one("petId")?.map(pet_id).transpose()?;
-        Ok(Self(OrderPageRequest { filter: OrderFilter { status, pet_id }, after: query.after()?, limit }))
+impl PartialSchema for Order {
+    fn schema() -> RefOr<Schema> {
+        let example = json!({"id": 4711, "petId": 7, "status": "placed",
+            "createdAt": "2026-11-15T09:30:00.000Z", "updatedAt": "2026-11-15T09:30:00.000Z"});
+        ORDER.schema("An order for one pet.", example)
     }
 }
 
-/// The filters of a list, as its query has them.
-pub(crate) fn filters(filter: OrderFilter) -> Vec<(&'static str, String)> {
-    let status = filter.status.map(|status| ("status", status.as_str().to_owned()));
-    let pet_id = filter.pet_id.map(|id| ("petId", id.get().to_string()));
-    status.into_iter().chain(pet_id).collect()
+impl PartialSchema for NewOrder {
+    fn schema() -> RefOr<Schema> {
+        ORDER.input_schema(true, "An order to place.", json!({"petId": 7}))
+    }
 }
+
+impl PartialSchema for OrderStatus {
+    fn schema() -> RefOr<Schema> {
+        keyword(Self::ALL.map(Self::as_str), "Status of an order.")
+    }
+}
+
+impl ToSchema for Order {}
+impl ToSchema for NewOrder {}
+impl ToSchema for OrderStatus {}
