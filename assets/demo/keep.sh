@@ -19,7 +19,7 @@ if "$2/initdb" --pgdata="$1/data" --username=petstore --auth=trust --encoding=UT
   {
     read -r _ <&3
     : >stopping
-    # Repeated, because a server that has just started ignores the signal.
+    # Repeated, because a server that has just started may not handle the signal yet.
     while kill -QUIT "$server" 2>/dev/null; do sleep 0.1; done
   } &
   watch=$!
