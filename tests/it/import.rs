@@ -253,7 +253,7 @@ async fn a_header_that_is_not_that_of_animals_is_refused() {
         (
             "id,name,categoryId",
             None,
-            "there is no column `id`; the columns are `name`, `categoryId`, `status`; `--key-column id` takes it for the \
+            "there is no column `id`; the columns are `name`, `categoryId`, `status`; `--key-column id` uses it as the \
              source's key",
         ),
     ] {
