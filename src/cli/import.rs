@@ -15,7 +15,7 @@ use super::progress::{Counted, Counts, Progress, grouped};
 use super::{Failure, print};
 use crate::config::DatabaseSettings;
 use crate::domain::import_source::SourceName;
-use crate::files::{BadRow, Compression, Format, Rows, decompressed};
+use crate::files::{Compression, Format, RejectedRow, Rows, decompressed};
 use crate::storage::{CopyBuffer, CopyChunk, Import as Importing};
 
 /// Adds the animals of a file.
@@ -121,9 +121,9 @@ impl Import {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
         let from_standard_input = self.file == Path::new(STANDARD_INPUT);
         let format =
-            self.format.map(Format::from).or_else(|| Format::of_name(&self.file)).ok_or_else(|| {
-                format!("what is in {} is not told by its name: say --format", self.file.display())
-            })?;
+            self.format.map(Format::from).or_else(|| Format::from_extension(&self.file)).ok_or_else(
+                || format!("what is in {} is not told by its name: say --format", self.file.display()),
+            )?;
         let source = self.key_column.as_ref().map(|_| self.source()).transpose()?;
         let (input, size): (Box<dyn Read + Send>, _) = if from_standard_input {
             (Box::new(io::stdin()), None)
@@ -165,7 +165,7 @@ impl Import {
         }
         drop(progress);
 
-        if let Some(BadRow { line, reason }) = read.stopped_at {
+        if let Some(RejectedRow { line, reason }) = read.stopped_at {
             let there = if atomic { "nothing".into() } else { format!("{} rows", grouped(added)) };
             let bound = self.max_errors;
             let _ = writeln!(
@@ -196,7 +196,7 @@ impl Import {
         if self.file == Path::new(STANDARD_INPUT) {
             return Err("standard input has no name to remember its keys by: say --source".into());
         }
-        let name = Compression::stripped(&self.file);
+        let name = Compression::strip_extension(&self.file);
         let name = name.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.parse().map_err(|problem| {
             format!("the file's name as the name of the source {problem}: say --source").into()
@@ -233,7 +233,7 @@ struct Reading {
 struct Finding {
     bad: u64,
     /// The row that was one too many, if there was one.
-    stopped_at: Option<BadRow>,
+    stopped_at: Option<RejectedRow>,
 }
 
 type Outcome = Result<Finding, Failure>;
@@ -300,7 +300,7 @@ impl Rejects {
     }
 
     /// Notes a bad row, and gives it back if it is one too many.
-    fn note(&mut self, bad: BadRow) -> Result<Option<BadRow>, Failure> {
+    fn note(&mut self, bad: RejectedRow) -> Result<Option<RejectedRow>, Failure> {
         let output = match &mut self.output {
             Some(output) => output,
             empty => {

@@ -123,7 +123,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonObject<'a> {
                         !names.insert(name.clone())
                     };
                     if is_duplicate {
-                        return Err(A::Error::custom(format_args!("`{}` is there twice", shown(&name))));
+                        return Err(A::Error::custom(format_args!("`{}` appears twice", shown(&name))));
                     }
                     members.push((name, value));
                 }

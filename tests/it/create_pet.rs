@@ -146,12 +146,12 @@ async fn create_pet_answers_400_to_a_bad_body() {
         (
             r#"{"name": "Rex", "name": "Max", "categoryId": 1}"#,
             "invalid_json",
-            format!("{not_json}`name` is there twice at line 1 column 29."),
+            format!("{not_json}`name` appears twice at line 1 column 29."),
         ),
         (
             r#"{"name": "Rex", "n\u0061me": "Max", "categoryId": 1}"#,
             "invalid_json",
-            format!("{not_json}`name` is there twice at line 1 column 34."),
+            format!("{not_json}`name` appears twice at line 1 column 34."),
         ),
         // Members that are missing.
         ("{}", "missing_field", "`/name` is required: it must be a string of 1 to 255 characters.".into()),
