@@ -21,7 +21,7 @@ use tokio::time::sleep;
 use super::admission::Admission;
 use super::key_freshness::{Freshness, LookUpStart};
 use super::rate_limits::{Limiter, Limiters};
-use super::unknown_keys::UnknownKeys;
+use super::unknown_key_throttle::UnknownKeyThrottle;
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{IssuedKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
@@ -65,7 +65,7 @@ pub(crate) struct KeyCache {
     known: Cache<KeyDigest, Arc<Caller>>,
     unknown: Cache<KeyDigest, ()>,
     freshness: Arc<Freshness>,
-    unknown_keys: UnknownKeys,
+    unknown_keys: UnknownKeyThrottle,
     limiters: Limiters,
     /// When keys were used since it was last written down.
     uses: Mutex<HashMap<KeyId, SystemTime>>,
@@ -87,7 +87,7 @@ impl KeyCache {
             known: Cache::new(MAX_KEYS),
             unknown: Cache::builder().max_capacity(MAX_KEYS).time_to_live(MAX_REFUSAL).build(),
             freshness: Arc::new(Freshness::new()),
-            unknown_keys: UnknownKeys::new(),
+            unknown_keys: UnknownKeyThrottle::new(),
             limiters: Limiters::new(default_limit),
             uses: Mutex::default(),
             hits: counter!(KEY_LOOKUPS, "outcome" => "hit"),

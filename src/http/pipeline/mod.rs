@@ -11,7 +11,7 @@ pub(crate) mod head_limits;
 pub(crate) mod key_cache;
 mod key_freshness;
 mod rate_limits;
-mod unknown_keys;
+mod unknown_key_throttle;
 mod unread_body;
 
 use std::net::IpAddr;

@@ -27,7 +27,7 @@ const IN_TOTAL: NonZeroU32 = NonZeroU32::new(100).unwrap();
 const DELAY: Duration = Duration::from_secs(1);
 
 /// Decides which look-ups wait.
-pub(super) struct UnknownKeys {
+pub(super) struct UnknownKeyThrottle {
     start: Instant,
     total: Source,
     by_address: Cache<IpAddr, Arc<Source>>,
@@ -50,7 +50,7 @@ impl Source {
     }
 }
 
-impl UnknownKeys {
+impl UnknownKeyThrottle {
     pub(super) fn new() -> Self {
         Self {
             start: Instant::now(),
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_address_that_sends_too_many_unknown_keys_waits_and_others_do_not() {
-        let keys = UnknownKeys::new();
+        let keys = UnknownKeyThrottle::new();
         for _ in 0..FROM_ONE_ADDRESS.get() {
             keys.found_nothing(FLOODING);
         }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn too_many_in_total_delay_everybody_whose_key_is_not_known_yet() {
-        let keys = UnknownKeys::new();
+        let keys = UnknownKeyThrottle::new();
         for _ in 0..=IN_TOTAL.get() {
             keys.found_nothing(None);
         }
