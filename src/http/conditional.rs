@@ -1,4 +1,4 @@
-//! Answers that a client may keep and ask about: `ETag`, `If-None-Match`, `If-Match`, and who may store what.
+//! Conditional requests (`ETag`, `If-None-Match`, `If-Match`) and the caching headers of responses.
 
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hasher};
@@ -12,15 +12,15 @@ use utoipa::IntoParams;
 
 use super::json;
 
-/// The client's `If-None-Match`, or its absence. What is malformed matches nothing.
+/// The `If-None-Match` header, which may be absent. A malformed one matches nothing.
 pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
 
-/// The header, for the document.
+/// Describes the header in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "describes the header for the document; IfNoneMatch reads it")]
+#[expect(dead_code, reason = "read only by the OpenAPI derive; IfNoneMatch reads it")]
 pub(crate) struct IfNoneMatchParameter {
-    /// The `ETag` of an answer that you have: if it is still the same, the answer is 304 without a body.
+    /// The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
     #[param(rename = "If-None-Match", nullable = false)]
     if_none_match: Option<String>,
 }
@@ -34,7 +34,7 @@ impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
 }
 
 impl IfNoneMatch {
-    /// Answers 200 with the body, or 304 without it if the client has it already.
+    /// Answers 200 with the body, or 304 without it if the client has the current one.
     pub(crate) fn answer(&self, body: Bytes, tag: Bytes, link: Option<HeaderValue>) -> Response {
         let etag = header_of(tag);
         let mut headers = HeaderMap::with_capacity(8);
@@ -51,7 +51,7 @@ impl IfNoneMatch {
     }
 
     fn matches(&self, etag: &HeaderValue) -> bool {
-        // A weak tag is as good as a strong one here, and its text the same.
+        // Weak comparison.
         tags(&self.0)
             .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).as_bytes() == etag.as_bytes())
     }
@@ -62,15 +62,15 @@ fn tags(values: &[HeaderValue]) -> impl Iterator<Item = &str> {
     values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',').map(str::trim))
 }
 
-/// The client's `If-Match`, or its absence. What is malformed matches nothing.
+/// The `If-Match` header, which may be absent. A malformed one matches nothing.
 pub(crate) struct IfMatch(Vec<HeaderValue>);
 
-/// The header, for the document.
+/// Describes the header in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "describes the header for the document; IfMatch reads it")]
+#[expect(dead_code, reason = "read only by the OpenAPI derive; IfMatch reads it")]
 pub(crate) struct IfMatchParameter {
-    /// The `ETag` of the animal as you know it: if it is another by now, nothing is changed and the answer is 412.
+    /// The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.
     #[param(rename = "If-Match", nullable = false)]
     if_match: Option<String>,
 }
@@ -84,19 +84,18 @@ impl<S: Sync> FromRequestParts<S> for IfMatch {
 }
 
 impl IfMatch {
-    /// Whether the client knows the thing as it is, or does not say what it knows.
-    pub(crate) fn holds(&self, body: Vec<u8>) -> bool {
+    /// Whether the current body has one of the tags, or the header is absent.
+    pub(crate) fn is_satisfied_by(&self, body: Vec<u8>) -> bool {
         let (_, etag) = with_etag(body);
         self.0.is_empty() || tags(&self.0).any(|tag| tag == "*" || tag.as_bytes() == etag.as_bytes())
     }
 }
 
-/// A body with its strong `ETag`. `link` belongs to the representation: a page that gains a successor is
-/// another one, though its pets are the same.
+/// A body with its strong `ETag`. `link` is part of the representation: a page that gains a next page gets a new tag
+/// even if its pets are the same.
 ///
-/// A fast hash is enough: a tag is only ever compared with others of the same address, and nobody gains by
-/// making two of them equal. Another release may hash otherwise; then clients fetch once more, and a change with
-/// `If-Match` is refused once.
+/// A fast hash is enough: a tag is only compared with tags of the same URL, and a client gains nothing from a collision.
+/// A new release may hash differently; then clients fetch once more, and a change with `If-Match` is refused once.
 pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&HeaderValue>) -> (Bytes, Bytes) {
     let body = body.into();
     let mut hasher = DefaultHasher::new();
@@ -106,7 +105,7 @@ pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&HeaderValue>) -> (B
     (body, Bytes::from(format!("\"{tag:016x}\"")))
 }
 
-/// The same, with the tag as a header has it.
+/// The same as [`with_tag`], with the tag as a header value.
 pub(crate) fn with_etag(body: impl Into<Bytes>) -> (Bytes, HeaderValue) {
     let (body, tag) = with_tag(body, None);
     (body, header_of(tag))

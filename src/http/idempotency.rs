@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a request that a client may send again without fear.
+//! The `Idempotency-Key` header, which makes it safe to retry a request.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -8,22 +8,22 @@ use utoipa::IntoParams;
 use super::error::ApiError;
 use crate::domain::idempotency::IdempotencyKey;
 
-const NAME: &str = "idempotency-key";
+const HEADER: &str = "idempotency-key";
 
-/// What an answer carries that was given before.
+/// The header of a response to a request that took effect before.
 pub(crate) const REPLAYED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("idempotent-replayed"), HeaderValue::from_static("true"));
 
-/// The client's key for a request, if it sent one.
+/// The idempotency key of a request, if there is one.
 pub(crate) struct OptionalIdempotencyKey(pub(crate) Option<IdempotencyKey>);
 
-/// The header, for the document.
+/// Describes the header in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "describes the header for the document; OptionalIdempotencyKey reads it")]
+#[expect(dead_code, reason = "read only by the OpenAPI derive; OptionalIdempotencyKey reads it")]
 pub(crate) struct IdempotencyKeyParameter {
-    /// A name of your choice for this request, such as a UUID, remembered for 24 hours: send the request again with
-    /// the same one, and it takes effect once.
+    /// A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
+    /// takes effect once.
     #[param(
         rename = "Idempotency-Key",
         nullable = false,
@@ -39,12 +39,12 @@ impl<S: Sync> FromRequestParts<S> for OptionalIdempotencyKey {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let mut values = parts.headers.get_all(NAME).iter();
+        let mut values = parts.headers.get_all(HEADER).iter();
         let Some(value) = values.next() else { return Ok(Self(None)) };
         let key = value.to_str().ok().and_then(|text| text.parse().ok());
         if key.is_none() || values.next().is_some() {
             return Err(ApiError::InvalidHeader {
-                problem: "`Idempotency-Key` must be there once, with 1 to 255 visible ASCII characters",
+                problem: "`Idempotency-Key` must be sent once, with 1 to 255 visible ASCII characters",
             });
         }
         Ok(Self(key))

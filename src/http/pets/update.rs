@@ -15,9 +15,9 @@ use crate::storage::UpdateOutcome;
 
 /// Change a pet
 ///
-/// What the body leaves out stays as it is; an empty object changes nothing and answers with the animal and its `ETag`.
-/// Send an `ETag` that you have in `If-Match`, and nothing is changed if the animal is another by now. The `status` of
-/// an animal can become any other, but a sold one not `pending`; while an order is open, only the order changes it.
+/// Fields that the body leaves out do not change; an empty object changes nothing and returns the pet with its `ETag`.
+/// Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The `status` can become
+/// any other, except that a sold pet cannot become `pending`; while an order is open, only the order changes it.
 #[utoipa::path(
     patch,
     path = "/v1/pets/{petId}",
@@ -25,7 +25,7 @@ use crate::storage::UpdateOutcome;
     tag = "animals",
     extensions(("x-stability" = json!("beta"))),
     params(
-        ("petId" = i64, Path, description = "The identifier of the animal to change.", example = 7),
+        ("petId" = i64, Path, description = "The identifier of the pet to change.", example = 7),
         IfMatchParameter,
     ),
     request_body(content(
@@ -33,8 +33,8 @@ use crate::storage::UpdateOutcome;
         (PetPatchBody = "application/json"),
     )),
     responses(
-        (status = 200, description = "The animal as it is now.", body = PetBody, headers(
-            ("ETag" = String, description = "Changes with the animal; for `If-Match`."),
+        (status = 200, description = "The changed pet.", body = PetBody, headers(
+            ("ETag" = String, description = "Changes with the pet; for `If-Match`."),
         )),
     ),
 )]
@@ -47,7 +47,7 @@ pub(crate) async fn update_pet(
 ) -> Result<Response, ApiError> {
     let (NoQuery, PetIdInPath(id)) = (query?, id?);
     let change = app.storage.change_pet(id, |pet, has_open_order| {
-        if !known.holds(render_pet(pet)) {
+        if !known.is_satisfied_by(render_pet(pet)) {
             return Err(ApiError::PreconditionFailed);
         }
         patch.apply(pet, has_open_order).map_err(ApiError::from)
@@ -76,7 +76,7 @@ impl From<PatchError> for ApiError {
     }
 }
 
-/// What can go wrong here, besides what can go wrong everywhere.
+/// The errors of this operation, besides those of every operation.
 pub(crate) fn update_pet_errors() -> Vec<ApiError> {
     vec![
         ApiError::InvalidJson { problem: "it is empty".into() },

@@ -1,10 +1,10 @@
-//! Slows down whoever sends keys that were never issued, per client address and in total.
+//! Slows down clients that send keys that were never issued, per client address and in total.
 //!
-//! A key that is well formed but not known costs a look-up in the database. Once look-ups find nothing too often, the
-//! next ones wait: a client with a valid key waits once, before its key is known, and a flood is as slow as its
-//! connections are few.
+//! A key that is well formed but unknown costs a database lookup. After too many unknown keys, further lookups are
+//! delayed. A client with a valid key waits once, before its key is cached; a flood can send only one key per second
+//! on each of its connections.
 //!
-//! **Invariant:** what is remembered is bounded: [`MAX_ADDRESSES`], and for a short time.
+//! **Invariant:** memory is bounded: at most [`MAX_ADDRESSES`] addresses, each for a short time.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -18,29 +18,29 @@ use governor::{Quota, RateLimiter};
 use moka::sync::Cache;
 use tokio::time::Instant;
 
-/// How many addresses are told apart. Beyond it the one that was quiet the longest is forgotten.
+/// How many addresses are tracked. Beyond that, the least recently active one is forgotten.
 const MAX_ADDRESSES: u64 = 10_000;
-/// How many unknown keys a second are looked up without delay.
-const FROM_ONE_ADDRESS: NonZeroU32 = NonZeroU32::new(20).unwrap();
-const IN_TOTAL: NonZeroU32 = NonZeroU32::new(100).unwrap();
-/// For how long look-ups wait after there were too many, and for how long each of them waits.
+/// How many unknown keys per second are looked up without delay.
+const MAX_PER_ADDRESS: NonZeroU32 = NonZeroU32::new(20).unwrap();
+const MAX_IN_TOTAL: NonZeroU32 = NonZeroU32::new(100).unwrap();
+/// How long lookups stay delayed after too many unknown keys, and how long each lookup waits.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Decides which look-ups wait.
+/// Delays lookups after too many unknown throttle.
 pub(super) struct UnknownKeyThrottle {
     start: Instant,
-    total: Source,
-    by_address: Cache<IpAddr, Arc<Source>>,
+    total: Throttle,
+    by_address: Cache<IpAddr, Arc<Throttle>>,
 }
 
-/// Where unknown keys come from.
-struct Source {
+/// Counts the unknown keys of one address, or of all.
+struct Throttle {
     allowed: RateLimiter<NotKeyed, InMemoryState, MonotonicClock>,
-    /// Look-ups wait until then, in milliseconds from the start.
+    /// Lookups are delayed until then, in milliseconds since the start.
     delayed_until: AtomicU64,
 }
 
-impl Source {
+impl Throttle {
     fn new(per_second: NonZeroU32) -> Self {
         let quota = Quota::per_second(per_second);
         Self {
@@ -54,30 +54,30 @@ impl UnknownKeyThrottle {
     pub(super) fn new() -> Self {
         Self {
             start: Instant::now(),
-            total: Source::new(IN_TOTAL),
+            total: Throttle::new(MAX_IN_TOTAL),
             by_address: Cache::builder().max_capacity(MAX_ADDRESSES).time_to_idle(DELAY * 10).build(),
         }
     }
 
-    /// How long a look-up for this client has to wait, if at all. Many clients may share no address: a proxy's.
+    /// How long a lookup for this client must wait, if at all. There is no address if the peer is a trusted proxy.
     pub(super) fn delay(&self, address: Option<IpAddr>) -> Option<Duration> {
         let now = self.milliseconds(Instant::now());
-        let delayed = |source: &Source| now < source.delayed_until.load(Ordering::Relaxed);
-        let of_address = address.and_then(|address| self.by_address.get(&address));
-        (delayed(&self.total) || of_address.is_some_and(|source| delayed(&source))).then_some(DELAY)
+        let delayed = |throttle: &Throttle| now < throttle.delayed_until.load(Ordering::Relaxed);
+        let by_address = address.and_then(|address| self.by_address.get(&address));
+        (delayed(&self.total) || by_address.is_some_and(|throttle| delayed(&throttle))).then_some(DELAY)
     }
 
-    /// A look-up for this client found nothing.
-    pub(super) fn found_nothing(&self, address: Option<IpAddr>) {
+    /// Counts a lookup for this client that found no key.
+    pub(super) fn record_miss(&self, address: Option<IpAddr>) {
         let until = self.milliseconds(Instant::now() + DELAY);
-        let count = |source: &Source| {
-            if source.allowed.check().is_err() {
-                source.delayed_until.store(until, Ordering::Relaxed);
+        let count = |throttle: &Throttle| {
+            if throttle.allowed.check().is_err() {
+                throttle.delayed_until.store(until, Ordering::Relaxed);
             }
         };
         count(&self.total);
         if let Some(address) = address {
-            count(&self.by_address.get_with(address, || Arc::new(Source::new(FROM_ONE_ADDRESS))));
+            count(&self.by_address.get_with(address, || Arc::new(Throttle::new(MAX_PER_ADDRESS))));
         }
     }
 
@@ -97,24 +97,24 @@ mod tests {
 
     #[test]
     fn an_address_that_sends_too_many_unknown_keys_waits_and_others_do_not() {
-        let keys = UnknownKeyThrottle::new();
-        for _ in 0..FROM_ONE_ADDRESS.get() {
-            keys.found_nothing(FLOODING);
+        let throttle = UnknownKeyThrottle::new();
+        for _ in 0..MAX_PER_ADDRESS.get() {
+            throttle.record_miss(FLOODING);
         }
-        assert_eq!(keys.delay(FLOODING), None, "a few are nobody's business");
-        keys.found_nothing(FLOODING);
-        assert_eq!(keys.delay(FLOODING), Some(DELAY));
-        assert_eq!(keys.delay(OTHER), None);
-        assert_eq!(keys.delay(None), None, "a trusted proxy stands for many");
+        assert_eq!(throttle.delay(FLOODING), None, "a few are not delayed");
+        throttle.record_miss(FLOODING);
+        assert_eq!(throttle.delay(FLOODING), Some(DELAY));
+        assert_eq!(throttle.delay(OTHER), None);
+        assert_eq!(throttle.delay(None), None, "a trusted proxy serves many clients");
     }
 
     #[test]
-    fn too_many_in_total_delay_everybody_whose_key_is_not_known_yet() {
-        let keys = UnknownKeyThrottle::new();
-        for _ in 0..=IN_TOTAL.get() {
-            keys.found_nothing(None);
+    fn too_many_in_total_delay_every_client_whose_key_is_not_cached() {
+        let throttle = UnknownKeyThrottle::new();
+        for _ in 0..=MAX_IN_TOTAL.get() {
+            throttle.record_miss(None);
         }
-        assert_eq!(keys.delay(None), Some(DELAY));
-        assert_eq!(keys.delay(OTHER), Some(DELAY));
+        assert_eq!(throttle.delay(None), Some(DELAY));
+        assert_eq!(throttle.delay(OTHER), Some(DELAY));
     }
 }
