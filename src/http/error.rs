@@ -229,8 +229,9 @@ impl ApiError {
                  in `Retry-After`."
             }
             Self::OutcomeUnknown { .. } => {
-                "The service lost its database connection while it stored the change, so the outcome is unknown: retry \
-                 with the same `Idempotency-Key`, or if you sent none, check first whether the change took effect."
+                "The outcome of this request is unknown, because the database failed before it confirmed the change: \
+                 retry with the same `Idempotency-Key`, or if you sent none, check first whether the change took \
+                 effect."
             }
         };
         fixed.to_owned()

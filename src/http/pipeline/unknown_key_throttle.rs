@@ -26,7 +26,7 @@ const MAX_IN_TOTAL: NonZeroU32 = NonZeroU32::new(100).unwrap();
 /// How long lookups stay delayed after too many unknown keys, and how long each lookup waits.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Delays lookups after too many unknown throttle.
+/// Delays lookups after too many unknown keys.
 pub(super) struct UnknownKeyThrottle {
     start: Instant,
     total: Throttle,
