@@ -18,7 +18,7 @@ pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
 /// Describes the header in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "read only by the OpenAPI derive; IfNoneMatch reads it")]
+#[expect(dead_code, reason = "describes the header in the OpenAPI document; IfNoneMatch reads it")]
 pub(crate) struct IfNoneMatchParameter {
     /// The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
     #[param(rename = "If-None-Match", nullable = false)]
@@ -68,7 +68,7 @@ pub(crate) struct IfMatch(Vec<HeaderValue>);
 /// Describes the header in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "read only by the OpenAPI derive; IfMatch reads it")]
+#[expect(dead_code, reason = "describes the header in the OpenAPI document; IfMatch reads it")]
 pub(crate) struct IfMatchParameter {
     /// The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.
     #[param(rename = "If-Match", nullable = false)]

@@ -20,7 +20,7 @@ pub(crate) struct OptionalIdempotencyKey(pub(crate) Option<IdempotencyKey>);
 /// Describes the header in the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "read only by the OpenAPI derive; OptionalIdempotencyKey reads it")]
+#[expect(dead_code, reason = "describes the header in the OpenAPI document; OptionalIdempotencyKey reads it")]
 pub(crate) struct IdempotencyKeyParameter {
     /// A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
     /// takes effect once.

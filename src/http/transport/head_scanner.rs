@@ -47,7 +47,7 @@ pub(super) struct HeadScanner {
     line_length: usize,
     last_byte: u8,
     /// The state after the head.
-    body: State,
+    after_head: State,
     found: Option<HeadProblem>,
 }
 
@@ -59,7 +59,7 @@ impl HeadScanner {
             line: [0; LINE_START_BYTES],
             line_length: 0,
             last_byte: 0,
-            body: State::Head,
+            after_head: State::Head,
             found: None,
         }
     }
@@ -142,7 +142,7 @@ impl HeadScanner {
         let mut parts = self.line_start().splitn(2, |byte| *byte == b':');
         let (Some(name), Some(value)) = (parts.next(), parts.next()) else { return };
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.body = self.body.max(State::ChunkSize);
+            self.after_head = self.after_head.max(State::ChunkSize);
         } else if name.eq_ignore_ascii_case(b"content-length") {
             let digits = value.trim_ascii();
             let length = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
@@ -156,15 +156,15 @@ impl HeadScanner {
             if body == State::Unknown && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
                 self.found = Some(HeadProblem::ContentLength);
             }
-            self.body = self.body.max(body);
+            self.after_head = self.after_head.max(body);
         }
     }
 
     fn end_head(&mut self) {
-        if self.body == State::Unknown {
+        if self.after_head == State::Unknown {
             self.state = State::Unknown;
         } else {
-            *self = Self { state: self.body, ..Self::new() };
+            *self = Self { state: self.after_head, ..Self::new() };
         }
     }
 }
