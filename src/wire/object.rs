@@ -43,7 +43,7 @@ pub(crate) enum BodyError {
         problem: String,
     },
     /// The body has a member that cannot be set, most likely a misspelt one.
-    #[error("`{pointer}` is not a field that can be set; the nearest that can is `/{nearest}`.")]
+    #[error("`{pointer}` is not a field that you can set; the nearest is `/{nearest}`.")]
     UnknownField {
         /// The JSON Pointer of the member.
         pointer: String,

@@ -162,7 +162,7 @@ async fn every_bad_row_is_noted_with_its_line_and_its_reason() {
         (7, "`/categoryId` must be an integer from -2^63 to 2^63 - 1."),
         (8, "`/status` must be a string."),
         (9, "`/status` must be one of `available`, `pending`, `sold`."),
-        (10, "`/stauts` is not a field that can be set; the nearest that can is `/status`."),
+        (10, "`/stauts` is not a field that you can set; the nearest is `/status`."),
         (11, "The line is not usable JSON: `name` appears twice at column 39."),
         (12, "The line is not usable JSON: `key` appears twice at column 19."),
         (13, "The line is not usable JSON: invalid type: sequence, expected a JSON object at column 0."),
