@@ -107,7 +107,7 @@ impl AppState {
     fn measure(&self) {
         gauge!(ACTIVE_REQUESTS).set(count(self.admission.in_progress()));
         gauge!(KEYS_REMEMBERED).set(count(self.keys.remembered()));
-        self.storage.measure();
+        self.storage.record_pool_metrics();
     }
 
     /// Runs beside the service, for ever: hears of changed keys, and writes down which were used.

@@ -1,11 +1,11 @@
-//! Everything that is kept, in PostgreSQL. All SQL is here: one file a table.
+//! Stores everything in PostgreSQL. All SQL is here: one file per table.
 //!
 //! **Invariants:**
 //! - a connection is used only if its schema is new enough for this program;
-//! - nothing waits longer than its deadline, and no statement is ever cancelled: on a deadline its
-//!   connection is dropped. (A cancel that reaches PostgreSQL while it waits for a standby makes it
-//!   acknowledge a commit that a failover can still lose.)
-//! - a write whose outcome is unknown is reported as such and never repeated.
+//! - nothing waits longer than its deadline, and no statement is ever cancelled: at the deadline its connection is closed.
+//!   (A cancel request that reaches PostgreSQL while it waits for a standby makes it acknowledge a commit that a failover
+//!   can still lose.)
+//! - a write whose outcome is unknown is reported as such, and never retried.
 
 mod api_keys;
 mod batch;
@@ -39,36 +39,36 @@ pub use postgres::migrations::{
     MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within,
 };
 
-/// Every statement that serves requests, so that a test can look at the plan of each.
+/// Every statement that serves requests, so that a test can check the plan of each.
 pub const STATEMENTS: [&[&str]; 4] =
     [pets::STATEMENTS, api_keys::STATEMENTS, idempotency_keys::STATEMENTS, orders::STATEMENTS];
 
-/// Everything that is kept. Cheap to clone.
+/// The stored data. Cheap to clone.
 #[derive(Clone)]
 pub struct Storage {
     database: Database,
-    list_pets: Batcher<pets::List>,
-    find_pet: Batcher<pets::Find>,
-    insert_pet: Batcher<insert_batch::Insert>,
-    find_api_key: Batcher<api_keys::Find>,
+    list_pets: Batcher<pets::ListPets>,
+    find_pet: Batcher<pets::FindPets>,
+    insert_pet: Batcher<insert_batch::InsertPets>,
+    find_api_key: Batcher<api_keys::FindKeys>,
 }
 
 impl Storage {
-    /// Prepares for work. Nothing is connected yet, so this works while the database is away.
+    /// Sets up the connection pool and the batch workers. It opens no connection, so it works while the database is down.
     ///
-    /// Must be called within the runtime that the work is to be done in.
+    /// Must be called within the Tokio runtime that is to run the workers.
     pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let database = Database::new(url, settings)?;
         Ok(Self {
-            list_pets: pets::List::start(&database),
-            find_pet: pets::Find::start(&database),
-            insert_pet: insert_batch::Insert::start(&database),
-            find_api_key: api_keys::Find::start(&database),
+            list_pets: pets::ListPets::start(&database),
+            find_pet: pets::FindPets::start(&database),
+            insert_pet: insert_batch::InsertPets::start(&database),
+            find_api_key: api_keys::FindKeys::start(&database),
             database,
         })
     }
 
-    /// Whether the database answers and its schema is new enough.
+    /// Checks that the database responds and its schema is new enough.
     pub async fn check(&self) -> Result<(), StorageError> {
         self.database.read("SELECT 1", &[]).await.map(drop)
     }
