@@ -9,10 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
 
-use super::batch::{BatchHandler, Batcher, QueueLimits};
+use super::batch::BatchHandler;
 use super::postgres::database::Database;
 use super::postgres::error::unexpected;
-use super::postgres::pool::POOL_WAIT;
 use super::{Storage, StorageError};
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{Actor, IssuedKey, KeyEvent, KeyId, KeyRecord, NewKey};
@@ -28,8 +27,7 @@ const INSERT: &str = "\
     WITH new AS (
       INSERT INTO api_keys (name, prefix, digest, scopes, expires_at, rate_limit_requests, rate_limit_seconds)
       VALUES ($1, $2, $3, $4, $5, $6, $7)
-      RETURNING id
-    )
+      RETURNING id)
     INSERT INTO api_key_events (key_id, action, actor)
     SELECT id, 'created', $8
     FROM new
@@ -55,8 +53,7 @@ const REVOKE: &str = "\
       UPDATE api_keys
       SET revoked_at = now()
       WHERE id = $1 AND revoked_at IS NULL
-      RETURNING id
-    )
+      RETURNING id)
     INSERT INTO api_key_events (key_id, action, actor)
     SELECT id, 'revoked', $2
     FROM revoked
@@ -70,27 +67,23 @@ const ROTATE: &str = "\
       FROM api_keys
       WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
       -- A concurrent revocation either comes first, and there is no successor, or waits.
-      FOR UPDATE
-    ),
+      FOR UPDATE),
     expiring AS (
       UPDATE api_keys
       SET expires_at = LEAST(api_keys.expires_at, now() + make_interval(secs => $4))
       FROM old
-      WHERE api_keys.id = old.id
-    ),
+      WHERE api_keys.id = old.id),
     new AS (
       INSERT INTO api_keys
         (name, prefix, digest, scopes, expires_at, lineage_id, rate_limit_requests, rate_limit_seconds)
       SELECT name, $2, $3, scopes, COALESCE($5, now() + lifetime), lineage_id, rate_limit_requests, rate_limit_seconds
       FROM old
-      RETURNING id
-    ),
+      RETURNING id),
     events AS (
       INSERT INTO api_key_events (key_id, action, actor, successor_id)
       SELECT old.id, 'rotated', $6, new.id FROM old, new
       UNION ALL
-      SELECT new.id, 'created', $6, NULL FROM new
-    )
+      SELECT new.id, 'created', $6, NULL FROM new)
     SELECT id
     FROM new";
 
@@ -103,17 +96,10 @@ const UPDATE_LAST_USED: &str = "\
 
 pub(super) const STATEMENTS: &[&str] = &[FIND, INSERT, LIST, LIST_EVENTS, REVOKE, ROTATE, UPDATE_LAST_USED];
 
-/// However many unknown keys arrive, their lookups use two connections.
-const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, workers: 2, max_wait: POOL_WAIT };
-
 /// Handles batches of key lookups with one statement.
-pub(super) struct FindKeys(Database);
+pub(super) struct FindKeys(pub(super) Database);
 
 impl FindKeys {
-    pub(super) fn start(database: &Database) -> Batcher<Self> {
-        Batcher::start("find_key", Self(database.clone()), LIMITS)
-    }
-
     async fn find(&self, digests: &[KeyDigest]) -> Result<Vec<Option<IssuedKey>>, StorageError> {
         let bytes: Vec<&[u8]> = digests.iter().map(KeyDigest::as_bytes).collect();
         let rows = self.0.read(FIND, &[&bytes]).await?;

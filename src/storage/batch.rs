@@ -192,17 +192,13 @@ mod tests {
         QueueLimits { capacity: 1_000, batch_size: 8, workers: 2, max_wait: Duration::from_secs(1) };
 
     /// Doubles numbers, slowly, and records its batches. Panics on 13; returns no response for 14 and what follows it.
-    #[derive(Clone, Default)]
+    #[derive(Clone)]
     struct Doubler {
         latency: Duration,
         batches: Arc<StdMutex<Vec<Vec<u32>>>>,
     }
 
     impl Doubler {
-        fn with_latency(latency: Duration) -> Self {
-            Self { latency, ..Self::default() }
-        }
-
         fn batches(&self) -> Vec<Vec<u32>> {
             self.batches.lock().unwrap().clone()
         }
@@ -219,6 +215,11 @@ mod tests {
             let answered = numbers.iter().position(|number| *number == 14).unwrap_or(numbers.len());
             numbers[..answered].iter().map(|number| number * 2).collect()
         }
+    }
+
+    fn start(latency_ms: u64, limits: QueueLimits) -> (Doubler, Batcher<Doubler>) {
+        let handler = Doubler { latency: Duration::from_millis(latency_ms), batches: Arc::default() };
+        (handler.clone(), Batcher::start("test", handler, limits))
     }
 
     type Calls = Vec<JoinHandle<Result<u32, CallError>>>;
@@ -242,8 +243,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_single_call_is_handled_at_once() {
-        let handler = Doubler::with_latency(Duration::from_millis(10));
-        let batcher = Batcher::start("test", handler.clone(), LIMITS);
+        let (handler, batcher) = start(10, LIMITS);
         let started = Instant::now();
         assert_eq!(batcher.call(21).await, Ok(42));
         assert_eq!(started.elapsed(), Duration::from_millis(10));
@@ -252,8 +252,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn queued_calls_share_a_batch_in_their_order() {
-        let handler = Doubler::with_latency(Duration::from_millis(10));
-        let batcher = Batcher::start("test", handler.clone(), QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(10, QueueLimits { workers: 1, ..LIMITS });
         let first = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let others = call_all(&batcher, 1..=12);
@@ -264,8 +263,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_never_joins_a_batch_that_has_started() {
-        let handler = Doubler::with_latency(Duration::from_millis(10));
-        let batcher = Batcher::start("test", handler.clone(), QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(10, QueueLimits { workers: 1, ..LIMITS });
         let started = Instant::now();
         let first = call_all(&batcher, [1]);
         sleep(Duration::from_millis(9)).await;
@@ -277,8 +275,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn workers_run_concurrently() {
-        let handler = Doubler::with_latency(Duration::from_millis(10));
-        let batcher = Batcher::start("test", handler, LIMITS);
+        let (_, batcher) = start(10, LIMITS);
         let started = Instant::now();
         let first = call_all(&batcher, [1]);
         sleep(Duration::from_millis(5)).await;
@@ -289,8 +286,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_rejects_at_once() {
-        let handler = Doubler::with_latency(Duration::from_millis(10));
-        let batcher = Batcher::start("test", handler, QueueLimits { capacity: 3, workers: 1, ..LIMITS });
+        let (_, batcher) = start(10, QueueLimits { capacity: 3, workers: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let waiting = call_all(&batcher, [1, 2, 3]);
@@ -305,8 +301,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_waited_too_long_is_rejected_and_not_started() {
-        let handler = Doubler::with_latency(Duration::from_millis(1_500));
-        let batcher = Batcher::start("test", handler.clone(), QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(1_500, QueueLimits { workers: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let too_early = call_all(&batcher, [1, 2]);
@@ -320,8 +315,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_whose_caller_is_gone_is_skipped() {
-        let handler = Doubler::with_latency(Duration::from_millis(10));
-        let batcher = Batcher::start("test", handler.clone(), QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(10, QueueLimits { workers: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let waiting = call_all(&batcher, [1, 2, 3]);
@@ -334,7 +328,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_fails_only_its_own_batch() {
-        let batcher = Batcher::start("test", Doubler::default(), QueueLimits { workers: 1, ..LIMITS });
+        let (_, batcher) = start(0, QueueLimits { workers: 1, ..LIMITS });
         let unlucky = call_all(&batcher, [12, 13]);
         assert_eq!(responses(unlucky).await, [Err(CallError::Lost), Err(CallError::Lost)]);
         assert_eq!(batcher.call(1).await, Ok(2));
@@ -342,14 +336,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_without_a_response_is_lost_not_left_waiting() {
-        let batcher = Batcher::start("test", Doubler::default(), QueueLimits { workers: 1, ..LIMITS });
+        let (_, batcher) = start(0, QueueLimits { workers: 1, ..LIMITS });
         let calls = call_all(&batcher, [1, 14, 2]);
         assert_eq!(responses(calls).await, [Ok(2), Err(CallError::Lost), Err(CallError::Lost)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn calls_queued_at_the_end_are_still_answered() {
-        let batcher = Batcher::start("test", Doubler::with_latency(Duration::from_millis(10)), LIMITS);
+        let (_, batcher) = start(10, LIMITS);
         let calls = call_all(&batcher, 100..140);
         tokio::task::yield_now().await;
         drop(batcher);
@@ -365,8 +359,8 @@ mod tests {
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
-                let handler = Doubler::with_latency(Duration::from_millis(2));
-                let batcher = Batcher::start("test", handler.clone(), QueueLimits { batch_size, workers, max_wait: Duration::MAX, ..LIMITS });
+                let limits = QueueLimits { batch_size, workers, max_wait: Duration::MAX, ..LIMITS };
+                let (handler, batcher) = start(2, limits);
                 let mut calls = Vec::new();
                 for (number, pause) in numbers.iter().zip(pauses.iter().cycle()) {
                     calls.extend(call_all(&batcher, [*number]));

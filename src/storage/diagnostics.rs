@@ -1,6 +1,6 @@
 //! Examines a database for `petstore doctor`, in whatever state it is, without changing anything.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use thiserror::Error;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ const SERVER_STATUS: &str = "\
       current_setting('synchronous_standby_names') AS synchronous,
       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS max_connections,
       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
-      clock_timestamp() AS clock";
+      extract(epoch FROM clock_timestamp())::float8 AS clock";
 
 /// The privileges in deploy/postgresql/roles.sql that the role lacks, on the objects that exist.
 const MISSING_PRIVILEGES: &str = "\
@@ -110,13 +110,10 @@ async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
     let statement = client.prepare(SERVER_STATUS).await?;
     let started = Instant::now();
     let row = client.query_one(&statement, &[]).await?;
-    let (round_trip, now) = (started.elapsed(), SystemTime::now());
-    let theirs: SystemTime = row.try_get("clock")?;
-    let seconds = |later: SystemTime, earlier| later.duration_since(earlier).map(|time| time.as_secs_f64());
+    let round_trip = started.elapsed();
     // The server read its clock about half a round trip ago.
-    let ours = now - round_trip / 2;
-    let clock_ahead =
-        seconds(theirs, ours).or_else(|_| seconds(ours, theirs).map(|behind| -behind)).unwrap_or(0.0);
+    let local_clock = UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(round_trip / 2);
+    let server_clock: f64 = row.try_get("clock")?;
     let lacking = client.query(MISSING_PRIVILEGES, &[]).await?;
     let schema = match migrations::schema_version(&client).await {
         Ok(version) => Some(version),
@@ -133,7 +130,7 @@ async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
         standbys: row.try_get("standbys")?,
         synchronous: row.try_get("synchronous")?,
         connections: (row.try_get("max_connections")?, row.try_get("connections")?),
-        clock_ahead,
+        clock_ahead: server_clock - local_clock.as_secs_f64(),
         schema,
         lacking: lacking.iter().map(|row| row.try_get("missing")).collect::<Result<_, _>>()?,
         days_prepared: client.query_one(PARTITION_DAYS_AHEAD, &[]).await?.try_get("days")?,

@@ -31,37 +31,36 @@ pub(super) const PARTITION_DAYS_AHEAD: &str = "\
           AND inhrelid = to_regclass(
             'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date + n, 'YYYYMMDD')))";
 
-/// A subquery: the stored result of the idempotency key `requested.digest`.
-macro_rules! stored_result {
-    () => {
-        "
-        SELECT fingerprint, subject_id
-        FROM idempotency_keys
-        WHERE digest = requested.digest
-          -- For the additional minute, see the days of a key.
-          AND used_at > now() - interval '24 hours 1 minute'
-          -- Prunes all partitions but two.
-          AND kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date
-        LIMIT 1"
-    };
-}
-
-/// A subquery: the days of a key, under which it is stored. It also limits the wait for concurrent requests to a second.
+/// Two CTEs after one named `requested`: the stored results of its digests, and the days to store a digest for.
 ///
 /// Of two concurrent statements with the same digest, the second waits for the first and then fails with a unique
 /// violation; a retry finds the stored result. Partitions cannot share a unique index, so in the last minute of a day a
-/// key is stored for the next day as well: there, two statements on either side of midnight conflict. (At the end of that
-/// next day, the key would conflict with itself, hence the additional minute in the search.)
-macro_rules! days_of_key {
+/// digest is stored for the next day as well: there, two statements on either side of midnight conflict.
+macro_rules! idempotency_ctes {
     () => {
         "
-        SELECT (now() AT TIME ZONE 'UTC')::date AS day, set_config('lock_timeout', '1s', true)
-        UNION
-        SELECT ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date, '1s'"
+    stored AS (
+      SELECT requested.digest, result.fingerprint, result.subject_id
+      FROM requested
+      -- LATERAL: one index search per digest, where a join might read whole partitions.
+      CROSS JOIN LATERAL (
+        SELECT fingerprint, subject_id
+        FROM idempotency_keys
+        WHERE digest = requested.digest
+          -- A minute more than a day: a digest that was stored for the next day must be found until that day ends.
+          AND used_at > now() - interval '24 hours 1 minute'
+          -- Prunes all partitions but two.
+          AND kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date
+        LIMIT 1) AS result),
+    days AS (
+      -- Reading this CTE also limits the wait for a concurrent statement to a second.
+      SELECT (now() AT TIME ZONE 'UTC')::date AS day, set_config('lock_timeout', '1s', true)
+      UNION
+      SELECT ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date, '1s'),"
     };
 }
 
-pub(super) use {days_of_key, stored_result};
+pub(super) use idempotency_ctes;
 
 pub(super) const STATEMENTS: &[&str] = &[CREATE_PARTITIONS, DROP_PARTITIONS];
 

@@ -36,13 +36,9 @@ const CHUNK_BYTES: usize = 4 << 20;
 const CREATE_STAGED: &str = "\
     SET temp_buffers = '64MB';
     SET jit = off;
-    CREATE TEMPORARY TABLE staged (
-      position integer,
-      name text,
-      category_id bigint,
-      status pet_status,
-      key text COLLATE \"C\"
-    ) ON COMMIT DELETE ROWS";
+    CREATE TEMPORARY TABLE staged
+      (position integer, name text, category_id bigint, status pet_status, key text COLLATE \"C\")
+      ON COMMIT DELETE ROWS";
 
 const COPY: &str = "COPY staged (position, name, category_id, status, key) FROM STDIN (FORMAT binary)";
 
@@ -72,8 +68,7 @@ const DELETE_KNOWN: &str = "\
       ORDER BY position
       -- Skips known keys, and of equal keys within the chunk all but the first.
       ON CONFLICT DO NOTHING
-      RETURNING position
-    )
+      RETURNING position)
     DELETE FROM staged
     WHERE position NOT IN (SELECT position FROM fresh)";
 
@@ -130,19 +125,13 @@ impl CopyBuffer {
         }
         self.rows += 1;
         self.copy.put_i16(5);
-        put_field(&mut self.copy, &self.rows.to_be_bytes());
-        put_field(&mut self.copy, pet.name.as_str().as_bytes());
-        put_field(&mut self.copy, &pet.category_id.0.to_be_bytes());
-        match pet.status {
-            Some(status) => put_field(&mut self.copy, status.as_str().as_bytes()),
-            None => self.copy.put_i32(NULL),
-        }
-        match key {
-            Some(key) => {
-                put_field(&mut self.copy, key.as_str().as_bytes());
-                self.key_order.push(key);
-            }
-            None => self.copy.put_i32(NULL),
+        put_field(&mut self.copy, Some(&self.rows.to_be_bytes()));
+        put_field(&mut self.copy, Some(pet.name.as_str().as_bytes()));
+        put_field(&mut self.copy, Some(&pet.category_id.0.to_be_bytes()));
+        put_field(&mut self.copy, pet.status.map(|status| status.as_str().as_bytes()));
+        put_field(&mut self.copy, key.map(|key| key.as_str().as_bytes()));
+        if let Some(key) = key {
+            self.key_order.push(key);
         }
         if self.rows == CHUNK_ROWS || self.copy.len() >= CHUNK_BYTES { self.take() } else { None }
     }
@@ -158,10 +147,10 @@ impl CopyBuffer {
     }
 }
 
-fn put_field(copy: &mut BytesMut, field: &[u8]) {
+fn put_field(copy: &mut BytesMut, field: Option<&[u8]>) {
     // The domain types limit the length of every field.
-    copy.put_i32(i32::try_from(field.len()).unwrap_or(i32::MAX));
-    copy.put_slice(field);
+    copy.put_i32(field.map_or(NULL, |field| i32::try_from(field.len()).unwrap_or(i32::MAX)));
+    copy.put_slice(field.unwrap_or_default());
 }
 
 /// An import in progress, on its own connection without a deadline. If it is dropped before it finishes, it inserts no more

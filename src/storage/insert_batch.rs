@@ -8,8 +8,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::batch::{BatchHandler, Batcher, CallError};
-use super::pets::{LIMITS, insert, insert_idempotent};
+use super::batch::{BatchHandler, CallError};
+use super::pets::{insert, insert_idempotent};
 use super::postgres::database::Database;
 use super::postgres::error::unexpected;
 use super::{Storage, StorageError};
@@ -39,13 +39,7 @@ pub enum InsertOutcome {
 type InsertResult = Result<InsertOutcome, StorageError>;
 
 /// Handles batches of inserts with one statement.
-pub(super) struct InsertPets(Database);
-
-impl InsertPets {
-    pub(super) fn start(database: &Database) -> Batcher<Self> {
-        Batcher::start("insert_pet", Self(database.clone()), LIMITS)
-    }
-}
+pub(super) struct InsertPets(pub(super) Database);
 
 impl Storage {
     /// Inserts a pet; with an idempotency key, once.

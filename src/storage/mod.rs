@@ -23,14 +23,17 @@ mod postgres;
 
 use crate::config::{DatabaseUrl, PoolSettings};
 
-use batch::Batcher;
+use api_keys::FindKeys;
+use batch::{Batcher, QueueLimits};
 pub use database_contents::{DatabaseContents, DatabaseContentsError, database_contents};
 pub use diagnostics::{Diagnosis, DiagnosisError, diagnose};
 pub use exports::Export;
 pub use imports::{CopyBuffer, CopyChunk, Import};
 pub use insert_batch::InsertOutcome;
+use insert_batch::InsertPets;
 pub use key_notifications::{KeyNotification, ListenError};
 pub use orders::{EndOrderOutcome, PlaceOrderOutcome};
+use pets::{FindPets, ListPets};
 pub use pets::{SharedPage, UpdateOutcome};
 pub use postgres::connect::{ConnectError, DatabaseUrlError};
 use postgres::database::Database;
@@ -38,19 +41,23 @@ pub use postgres::error::StorageError;
 pub use postgres::migrations::{
     MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within,
 };
+use postgres::pool::POOL_WAIT;
 
 /// Every statement that serves requests, so that a test can check the plan of each.
 pub const STATEMENTS: [&[&str]; 4] =
     [pets::STATEMENTS, api_keys::STATEMENTS, idempotency_keys::STATEMENTS, orders::STATEMENTS];
 
+/// The limits of each queue. However many unknown keys arrive, for example, their lookups use two connections.
+const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, workers: 2, max_wait: POOL_WAIT };
+
 /// The stored data. Cheap to clone.
 #[derive(Clone)]
 pub struct Storage {
     database: Database,
-    list_pets: Batcher<pets::ListPets>,
-    find_pet: Batcher<pets::FindPets>,
-    insert_pet: Batcher<insert_batch::InsertPets>,
-    find_api_key: Batcher<api_keys::FindKeys>,
+    list_pets: Batcher<ListPets>,
+    find_pet: Batcher<FindPets>,
+    insert_pet: Batcher<InsertPets>,
+    find_api_key: Batcher<FindKeys>,
 }
 
 impl Storage {
@@ -60,10 +67,10 @@ impl Storage {
     pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let database = Database::new(url, settings)?;
         Ok(Self {
-            list_pets: pets::ListPets::start(&database),
-            find_pet: pets::FindPets::start(&database),
-            insert_pet: insert_batch::InsertPets::start(&database),
-            find_api_key: api_keys::FindKeys::start(&database),
+            list_pets: Batcher::start("list_pets", ListPets(database.clone()), LIMITS),
+            find_pet: Batcher::start("find_pet", FindPets(database.clone()), LIMITS),
+            insert_pet: Batcher::start("insert_pet", InsertPets(database.clone()), LIMITS),
+            find_api_key: Batcher::start("find_key", FindKeys(database.clone()), LIMITS),
             database,
         })
     }

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use tokio_postgres::Row;
 
-use super::idempotency_keys::{days_of_key, stored_result};
+use super::idempotency_keys::idempotency_ctes;
 use super::postgres::database::Parameters;
 use super::postgres::error::{error_message, unexpected};
 use super::postgres::pg_enum::impl_pg_enum;
@@ -31,8 +31,7 @@ const LIST: &str = "\
       WHERE id > $1
       ORDER BY id
       -- The longest page and one more. Without a constant limit, the planner expects a tenth of the table.
-      LIMIT 101
-    ) AS longest
+      LIMIT 101) AS longest
     LIMIT $2";
 
 const LIST_BY_STATUS: &str = "\
@@ -43,8 +42,7 @@ const LIST_BY_STATUS: &str = "\
       -- A range of the index on (status, id), for the reason given for pets.
       WHERE (status, id) > ($3, $1) AND status <= $3
       ORDER BY status, id
-      LIMIT 101
-    ) AS longest
+      LIMIT 101) AS longest
     LIMIT $2";
 
 const LIST_OF_PET: &str = "\
@@ -56,8 +54,7 @@ const LIST_OF_PET: &str = "\
       FROM orders
       WHERE pet_id = $4 AND orders.status = requested.status AND id > $1
       ORDER BY id
-      LIMIT 101
-    ) AS page
+      LIMIT 101) AS page
     ORDER BY id
     LIMIT $2";
 
@@ -70,38 +67,26 @@ const FIND: &str = "\
 /// Returns no row if the pet does not exist.
 const PLACE: &str = concat!(
     "WITH requested AS (
-      SELECT $4::uuid AS digest, $5::uuid AS fingerprint
-    ),
-    stored AS (
-      SELECT result.fingerprint, result.subject_id
-      FROM requested
-      CROSS JOIN LATERAL (",
-    stored_result!(),
-    ") AS result
-    ),
+      SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
+    idempotency_ctes!(),
+    "
     ordered_pet AS (
       -- The row lock makes concurrent orders for a pet wait: only the first finds the status that it needs.
       UPDATE pets
       SET status = $3
       WHERE id = $1 AND status = $2 AND NOT EXISTS (SELECT FROM stored)
-      RETURNING id
-    ),
+      RETURNING id),
     placed AS (
       INSERT INTO orders (pet_id, status, created_at, updated_at)
       SELECT id, 'placed', date_trunc('milliseconds', now()), date_trunc('milliseconds', now())
       FROM ordered_pet
-      RETURNING id, created_at
-    ),
-    days AS (",
-    days_of_key!(),
-    "),
+      RETURNING id, created_at),
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
       SELECT digest, day, now(), fingerprint, id
       FROM placed, requested, days
       WHERE digest IS NOT NULL
-      ORDER BY day
-    )
+      ORDER BY day)
     SELECT placed.id AS placed_id, placed.created_at AS placed_at, pets.status AS pet_status,
       stored.fingerprint AS stored_fingerprint, stored_order.id AS stored_id, stored_order.created_at AS stored_at
     -- The status is that of before the update: the snapshot of a statement does not see its own changes.
@@ -116,46 +101,33 @@ const PLACE: &str = concat!(
 /// Returns no row if the order does not exist.
 const END: &str = concat!(
     "WITH requested AS (
-      SELECT $4::uuid AS digest, $5::uuid AS fingerprint
-    ),
-    stored AS (
-      SELECT result.fingerprint, result.subject_id
-      FROM requested
-      CROSS JOIN LATERAL (",
-    stored_result!(),
-    ") AS result
-    ),
+      SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
+    idempotency_ctes!(),
+    "
     ended AS (
       UPDATE orders
       -- The clock may have been set back.
       SET status = $2, updated_at = greatest(created_at, date_trunc('milliseconds', now()))
       WHERE id = $1 AND status = 'placed' AND NOT EXISTS (SELECT FROM stored)
-      RETURNING id, pet_id, status, created_at, updated_at
-    ),
+      RETURNING id, pet_id, status, created_at, updated_at),
     released_pet AS (
       UPDATE pets
       SET status = $3
-      WHERE id = (SELECT pet_id FROM ended)
-    ),
+      WHERE id = (SELECT pet_id FROM ended)),
     found AS (
       SELECT id, pet_id, status, created_at, updated_at
       FROM ended
       UNION ALL
       SELECT id, pet_id, status, created_at, updated_at
       FROM orders
-      WHERE id = $1 AND NOT EXISTS (SELECT FROM ended)
-    ),
-    days AS (",
-    days_of_key!(),
-    "),
+      WHERE id = $1 AND NOT EXISTS (SELECT FROM ended)),
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
       SELECT digest, day, now(), fingerprint, id
       FROM found, requested, days
       -- Also if the order had ended this way before: the request has succeeded then, too.
       WHERE digest IS NOT NULL AND status = $2 AND NOT EXISTS (SELECT FROM stored)
-      ORDER BY day
-    )
+      ORDER BY day)
     SELECT found.*, stored.fingerprint AS stored_fingerprint
     FROM found
     LEFT JOIN stored ON true"

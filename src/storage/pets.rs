@@ -11,12 +11,11 @@ use futures_util::future::join3;
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
-use super::batch::{BatchHandler, Batcher, QueueLimits};
-use super::idempotency_keys::{days_of_key, stored_result};
+use super::batch::BatchHandler;
+use super::idempotency_keys::idempotency_ctes;
 use super::postgres::database::{Database, Parameters};
 use super::postgres::error::unexpected;
 use super::postgres::pg_enum::impl_pg_enum;
-use super::postgres::pool::POOL_WAIT;
 use super::{Storage, StorageError};
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
 use crate::domain::page::{Page, PageLimit};
@@ -36,10 +35,8 @@ const LIST: &str = "\
         WHERE id > requested.after_id
         ORDER BY id
         -- The longest page and one more. Without a constant limit, the planner expects a tenth of the table.
-        LIMIT 101
-      ) AS longest
-      LIMIT requested.row_limit
-    ) AS page";
+        LIMIT 101) AS longest
+      LIMIT requested.row_limit) AS page";
 
 /// The same, each page of one status.
 const LIST_BY_STATUS: &str = "\
@@ -55,10 +52,8 @@ const LIST_BY_STATUS: &str = "\
         -- filter nearly all pets for a rare status.
         WHERE (status, id) > (requested.status, requested.after_id) AND status <= requested.status
         ORDER BY status, id
-        LIMIT 101
-      ) AS longest
-      LIMIT requested.row_limit
-    ) AS page";
+        LIMIT 101) AS longest
+      LIMIT requested.row_limit) AS page";
 
 const FIND: &str = "\
     SELECT id, name, category_id, status
@@ -80,40 +75,28 @@ const INSERT_IDEMPOTENT: &str = concat!(
       -- The id is assigned here because the key and the pet both need it. (Evaluated once: it is volatile.)
       SELECT ordinality, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id
       FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::uuid[], $5::uuid[])
-        WITH ORDINALITY AS requested (name, category_id, status, digest, fingerprint, ordinality)
-    ),
-    stored AS (
-      SELECT digest, result.fingerprint, subject_id
-      FROM requested
-      -- LATERAL: one index search per key, where a join might read whole partitions.
-      CROSS JOIN LATERAL (",
-    stored_result!(),
-    ") AS result
-    ),
+        WITH ORDINALITY AS requested (name, category_id, status, digest, fingerprint, ordinality)),",
+    idempotency_ctes!(),
+    "
     fresh AS (
       SELECT *
       FROM requested
-      WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM stored)
-    ),
-    days AS (",
-    days_of_key!(),
-    "),
+      WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM stored)),
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
       SELECT digest, day, now(), fingerprint, id
       FROM fresh, days
       WHERE digest IS NOT NULL
       -- In the same order in every statement, so that two of them cannot deadlock.
-      ORDER BY day, digest
-    ),
+      ORDER BY day, digest),
     inserted_pets AS (
       INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE
       SELECT id, name, category_id, status
       FROM fresh
-      ORDER BY ordinality
-    )
+      ORDER BY ordinality)
     SELECT ordinality, id AS new_id, stored.fingerprint AS stored_fingerprint, subject_id AS stored_id
-    FROM requested LEFT JOIN stored USING (digest)"
+    FROM requested
+    LEFT JOIN stored USING (digest)"
 );
 
 const LOCK: &str = "\
@@ -141,10 +124,6 @@ pub(super) const STATEMENTS: &[&str] =
 
 const _: () =
     assert!(PageLimit::MAX + 1 == 101, "LIST and LIST_BY_STATUS have the longest page and one more");
-
-/// The limits of each queue of requests on pets.
-pub(super) const LIMITS: QueueLimits =
-    QueueLimits { capacity: 4_096, batch_size: 128, workers: 2, max_wait: POOL_WAIT };
 
 impl Storage {
     /// One page of pets, by ascending id. Concurrent requests for the same page share it.
@@ -216,13 +195,7 @@ impl SharedPage {
 }
 
 /// Handles batches of list requests: one statement for those without a filter, one by status, one by id.
-pub(super) struct ListPets(Database);
-
-impl ListPets {
-    pub(super) fn start(database: &Database) -> Batcher<Self> {
-        Batcher::start("list_pets", Self(database.clone()), LIMITS)
-    }
-}
+pub(super) struct ListPets(pub(super) Database);
 
 impl BatchHandler for ListPets {
     type Request = PetPageRequest;
@@ -310,13 +283,7 @@ fn split_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<Pa
 }
 
 /// Handles batches of lookups of single pets with one statement.
-pub(super) struct FindPets(Database);
-
-impl FindPets {
-    pub(super) fn start(database: &Database) -> Batcher<Self> {
-        Batcher::start("find_pet", Self(database.clone()), LIMITS)
-    }
-}
+pub(super) struct FindPets(pub(super) Database);
 
 impl BatchHandler for FindPets {
     type Request = PetId;
@@ -409,20 +376,17 @@ fn index(row: &Row, column: impl RowIndex + Display) -> Result<usize, StorageErr
     usize::try_from(ordinality - 1).map_err(unexpected)
 }
 
-/// The first columns of every statement that returns pets, and the next one of the lists. By position: a batch of pages
-/// has thousands of rows, and a lookup by name compares strings for each value.
-const ID: usize = 0;
-const NAME: usize = 1;
-const CATEGORY_ID: usize = 2;
-const STATUS: usize = 3;
+/// The position of `ordinality` in the lists, after the columns of [`pet`].
 const ORDINALITY: usize = 4;
 
+/// Decodes `id, name, category_id, status`, the first columns of every statement that returns pets. By position: a batch of
+/// pages has thousands of rows, and a lookup by name compares strings for each value.
 fn pet(row: &Row) -> Result<Pet, StorageError> {
     Ok(Pet {
-        id: id(row, ID)?,
-        name: PetName::try_from(row.try_get::<_, String>(NAME).map_err(unexpected)?).map_err(unexpected)?,
-        category_id: CategoryId(row.try_get(CATEGORY_ID).map_err(unexpected)?),
-        status: row.try_get(STATUS).map_err(unexpected)?,
+        id: id(row, 0)?,
+        name: PetName::try_from(row.try_get::<_, String>(1).map_err(unexpected)?).map_err(unexpected)?,
+        category_id: CategoryId(row.try_get(2).map_err(unexpected)?),
+        status: row.try_get(3).map_err(unexpected)?,
     })
 }
 

@@ -368,7 +368,12 @@ async fn migrate_gives_up_when_its_patience_is_over_and_changes_nothing() {
     let output = run(&["migrate", "--patience", "0s"], &[("DATABASE_URL", &database.url())]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("petstore: other transactions hold locks that a migration needs (waited 0ns): end them"), "{error}");
+    assert!(
+        error.starts_with(
+            "petstore: other transactions hold locks that a migration needs (waited 0ns): end them"
+        ),
+        "{error}"
+    );
     let version = "SELECT max(version) FROM refinery_schema_history";
     let row = database.connect().await.query_one(version, &[]).await.unwrap();
     assert_eq!(row.get::<_, i32>(0), 4);

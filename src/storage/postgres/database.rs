@@ -12,7 +12,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::connect::{Connector, DatabaseUrlError};
-use super::error::{StatementError, StorageError, outcome_unknown};
+use super::error::{StatementError, StorageError, is_missing_partition, outcome_unknown};
 use super::pool::{self, BusyConnection, ConnectionPool, RowWriteLimiter};
 use crate::config::{DatabaseUrl, PoolSettings};
 use crate::telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
@@ -103,28 +103,22 @@ impl Database {
         read: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<(RowLock<'_>, Vec<Row>), StorageError> {
-        let connection = self.row_writer().await.map_err(StatementError::into_read_error)?.in_transaction();
-        let rows = self
-            .measured(
-                read,
-                pin!(async {
-                    let prepared =
-                        join(connection.prepare_cached(lock), connection.prepare_cached(read)).await;
-                    let (lock, read) = (
-                        prepared.0.map_err(StatementError::NotSent)?,
-                        prepared.1.map_err(StatementError::NotSent)?,
-                    );
-                    // Pipelined: sent in this order without waiting for the responses in between.
-                    let (started, locked, rows) = join3(
-                        connection.batch_execute("BEGIN"),
-                        connection.query(&lock, parameters),
-                        connection.query(&read, parameters),
-                    )
-                    .await;
-                    started.and(locked).and(rows).map_err(StatementError::Sent)
-                }),
+        let mut connection = self.row_writer().await.map_err(StatementError::into_read_error)?;
+        connection.in_transaction = true;
+        let execution = async {
+            let prepared = join(connection.prepare_cached(lock), connection.prepare_cached(read)).await;
+            let lock = prepared.0.map_err(StatementError::NotSent)?;
+            let read = prepared.1.map_err(StatementError::NotSent)?;
+            // Pipelined: sent in this order without waiting for the responses in between.
+            let (started, locked, rows) = join3(
+                connection.batch_execute("BEGIN"),
+                connection.query(&lock, parameters),
+                connection.query(&read, parameters),
             )
             .await;
+            started.and(locked).and(rows).map_err(StatementError::Sent)
+        };
+        let rows = self.measured(read, pin!(execution)).await;
         match rows {
             Ok(rows) => Ok((RowLock { database: self, connection }, rows)),
             Err(error) => Err(self.release_failed(connection, error).into_read_error()),
@@ -153,16 +147,11 @@ impl Database {
         statement: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StatementError> {
-        let rows = self
-            .measured(
-                statement,
-                pin!(async {
-                    let prepared =
-                        connection.prepare_cached(statement).await.map_err(StatementError::NotSent)?;
-                    connection.query(&prepared, parameters).await.map_err(StatementError::Sent)
-                }),
-            )
-            .await;
+        let execution = async {
+            let prepared = connection.prepare_cached(statement).await.map_err(StatementError::NotSent)?;
+            connection.query(&prepared, parameters).await.map_err(StatementError::Sent)
+        };
+        let rows = self.measured(statement, pin!(execution)).await;
         self.end(connection, rows)
     }
 
@@ -198,14 +187,14 @@ impl Database {
 
     /// Returns a connection to the pool after an error, or closes it if it is no longer usable.
     fn release_failed(&self, connection: BusyConnection, error: StatementError) -> StatementError {
-        if error.is_missing_partition() {
+        if matches!(&error, StatementError::Sent(error) if is_missing_partition(error)) {
             self.partition_missing.notify_one();
         }
         if error.invalidates_connection() {
             connection.close();
             // The others most likely lead to the same server, and each would cost another request the same wait.
             self.pool.retain(|_, _| false);
-        } else if connection.is_in_transaction() {
+        } else if connection.in_transaction {
             connection.close();
         } else {
             connection.finished();
@@ -228,31 +217,21 @@ impl RowLock<'_> {
         parameters: Parameters<'_>,
     ) -> Result<(), StorageError> {
         let Self { database, connection } = self;
-        let outcome = database
-            .measured(
-                statement,
-                pin!(async {
-                    let prepared =
-                        connection.prepare_cached(statement).await.map_err(StatementError::NotSent)?;
-                    let (written, committed) =
-                        join(connection.execute(&prepared, parameters), connection.batch_execute("COMMIT"))
-                            .await;
-                    written.and(committed).map_err(StatementError::Sent)
-                }),
-            )
-            .await;
+        let execution = async {
+            let prepared = connection.prepare_cached(statement).await.map_err(StatementError::NotSent)?;
+            let (written, committed) =
+                join(connection.execute(&prepared, parameters), connection.batch_execute("COMMIT")).await;
+            written.and(committed).map_err(StatementError::Sent)
+        };
+        let outcome = database.measured(statement, pin!(execution)).await;
         database.end(connection, outcome).map_err(StatementError::into_write_error)
     }
 
     /// Ends the transaction without a change.
     pub(in crate::storage) async fn release(self) -> Result<(), StorageError> {
         let Self { database, connection } = self;
-        let ended = database
-            .measured(
-                "COMMIT",
-                pin!(async { connection.batch_execute("COMMIT").await.map_err(StatementError::NotSent) }),
-            )
-            .await;
+        let execution = async { connection.batch_execute("COMMIT").await.map_err(StatementError::NotSent) };
+        let ended = database.measured("COMMIT", pin!(execution)).await;
         database.end(connection, ended).map_err(StatementError::into_read_error)
     }
 }

@@ -83,11 +83,6 @@ impl StatementError {
         }
     }
 
-    /// Whether a row was rejected because no partition accepts it.
-    pub(in crate::storage) fn is_missing_partition(&self) -> bool {
-        matches!(self, Self::Sent(error) if is_missing_partition(error))
-    }
-
     pub(in crate::storage) fn into_read_error(self) -> StorageError {
         match self {
             Self::NoConnection(PoolError::Backend(error)) => match &*error {
@@ -151,7 +146,7 @@ fn is_rejection(error: &tokio_postgres::Error) -> bool {
 }
 
 /// PostgreSQL reports a missing partition as a violated check without a constraint name.
-fn is_missing_partition(error: &tokio_postgres::Error) -> bool {
+pub(super) fn is_missing_partition(error: &tokio_postgres::Error) -> bool {
     let check = error.as_db_error().filter(|error| *error.code() == SqlState::CHECK_VIOLATION);
     check.is_some_and(|error| error.constraint().is_none())
 }

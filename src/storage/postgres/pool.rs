@@ -62,23 +62,14 @@ pub(in crate::storage) struct BusyConnection {
     connection: Option<Connection>,
     /// How long a statement may take before its connection is closed.
     deadline: Duration,
-    in_transaction: bool,
+    /// If it is dropped in a transaction, it is closed.
+    pub(super) in_transaction: bool,
     row_writer: Option<OwnedSemaphorePermit>,
 }
 
 impl BusyConnection {
     pub(in crate::storage) fn new(connection: Connection, deadline: Duration) -> Self {
         Self { connection: Some(connection), deadline, in_transaction: false, row_writer: None }
-    }
-
-    /// Marks the connection as in a transaction: it is closed if dropped before the transaction ends.
-    pub(in crate::storage) fn in_transaction(mut self) -> Self {
-        self.in_transaction = true;
-        self
-    }
-
-    pub(in crate::storage) fn is_in_transaction(&self) -> bool {
-        self.in_transaction
     }
 
     /// Returns the connection, on which no statement is in progress, to the pool.
