@@ -84,8 +84,7 @@ const ROTATE: &str = "\
       SELECT old.id, 'rotated', $6, new.id FROM old, new
       UNION ALL
       SELECT new.id, 'created', $6, NULL FROM new)
-    SELECT id
-    FROM new";
+    SELECT id FROM new";
 
 const UPDATE_LAST_USED: &str = "\
     UPDATE api_keys

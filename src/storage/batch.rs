@@ -95,16 +95,6 @@ struct BatchMetrics {
     late: Counter,
 }
 
-impl BatchMetrics {
-    fn new(name: &'static str) -> Self {
-        Self {
-            size: histogram!(BATCH_SIZE, "queue" => name),
-            wait: histogram!(BATCH_WAIT, "queue" => name),
-            late: counter!(REQUESTS_SHED, "reason" => "late"),
-        }
-    }
-}
-
 impl<H: BatchHandler> Clone for Batcher<H> {
     fn clone(&self) -> Self {
         Self { queue: self.queue.clone(), full: self.full.clone() }
@@ -117,7 +107,11 @@ impl<H: BatchHandler> Batcher<H> {
     pub(super) fn start(name: &'static str, handler: H, limits: QueueLimits) -> Self {
         let (sender, receiver) = mpsc::channel(limits.capacity);
         let (handler, receiver) = (Arc::new(handler), Arc::new(Mutex::new(receiver)));
-        let metrics = BatchMetrics::new(name);
+        let metrics = BatchMetrics {
+            size: histogram!(BATCH_SIZE, "queue" => name),
+            wait: histogram!(BATCH_WAIT, "queue" => name),
+            late: counter!(REQUESTS_SHED, "reason" => "late"),
+        };
         for _ in 0..limits.workers {
             tokio::spawn(run_worker(handler.clone(), receiver.clone(), limits, metrics.clone()));
         }
@@ -182,6 +176,7 @@ async fn run_worker<H: BatchHandler>(
 mod tests {
     use std::sync::Mutex as StdMutex;
 
+    use futures_util::future::join_all;
     use proptest::prelude::*;
     use tokio::task::JoinHandle;
     use tokio::time::sleep;
@@ -234,11 +229,7 @@ mod tests {
     }
 
     async fn responses(calls: Calls) -> Vec<Result<u32, CallError>> {
-        let mut responses = Vec::new();
-        for call in calls {
-            responses.push(call.await.unwrap());
-        }
-        responses
+        join_all(calls).await.into_iter().map(Result::unwrap).collect()
     }
 
     #[tokio::test(start_paused = true)]

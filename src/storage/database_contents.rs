@@ -22,8 +22,7 @@ const TABLES: &str = "\
       AND nspname NOT LIKE 'pg\\_%'
       -- deptype e: a member of an extension.
       AND NOT EXISTS (
-        SELECT
-        FROM pg_depend
+        SELECT FROM pg_depend
         WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid AND deptype = 'e')
     ORDER BY name";
 

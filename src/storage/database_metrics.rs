@@ -32,7 +32,7 @@ const STANDBYS_AND_PETS: &str = "\
         AND stats.tablename = class.relname
         AND stats.attname = 'status'
       CROSS JOIN LATERAL unnest(
-        -- most_common_vals is anyarray: only text converts to an array of text.
+        -- most_common_vals is an anyarray, which casts to text[] only by way of text.
         array_append(stats.most_common_vals::text::text[], 'none'),
         array_append(stats.most_common_freqs::float8[], stats.null_frac::float8)
       ) AS common (status, share)

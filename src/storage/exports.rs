@@ -12,7 +12,7 @@ use tokio_postgres::types::Type;
 
 use super::StorageError;
 use super::postgres::connect::Connector;
-use super::postgres::error::{StatementError, unexpected};
+use super::postgres::error::{not_committed, unexpected};
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
@@ -32,7 +32,7 @@ impl Export {
     /// Starts an export of all pets, or of those with a status.
     pub async fn start(url: &DatabaseUrl, status: Option<PetStatus>) -> Result<Self, StorageError> {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;
-        let found = schema_version(&client).await.map_err(read_error)?;
+        let found = schema_version(&client).await.map_err(not_committed)?;
         check_version(found, SCHEMA_NEEDED).map_err(StorageError::SchemaTooOld)?;
         // COPY accepts no parameters. A status is one of three fixed labels.
         let filter = status.map(|status| format!("WHERE status = '{}'", status.as_str())).unwrap_or_default();
@@ -43,7 +43,7 @@ impl Export {
               ORDER BY id
             ) TO STDOUT (FORMAT binary)"
         );
-        let stream = client.copy_out(&copy).await.map_err(read_error)?;
+        let stream = client.copy_out(&copy).await.map_err(not_committed)?;
         let rows = Box::pin(BinaryCopyOutStream::new(stream, &COLUMN_TYPES));
         Ok(Self { rows, _client: client })
     }
@@ -51,7 +51,7 @@ impl Export {
     /// The next pet, by ascending id.
     pub async fn next(&mut self) -> Result<Option<Pet>, StorageError> {
         // The stream ends with the trailer that PostgreSQL sends after the last row: if it is missing, that is an error.
-        let row = self.rows.next().await.transpose().map_err(read_error)?;
+        let row = self.rows.next().await.transpose().map_err(not_committed)?;
         row.as_ref().map(pet).transpose()
     }
 }
@@ -66,8 +66,4 @@ fn pet(row: &BinaryCopyOutRow) -> Result<Pet, StorageError> {
         category_id: CategoryId(row.try_get(2).map_err(unexpected)?),
         status: status.map(str::parse).transpose().map_err(unexpected)?,
     })
-}
-
-fn read_error(error: tokio_postgres::Error) -> StorageError {
-    StatementError::NotSent(error).into_read_error()
 }

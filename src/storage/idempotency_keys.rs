@@ -25,8 +25,7 @@ pub(super) const PARTITION_DAYS_AHEAD: &str = "\
     FROM generate_series(0, 100) AS n
     WHERE to_regclass('idempotency_keys') IS NOT NULL
       AND NOT EXISTS (
-        SELECT
-        FROM pg_inherits
+        SELECT FROM pg_inherits
         WHERE inhparent = to_regclass('idempotency_keys')
           AND inhrelid = to_regclass(
             'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date + n, 'YYYYMMDD')))";

@@ -20,7 +20,7 @@ use tokio_postgres::{Client, Statement};
 use super::StorageError;
 use super::postgres::connect::Connector;
 use super::postgres::database::Parameters;
-use super::postgres::error::{StatementError, unexpected};
+use super::postgres::error::{StatementError, not_committed, unexpected};
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::import_source::{KeyOrder, SourceKey, SourceName};
@@ -258,9 +258,4 @@ async fn lock_source(client: &Client, source: &SourceName) -> Result<(), tokio_p
     }
     tracing::info!("waiting for another import of the same source to finish");
     locked.await.map(drop)
-}
-
-/// The error of a statement before COMMIT: nothing is in doubt.
-fn not_committed(error: tokio_postgres::Error) -> StorageError {
-    StatementError::NotSent(error).into_read_error()
 }

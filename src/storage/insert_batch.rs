@@ -73,7 +73,9 @@ impl BatchHandler for InsertPets {
             };
             results.insert(index, result);
         }
-        (0..requests.len()).map(|index| results.remove(&index).unwrap_or_else(|| Err(no_outcome()))).collect()
+        (0..requests.len())
+            .map(|index| results.remove(&index).unwrap_or_else(|| Err(unexpected("a pet has no outcome"))))
+            .collect()
     }
 }
 
@@ -114,7 +116,7 @@ impl InsertPets {
 
     async fn insert_one(&self, request: &InsertRequest) -> InsertResult {
         match self.insert(&[request]).await {
-            Ok(mut outcomes) => outcomes.pop().ok_or_else(no_outcome),
+            Ok(mut outcomes) => outcomes.pop().ok_or_else(|| unexpected("a pet has no outcome")),
             Err(StorageError::Locked(_) | StorageError::Raced(_)) if request.idempotency.is_some() => {
                 Ok(InsertOutcome::InProgress)
             }
@@ -151,10 +153,6 @@ impl InsertPets {
 
 fn with_id(pet: &NewPet, id: PetId) -> Pet {
     Pet { id, name: pet.name.clone(), category_id: pet.category_id, status: pet.status }
-}
-
-fn no_outcome() -> StorageError {
-    unexpected("a pet has no outcome")
 }
 
 #[cfg(test)]

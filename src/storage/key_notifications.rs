@@ -58,7 +58,7 @@ pub enum ListenError {
     #[error("cannot send a heartbeat notification")]
     Heartbeat(#[from] StorageError),
     /// The connection, or the heartbeat, took too long.
-    #[error("heartbeat notification did not arrive in time")]
+    #[error("listening connection timed out")]
     Timeout,
 }
 

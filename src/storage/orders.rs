@@ -24,8 +24,7 @@ use crate::domain::page::Page;
 use crate::domain::pet::{PetId, PetStatus};
 
 const LIST: &str = "\
-    SELECT *
-    FROM (
+    SELECT * FROM (
       SELECT id, pet_id, status, created_at, updated_at
       FROM orders
       WHERE id > $1
@@ -35,8 +34,7 @@ const LIST: &str = "\
     LIMIT $2";
 
 const LIST_BY_STATUS: &str = "\
-    SELECT *
-    FROM (
+    SELECT * FROM (
       SELECT id, pet_id, status, created_at, updated_at
       FROM orders
       -- A range of the index on (status, id), for the reason given for pets.
@@ -206,11 +204,12 @@ impl Storage {
     ) -> Result<PlaceOrderOutcome, StorageError> {
         let (digest, fingerprint) = (key.map(|key| key.digest), key.map(|key| key.fingerprint));
         let parameters: Parameters<'_> = &[&pet.get(), &ORDERABLE, &ORDERED, &digest, &fingerprint];
-        let outcome = self.retry_lost_race(PLACE, parameters, |rows| match rows.first() {
+        let in_progress = key.map(|_| PlaceOrderOutcome::InProgress);
+        let decode = |rows: &[Row]| match rows.first() {
             None => Ok(Some(PlaceOrderOutcome::PetNotFound)),
             Some(row) => place_outcome(row, pet, fingerprint),
-        });
-        in_progress_if_raced(outcome.await, key, PlaceOrderOutcome::InProgress)
+        };
+        self.retry_lost_race(PLACE, parameters, in_progress, decode).await
     }
 
     /// Ends an order if it is open; with an idempotency key, once.
@@ -223,30 +222,37 @@ impl Storage {
         let (digest, fingerprint) = (key.map(|key| key.digest), key.map(|key| key.fingerprint));
         let parameters: Parameters<'_> =
             &[&id.get(), &end.status(), &end.pet_status(), &digest, &fingerprint];
-        let outcome = self.retry_lost_race(END, parameters, |rows| match rows.first() {
+        let in_progress = key.map(|_| EndOrderOutcome::InProgress);
+        let decode = |rows: &[Row]| match rows.first() {
             None => Ok(Some(EndOrderOutcome::OrderNotFound)),
             Some(row) => end_outcome(row, end, fingerprint),
-        });
-        in_progress_if_raced(outcome.await, key, EndOrderOutcome::InProgress)
+        };
+        self.retry_lost_race(END, parameters, in_progress, decode).await
     }
 
     /// Runs a statement until `decode` returns an outcome; it returns none if a concurrent statement won the race.
+    ///
+    /// A request that lost every race, or timed out waiting for a lock, did nothing. If it has a key, the others may have been
+    /// attempts of the same request: then the outcome is `in_progress`, and the client retries.
     async fn retry_lost_race<T>(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
+        in_progress: Option<T>,
         decode: impl Fn(&[Row]) -> Result<Option<T>, StorageError>,
     ) -> Result<T, StorageError> {
-        let mut last_race = error_message("the row was changed by concurrent transactions");
+        let mut failure =
+            StorageError::Raced(error_message("the row was changed by concurrent transactions"));
         for _ in 0..ATTEMPTS {
             match self.database.write_row(statement, parameters, &decode).await {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
-                Err(StorageError::Raced(error)) => last_race = error,
+                Err(error @ StorageError::Raced(_)) => failure = error,
+                Err(error @ StorageError::Locked(_)) => return in_progress.ok_or(error),
                 Err(error) => return Err(error),
             }
         }
-        Err(StorageError::Raced(last_race))
+        in_progress.ok_or(failure)
     }
 }
 
@@ -297,19 +303,6 @@ fn end_outcome(
         None if order.status.may_end(end) => None,
         None => Some(EndOrderOutcome::EndedOtherwise(order.status)),
     })
-}
-
-/// A request with a key that timed out waiting for others, or lost every race, did nothing. The others may have been
-/// attempts of the same request, so the client is to retry.
-fn in_progress_if_raced<T>(
-    outcome: Result<T, StorageError>,
-    key: Option<IdempotentRequest>,
-    in_progress: T,
-) -> Result<T, StorageError> {
-    match outcome {
-        Err(StorageError::Locked(_) | StorageError::Raced(_)) if key.is_some() => Ok(in_progress),
-        outcome => outcome,
-    }
 }
 
 fn order(row: &Row) -> Result<Order, StorageError> {

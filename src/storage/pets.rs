@@ -28,8 +28,7 @@ const LIST: &str = "\
       -- The ordinality says which request a row is for.
       WITH ORDINALITY AS requested (after_id, row_limit, ordinality)
     CROSS JOIN LATERAL (
-      SELECT *
-      FROM (
+      SELECT * FROM (
         SELECT id, name, category_id, status
         FROM pets
         WHERE id > requested.after_id
@@ -44,8 +43,7 @@ const LIST_BY_STATUS: &str = "\
     FROM unnest($1::bigint[], $2::bigint[], $3::pet_status[])
       WITH ORDINALITY AS requested (after_id, row_limit, status, ordinality)
     CROSS JOIN LATERAL (
-      SELECT *
-      FROM (
+      SELECT * FROM (
         SELECT id, name, category_id, status
         FROM pets
         -- A range of the index on (status, id) instead of an equal status: otherwise the planner may scan by id alone, and
@@ -79,8 +77,7 @@ const INSERT_IDEMPOTENT: &str = concat!(
     idempotency_ctes!(),
     "
     fresh AS (
-      SELECT *
-      FROM requested
+      SELECT * FROM requested
       WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM stored)),
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
@@ -100,8 +97,7 @@ const INSERT_IDEMPOTENT: &str = concat!(
 );
 
 const LOCK: &str = "\
-    SELECT
-    FROM pets
+    SELECT FROM pets
     WHERE id = $1
     -- Conflicts with every change of the pet, so also with placing or ending an order for it. An order's foreign key takes
     -- only KEY SHARE, which does not conflict.

@@ -107,8 +107,8 @@ impl Connector {
     /// The same servers, with the session settings for requests:
     /// - the server itself ends a statement after `limit`, and a transaction whose next statement does not arrive for
     ///   that long, as when its node is cut off;
-    /// - plans are generic. For a statement on arrays the planner's estimates differ with every array, so it would plan
-    ///   every execution again, which takes longer than the execution;
+    /// - plans are generic. A statement on arrays looks cheaper once the arrays are known, so the planner would plan every
+    ///   execution again, which takes longer than the execution;
     /// - no plan is a sequential scan: it looks best while a table is empty, and the plan is kept when the table grows;
     /// - no statement is worth JIT compilation.
     pub(in crate::storage) fn for_requests(&self, limit: Duration) -> Self {

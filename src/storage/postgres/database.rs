@@ -12,7 +12,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::connect::{Connector, DatabaseUrlError};
-use super::error::{StatementError, StorageError, is_missing_partition, outcome_unknown};
+use super::error::StatementError::{self, Deadline, NoConnection, NotSent, Sent};
+use super::error::{StorageError, is_missing_partition, outcome_unknown};
 use super::pool::{self, BusyConnection, ConnectionPool, RowWriteLimiter};
 use crate::config::{DatabaseUrl, PoolSettings};
 use crate::telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
@@ -107,8 +108,8 @@ impl Database {
         connection.in_transaction = true;
         let execution = async {
             let prepared = join(connection.prepare_cached(lock), connection.prepare_cached(read)).await;
-            let lock = prepared.0.map_err(StatementError::NotSent)?;
-            let read = prepared.1.map_err(StatementError::NotSent)?;
+            let lock = prepared.0.map_err(NotSent)?;
+            let read = prepared.1.map_err(NotSent)?;
             // Pipelined: sent in this order without waiting for the responses in between.
             let (started, locked, rows) = join3(
                 connection.batch_execute("BEGIN"),
@@ -116,7 +117,7 @@ impl Database {
                 connection.query(&read, parameters),
             )
             .await;
-            started.and(locked).and(rows).map_err(StatementError::Sent)
+            started.and(locked).and(rows).map_err(Sent)
         };
         let rows = self.measured(read, pin!(execution)).await;
         match rows {
@@ -128,7 +129,7 @@ impl Database {
     /// Gets a connection for a statement that may wait for a row lock.
     async fn row_writer(&self) -> Result<BusyConnection, StatementError> {
         let connection = self.row_writers.connection(&self.pool, self.deadline).await;
-        connection.map_err(StatementError::NoConnection).map_err(StatementError::counted)
+        connection.map_err(NoConnection).map_err(StatementError::counted)
     }
 
     async fn query(
@@ -136,8 +137,7 @@ impl Database {
         statement: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StatementError> {
-        let connection =
-            self.pool.get().await.map_err(StatementError::NoConnection).map_err(StatementError::counted)?;
+        let connection = self.pool.get().await.map_err(NoConnection).map_err(StatementError::counted)?;
         self.query_on(BusyConnection::new(connection, self.deadline), statement, parameters).await
     }
 
@@ -148,8 +148,8 @@ impl Database {
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StatementError> {
         let execution = async {
-            let prepared = connection.prepare_cached(statement).await.map_err(StatementError::NotSent)?;
-            connection.query(&prepared, parameters).await.map_err(StatementError::Sent)
+            let prepared = connection.prepare_cached(statement).await.map_err(NotSent)?;
+            connection.query(&prepared, parameters).await.map_err(Sent)
         };
         let rows = self.measured(statement, pin!(execution)).await;
         self.end(connection, rows)
@@ -163,8 +163,7 @@ impl Database {
         execution: Pin<&mut impl Future<Output = Result<T, StatementError>>>,
     ) -> Result<T, StatementError> {
         let (started, span) = (Instant::now(), traces::statement(statement));
-        let result =
-            timeout(self.deadline, execution).await.unwrap_or(Err(StatementError::Deadline(self.deadline)));
+        let result = timeout(self.deadline, execution).await.unwrap_or(Err(Deadline(self.deadline)));
         self.durations.record(started.elapsed());
         span.end(result.is_ok());
         result
@@ -187,7 +186,7 @@ impl Database {
 
     /// Returns a connection to the pool after an error, or closes it if it is no longer usable.
     fn release_failed(&self, connection: BusyConnection, error: StatementError) -> StatementError {
-        if matches!(&error, StatementError::Sent(error) if is_missing_partition(error)) {
+        if matches!(&error, Sent(error) if is_missing_partition(error)) {
             self.partition_missing.notify_one();
         }
         if error.invalidates_connection() {
@@ -218,10 +217,10 @@ impl RowLock<'_> {
     ) -> Result<(), StorageError> {
         let Self { database, connection } = self;
         let execution = async {
-            let prepared = connection.prepare_cached(statement).await.map_err(StatementError::NotSent)?;
+            let prepared = connection.prepare_cached(statement).await.map_err(NotSent)?;
             let (written, committed) =
                 join(connection.execute(&prepared, parameters), connection.batch_execute("COMMIT")).await;
-            written.and(committed).map_err(StatementError::Sent)
+            written.and(committed).map_err(Sent)
         };
         let outcome = database.measured(statement, pin!(execution)).await;
         database.end(connection, outcome).map_err(StatementError::into_write_error)
@@ -230,7 +229,7 @@ impl RowLock<'_> {
     /// Ends the transaction without a change.
     pub(in crate::storage) async fn release(self) -> Result<(), StorageError> {
         let Self { database, connection } = self;
-        let execution = async { connection.batch_execute("COMMIT").await.map_err(StatementError::NotSent) };
+        let execution = async { connection.batch_execute("COMMIT").await.map_err(NotSent) };
         let ended = database.measured("COMMIT", pin!(execution)).await;
         database.end(connection, ended).map_err(StatementError::into_read_error)
     }

@@ -120,6 +120,11 @@ impl From<ConnectError> for StorageError {
     }
 }
 
+/// The error of a statement outside of the pool that did not commit anything.
+pub(in crate::storage) fn not_committed(error: tokio_postgres::Error) -> StorageError {
+    StatementError::NotSent(error).into_read_error()
+}
+
 /// Wraps an error, or a message, that indicates a bug.
 pub(in crate::storage) fn unexpected(error: impl Into<Box<dyn Error + Send + Sync>>) -> StorageError {
     StorageError::Unexpected(error.into().into())
