@@ -105,7 +105,7 @@ fn a_failure_names_its_causes_but_no_password() {
     let output = run(&["migrate"], &[("DATABASE_URL", "postgresql://shop:secret@127.0.0.1:1/petstore")]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("petstore: the database could not be migrated: "), "{error}");
+    assert!(error.starts_with("petstore: cannot migrate the database: "), "{error}");
     assert!(error.contains("Connection refused"), "{error}");
     assert!(!error.contains("secret"), "{error}");
 }

@@ -353,7 +353,7 @@ async fn eventually<F: Future<Output = bool>>(what: &str, condition: impl Fn() -
 /// How often keys were looked up in the database.
 async fn look_ups(database: &tokio_postgres::Client) -> i64 {
     let calls = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements \
-        WHERE query LIKE '%FROM api_keys WHERE digest%' AND dbid = (SELECT oid FROM pg_database \
+        WHERE query LIKE '%FROM api_keys%WHERE digest%' AND dbid = (SELECT oid FROM pg_database \
         WHERE datname = current_database()) AND query NOT LIKE '%pg_stat_statements%'";
     database.query_one(calls, &[]).await.unwrap().get(0)
 }

@@ -358,7 +358,7 @@ async fn migrate_lets_requests_pass_while_a_long_transaction_is_in_its_way_and_e
     let output = migrating.wait_with_output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{log}");
-    assert!(log.contains("another transaction holds what a migration must lock: trying again"), "{log}");
+    assert!(log.contains("another transaction holds a lock that a migration needs: retrying"), "{log}");
     assert!(output.stdout.starts_with(b"applied V5"), "{log}");
 }
 
@@ -368,7 +368,12 @@ async fn migrate_gives_up_when_its_patience_is_over_and_changes_nothing() {
     let output = run(&["migrate", "--patience", "0s"], &[("DATABASE_URL", &database.url())]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("petstore: other transactions were in the way for 0ns: end them"), "{error}");
+    assert!(
+        error.starts_with(
+            "petstore: other transactions hold locks that a migration needs (waited 0ns): end them"
+        ),
+        "{error}"
+    );
     let version = "SELECT max(version) FROM refinery_schema_history";
     let row = database.connect().await.query_one(version, &[]).await.unwrap();
     assert_eq!(row.get::<_, i32>(0), 4);

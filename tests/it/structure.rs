@@ -143,6 +143,7 @@ fn every_table_is_named_in_its_file_and_where_its_rows_move_with_others() {
         let mut naming: Vec<String> = sources("storage")
             .into_iter()
             .filter(|(_, text)| {
+                let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
                 ["FROM", "INTO", "UPDATE"].iter().any(|word| text.contains(&format!("{word} {table} ")))
             })
             .map(|(file, _)| file.file_name().unwrap().to_str().unwrap().to_owned())

@@ -94,7 +94,7 @@ async fn it_starts_while_the_database_is_away_and_recovers_by_itself() {
     becomes_well(&admin, "/readyz").await;
     let (exited_well, log) = service.terminate();
     assert!(exited_well);
-    assert!(log.contains("the database is not available"), "{log}");
+    assert!(log.contains("database unavailable"), "{log}");
 }
 
 #[tokio::test]
