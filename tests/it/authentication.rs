@@ -4,10 +4,9 @@ use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
 use serde_json::json;
 
+use crate::support::TestService;
 use crate::support::document::DOCUMENT;
 use crate::support::postgres::key;
-use crate::support::program::new_key;
-use crate::support::{Client, TestService};
 
 const MISSING: &str = r#"{"code":"missing_api_key","message":"Send your API key in a header: `Authorization: Bearer <API_KEY>`.","status":401}"#;
 const INVALID: &str = r#"{"code":"invalid_api_key","message":"The API key is not valid: check that it was copied whole, has not expired and was not revoked.","status":401}"#;
@@ -92,9 +91,8 @@ async fn every_route_under_v1_answers_401_to_a_bad_authorization_header() {
 async fn two_authorization_headers_are_refused_even_if_both_are_valid() {
     let service = TestService::start().await;
     let good = format!("Bearer {}", key().reveal());
-    let answer =
-        service.client.send(Method::GET, "/v1/pets", |request| request.header("authorization", good));
-    assert_eq!(answer.await.body, INVALID);
+    let answer = service.client.get_with_header("/v1/pets", "authorization", &good).await;
+    assert_eq!(answer.body, INVALID);
 }
 
 #[tokio::test]
@@ -103,8 +101,7 @@ async fn the_scheme_is_not_case_sensitive() {
     for scheme in ["bearer", "BEARER"] {
         let header = format!("{scheme} {}", key().reveal());
         let client = service.client.without_key();
-        let answer =
-            client.send(Method::GET, "/v1/pets", |request| request.header("authorization", header)).await;
+        let answer = client.get_with_header("/v1/pets", "authorization", &header).await;
         assert_eq!(answer.status, 200, "{scheme}");
     }
 }
@@ -112,8 +109,7 @@ async fn the_scheme_is_not_case_sensitive() {
 #[tokio::test]
 async fn a_new_key_works_at_once_for_reads_and_writes() {
     let service = TestService::start().await;
-    let key = new_key(&service.database.url(), &[]);
-    let client = Client::new(service.address, Some(&key));
+    let client = service.client_with_new_key(&[]);
     assert_eq!(client.get("/v1/pets").await.status, 200);
     assert_eq!(client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await.status, 201);
 }
@@ -122,8 +118,7 @@ async fn a_new_key_works_at_once_for_reads_and_writes() {
 async fn every_scope_allows_exactly_the_operations_that_declare_it() {
     let service = TestService::start().await;
     for scope in ["pets:read", "pets:write", "orders:read", "orders:write"] {
-        let key = new_key(&service.database.url(), &["--scope", scope]);
-        let client = Client::new(service.address, Some(&key));
+        let client = service.client_with_new_key(&["--scope", scope]);
         for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 let needed =

@@ -391,21 +391,27 @@ async fn create_pet_says_that_the_outcome_is_unknown_if_it_cannot_read_the_commi
 #[tokio::test]
 async fn create_pet_refuses_many_small_members_as_fast_as_few_large_ones() {
     let service = TestService::start().await;
-    let time = async |members: usize| {
+    let body = |members: usize| {
         let pad = "x".repeat(12_000 / members - 10);
-        let body: Vec<String> = (0..members).map(|number| format!("\"{number:06}\":\"{pad}\"")).collect();
-        let body = format!("{{{}}}", body.join(","));
-        let mut best = Duration::MAX;
-        for _ in 0..20 {
-            let started = Instant::now();
-            assert_eq!(
-                service.client.post_text("/v1/pets", &body).await.error(),
-                (400, "unknown_field".into())
-            );
-            best = best.min(started.elapsed());
-        }
-        best
+        let members: Vec<String> = (0..members).map(|number| format!("\"{number:06}\":\"{pad}\"")).collect();
+        format!("{{{}}}", members.join(","))
     };
-    let (few, many) = (time(10).await, time(1_000).await);
-    assert!(many < few + Duration::from_millis(4), "{many:?} against {few:?}");
+    let time = async |body: &str| {
+        let started = Instant::now();
+        let answer = service.client.post_text("/v1/pets", body).await;
+        assert_eq!(answer.error(), (400, "unknown_field".into()));
+        started.elapsed()
+    };
+    let (few, many) = (body(10), body(1_000));
+    let (mut best_few, mut best_many) = (Duration::MAX, Duration::MAX);
+    let is_fast = |few: Duration, many: Duration| many < few + Duration::from_millis(4);
+    // The fastest of many, in turn: a busy machine delays either.
+    for round in 0..400 {
+        if round >= 20 && is_fast(best_few, best_many) {
+            break;
+        }
+        best_few = best_few.min(time(&few).await);
+        best_many = best_many.min(time(&many).await);
+    }
+    assert!(is_fast(best_few, best_many), "{best_many:?} for many, {best_few:?} for few");
 }

@@ -11,7 +11,7 @@ use petstore::domain::api_key::ApiKey;
 use serde_json::Value;
 
 use crate::support::postgres::ROOT;
-use crate::support::program::petstore;
+use crate::support::program::{petstore, signal};
 use crate::support::wait::{eventually_blocking, holds_in_time};
 use crate::support::{Client, TestDatabase};
 
@@ -103,9 +103,8 @@ impl Demo {
         Client::new(address.parse().unwrap(), Some(&key))
     }
 
-    fn signal(&self, signal: &str) {
-        let kill = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
-        assert!(kill.success());
+    fn signal(&self, name: &str) {
+        signal(name, self.child.id());
     }
 
     /// Waits until it exits, and returns its exit status and its standard error.
@@ -169,7 +168,7 @@ async fn demo_serves_a_thousand_pets_and_its_commands_work_as_printed() {
     let page = reqwest::get(demo.field("Docs")).await.unwrap();
     assert_eq!(page.status(), 200);
     assert!(demo.printed.contains("fsync off"), "{}", demo.printed);
-    demo.assert_stops_cleanly("-INT");
+    demo.assert_stops_cleanly("INT");
     assert_eq!(directory.leftovers(), Vec::<String>::new());
 }
 
@@ -178,11 +177,11 @@ fn demo_leaves_nothing_behind_after_a_signal_at_any_time() {
     let directory = TemporaryDirectory::new();
     let demo = Demo::start(&directory, &[]);
     assert!(directory.leftovers().len() > 3, "the server runs elsewhere: {:?}", directory.leftovers());
-    demo.assert_stops_cleanly("-TERM");
+    demo.assert_stops_cleanly("TERM");
     assert_eq!(directory.leftovers(), Vec::<String>::new());
 
     // While PostgreSQL is still being created.
-    for signal in ["-INT", "-TERM"] {
+    for signal in ["INT", "TERM"] {
         let mut demo = Demo::spawn(&directory, &["--listen", "127.0.0.1:0"], &[]);
         demo.read_until("Starting a temporary PostgreSQL ");
         demo.assert_stops_cleanly(signal);
@@ -194,13 +193,13 @@ fn demo_leaves_nothing_behind_after_a_signal_at_any_time() {
 fn postgresql_stops_and_its_files_are_removed_when_demo_is_killed() {
     let directory = TemporaryDirectory::new();
     let demo = Demo::start(&directory, &[]);
-    demo.signal("-KILL");
+    demo.signal("KILL");
     drop(demo);
     directory.assert_empties();
 
     let mut early = Demo::spawn(&directory, &["--listen", "127.0.0.1:0"], &[]);
     early.read_until("Starting a temporary PostgreSQL ");
-    early.signal("-KILL");
+    early.signal("KILL");
     drop(early);
     directory.assert_empties();
 }
@@ -238,8 +237,7 @@ fn demo_stops_when_postgresql_stops() {
     let demo = Demo::start(&directory, &[]);
     let cluster = fs::read_dir(&directory.0).unwrap().next().unwrap().unwrap().path();
     let postmaster = fs::read_to_string(cluster.join("data/postmaster.pid")).unwrap();
-    let kill = Command::new("kill").args(["-INT", postmaster.lines().next().unwrap()]).status().unwrap();
-    assert!(kill.success());
+    signal("INT", postmaster.lines().next().unwrap().parse().unwrap());
     let (status, error) = demo.wait();
     assert_eq!(status.code(), Some(1));
     assert!(error.contains("PostgreSQL ended by itself"), "{error}");
@@ -283,7 +281,7 @@ async fn demo_fills_an_empty_database_and_reuses_it_on_the_next_run() {
     let first = demo.client();
     assert_eq!(count_pets(&first).await, 1_000);
     first.add("Rex", Some("available")).await;
-    demo.assert_stops_cleanly("-INT");
+    demo.assert_stops_cleanly("INT");
     assert_eq!(directory.leftovers(), Vec::<String>::new());
 
     let demo = Demo::start(&directory, &environment);
@@ -293,7 +291,7 @@ async fn demo_fills_an_empty_database_and_reuses_it_on_the_next_run() {
     let client = database.connect().await;
     let row = client.query_one(keys, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, 1), "a key is revoked when its demo stops");
-    demo.assert_stops_cleanly("-TERM");
+    demo.assert_stops_cleanly("TERM");
     let row = client.query_one(keys, &[]).await.unwrap();
     assert_eq!(row.get::<_, i64>(1), 0);
 }

@@ -1,7 +1,7 @@
 //! `petstore export`, as an operator runs it, and importing the result.
 
 use std::io::Read;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::TestDatabase;
 use crate::support::folder::Folder;
-use crate::support::program::{petstore, run};
+use crate::support::program::{petstore, run, signal};
 use crate::support::wait::eventually;
 
 fn export(database: &TestDatabase, arguments: &[&str]) -> Output {
@@ -124,8 +124,7 @@ async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
     let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
         WHERE datname = current_database() AND query LIKE 'COPY %'";
     folder.write("a.csv", "as it was");
-    for (way, error) in [("-TERM", "stopped by a signal"), ("-INT", "stopped by a signal"), ("database", "")]
-    {
+    for (way, error) in [("TERM", "stopped by a signal"), ("INT", "stopped by a signal"), ("database", "")] {
         let mut command = petstore(&["export", &folder.path("a.csv")]);
         command.env("DATABASE_URL", database.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
@@ -133,8 +132,7 @@ async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
         if way == "database" {
             client.execute(terminate, &[]).await.unwrap();
         } else {
-            let kill = Command::new("kill").args([way, &child.id().to_string()]).status().unwrap();
-            assert!(kill.success());
+            signal(way, child.id());
         }
         let end = child.wait_with_output().unwrap();
         let printed = String::from_utf8(end.stderr).unwrap();

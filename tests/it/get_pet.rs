@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use reqwest::Method;
 
 use crate::support::TestService;
 use crate::support::metrics::metric;
@@ -148,10 +147,7 @@ async fn get_pet_answers_304_to_a_matching_etag() {
     let service = TestService::start().await;
     service.client.add("Rex", None).await;
     let first = service.client.get("/v1/pets/1").await;
-    let again = service
-        .client
-        .send(Method::GET, "/v1/pets/1", |request| request.header("if-none-match", first.header("etag")));
-    let again = again.await;
+    let again = service.client.get_with_header("/v1/pets/1", "if-none-match", first.header("etag")).await;
     assert_eq!((again.status, &*again.body), (304, ""));
     assert_eq!(again.header("sunset"), "Thu, 05 Dec 2030 00:00:00 GMT");
 }

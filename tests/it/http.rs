@@ -148,11 +148,8 @@ async fn a_uri_of_8_kib_is_accepted_and_one_more_byte_answers_414() {
 #[tokio::test]
 async fn headers_of_16_kib_are_accepted_and_more_answer_431() {
     let service = TestService::start().await;
-    let with_header = |length: usize| {
-        service
-            .client
-            .send(Method::GET, "/v1/pets", move |request| request.header("x-long", "x".repeat(length)))
-    };
+    let with_header =
+        async |length: usize| service.client.get_with_header("/v1/pets", "x-long", &"x".repeat(length)).await;
     assert_eq!(with_header(16_000).await.status, 200);
     assert_eq!(with_header(16_384).await.error(), (431, "headers_too_large".into()));
     assert_eq!(with_header(60_000).await.error(), (431, "headers_too_large".into()));
@@ -200,9 +197,7 @@ async fn a_safe_request_id_is_kept_and_any_other_is_replaced() {
         (&*format!("{long}x"), false),
         ("ö", false),
     ] {
-        let answer =
-            service.client.send(Method::GET, "/v1/pets", |request| request.header("x-request-id", sent));
-        let answer = answer.await;
+        let answer = service.client.get_with_header("/v1/pets", "x-request-id", sent).await;
         assert_eq!(answer.header("x-request-id") == sent, kept, "{sent}");
     }
     let made = [service.client.get("/v1/pets").await, service.client.get("/v1/pets").await];
@@ -237,20 +232,17 @@ async fn a_matching_etag_gets_304() {
     service.database.add_pets(3).await;
     let page = service.client.get("/v1/pets?limit=2").await;
     let etag = page.header("etag");
-    let send = |value: String| {
-        service
-            .client
-            .send(Method::GET, "/v1/pets?limit=2", move |request| request.header("if-none-match", value))
-    };
+    let send =
+        async |value: &str| service.client.get_with_header("/v1/pets?limit=2", "if-none-match", value).await;
     for value in [etag.to_owned(), format!("W/{etag}"), format!("\"other\", {etag}"), "*".to_owned()] {
-        let answer = send(value.clone()).await;
+        let answer = send(&value).await;
         assert_eq!((answer.status, &*answer.body), (304, ""), "{value}");
         for name in ["etag", "link", "cache-control", "vary"] {
             assert_eq!(answer.headers(name), page.headers(name), "{name}");
         }
     }
     for value in ["\"other\"", "", "nonsense", etag.trim_matches('"')] {
-        assert_eq!(send(value.to_owned()).await.status, 200, "{value}");
+        assert_eq!(send(value).await.status, 200, "{value}");
     }
 }
 
@@ -268,9 +260,8 @@ async fn the_etag_of_a_page_changes_when_a_next_page_appears() {
 #[tokio::test]
 async fn the_accept_header_is_ignored() {
     let service = TestService::start().await;
-    let answer =
-        service.client.send(Method::GET, "/v1/pets", |request| request.header("accept", "text/html"));
-    assert_eq!(answer.await.header("content-type"), "application/json");
+    let answer = service.client.get_with_header("/v1/pets", "accept", "text/html").await;
+    assert_eq!(answer.header("content-type"), "application/json");
 }
 
 #[tokio::test]
@@ -284,8 +275,7 @@ async fn cors_headers_are_sent_only_to_listed_origins() {
         (&on, "https://shop.example.evil", false),
         (&on, "null", false),
     ] {
-        let answer =
-            service.client.send(Method::GET, "/v1/pets", |request| request.header("origin", origin)).await;
+        let answer = service.client.get_with_header("/v1/pets", "origin", origin).await;
         let allowed = if listed { origin } else { "" };
         assert_eq!(answer.header("access-control-allow-origin"), allowed, "{origin}");
         assert_eq!(answer.header("access-control-expose-headers").contains("Link"), listed, "{origin}");
@@ -321,9 +311,8 @@ async fn a_preflight_from_a_listed_origin_gets_the_allowed_methods_and_headers()
     assert!(!other.contains("access-control-allow"), "{other}");
     // The page can read errors, too.
     let without_key = service.client.without_key();
-    let denied =
-        without_key.send(Method::GET, "/v1/pets", |request| request.header("origin", "https://shop.example"));
-    assert_eq!(denied.await.header("access-control-allow-origin"), "https://shop.example");
+    let denied = without_key.get_with_header("/v1/pets", "origin", "https://shop.example").await;
+    assert_eq!(denied.header("access-control-allow-origin"), "https://shop.example");
     // A plain OPTIONS is answered as usual.
     let plain =
         service.client.send(Method::OPTIONS, "/v1/pets", |request| request.header("x", key.prefix())).await;

@@ -267,7 +267,7 @@ async fn an_invalid_csv_header_is_refused_with_the_reason() {
 async fn an_invalid_import_command_line_is_refused() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let file = folder.write("a.csv", "name,categoryId\n");
-    let unnamed = folder.write("animals", "");
+    let unnamed = folder.write("pets", "");
     for (arguments, code) in [
         (&[][..], 2),
         (&["-"], 2),

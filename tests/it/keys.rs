@@ -375,10 +375,9 @@ async fn a_cached_key_needs_no_lookup_and_an_unknown_key_only_one() {
     }
     assert_eq!(lookups(&database).await, before, "a cached key");
 
-    let nobody = service.client.without_key();
-    let ask = async |key: &str| {
-        let header = format!("Bearer {key}");
-        nobody.send(Method::GET, "/v1/pets", |request| request.header("authorization", header)).await.status
+    let without_key = service.client.without_key();
+    let send = async |key: &str| {
+        without_key.get_with_header("/v1/pets", "authorization", &format!("Bearer {key}")).await.status
     };
     let mut number = 0_u32;
     let mut unknown = || {
@@ -390,13 +389,13 @@ async fn a_cached_key_needs_no_lookup_and_an_unknown_key_only_one() {
         let key = unknown();
         let (start, end) = key.reveal().split_at(41);
         let mistyped = format!("{start}{}", if end == "0" { "1" } else { "0" });
-        assert_eq!(ask(&mistyped).await, 401);
+        assert_eq!(send(&mistyped).await, 401);
     }
     assert_eq!(lookups(&database).await, before, "a bad checksum");
     for _ in 0..200 {
         let key = unknown();
         for _ in 0..3 {
-            assert_eq!(ask(key.reveal()).await, 401);
+            assert_eq!(send(key.reveal()).await, 401);
         }
     }
     assert_eq!(lookups(&database).await, before + 200, "an unknown key");
@@ -440,10 +439,9 @@ async fn malformed_unknown_revoked_and_expired_keys_get_identical_answers() {
     for key in ["psk_malformed", unknown.reveal(), revoked.reveal(), expired.reveal()] {
         // Twice: a cached result makes no difference.
         for _ in 0..2 {
-            let header = format!("Bearer {key}");
-            let nobody = service.client.without_key();
+            let without_key = service.client.without_key();
             let answer =
-                nobody.send(Method::GET, "/v1/pets", |request| request.header("authorization", header)).await;
+                without_key.get_with_header("/v1/pets", "authorization", &format!("Bearer {key}")).await;
             let mut headers: Vec<String> = answer
                 .headers
                 .iter()
@@ -463,7 +461,7 @@ async fn no_key_appears_in_a_database_dump_or_in_any_log() {
     let canary =
         new_key(&database, &["create", "--name", "canary", "--scope", "pets:read", "--rate-limit", "20/h"]);
     let secret = &canary.reveal()[10..];
-    let service = ServeProcess::start(&database.url(), &["--log", "trace"]);
+    let service = ServeProcess::start(&database.url(), &["--log", "trace", "--header-timeout", "1s"]);
     let client = Client::new(service.address, Some(&canary));
     // The key in its header, and in places where people put it by mistake.
     for (method, path) in [
@@ -479,8 +477,8 @@ async fn no_key_appears_in_a_database_dump_or_in_any_log() {
         (Method::GET, format!("/{}", canary.reveal())),
     ] {
         client.send(method.clone(), &path, |request| request).await;
-        let nobody = client.without_key();
-        nobody.send(method, &path, |request| request.header("authorization", canary.reveal())).await;
+        let without_key = client.without_key();
+        without_key.send(method, &path, |request| request.header("authorization", canary.reveal())).await;
     }
     client.post("/v1/pets", &json!({"name": canary.reveal(), "categoryId": canary.reveal()})).await;
     client.post_text("/v1/pets", canary.reveal()).await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio_postgres::Client as Connection;
 use tokio_postgres::error::SqlState;
 
-use crate::partitions::{OLD_PARTITION, days, drop_partitions};
+use crate::partitions::{OLD_PARTITION, days, drop_partitions, partition_name};
 use crate::support::folder::Folder;
 use crate::support::postgres::{ROOT, connect};
 use crate::support::program::{ServeProcess, run};
@@ -149,11 +149,7 @@ async fn call_every_operation(client: &Client) {
     }
     assert_eq!(client.get("/v1/pets?status=available").await.ids().len(), 2);
     assert_eq!(client.get(&format!("/v1/pets/{id}")).await.status, 200);
-    let path = format!("/v1/pets/{id}");
-    let patched = client.send(Method::PATCH, &path, |request| {
-        request.header("content-type", "application/merge-patch+json").body(r#"{"name": "Maxi"}"#)
-    });
-    assert_eq!(patched.await.status, 200);
+    assert_eq!(client.patch_pet(id, &json!({"name": "Maxi"})).await.status, 200);
     for end in ["cancel", "complete"] {
         let order = client.post_with_key("/v1/store/orders", end, &json!({"petId": id})).await;
         assert_eq!(order.status, 201, "{}", order.body);
@@ -184,8 +180,7 @@ fn import_and_export(deployment: &Deployment) {
 async fn the_shipped_role_has_no_other_privileges() {
     let deployment = Deployment::new().await;
     let service = deployment.as_service().await;
-    let yesterday = "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date - 1, 'YYYYMMDD')";
-    let partition: String = service.query_one(yesterday, &[]).await.unwrap().get(0);
+    let partition = partition_name(&service, -1).await;
     let mut forbidden: Vec<String> = [
         "CREATE TABLE mine (id bigint)",
         "CREATE SCHEMA mine",
@@ -255,8 +250,7 @@ async fn security_definer_functions_are_not_public_and_ignore_temporary_tables()
     // They do not use a temporary table with the same name.
     drop_partitions(&deployment.as_owner().await, -1).await;
     let service = deployment.as_service().await;
-    let today = "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date, 'YYYYMMDD')";
-    let today: String = service.query_one(today, &[]).await.unwrap().get(0);
+    let today = partition_name(&service, 0).await;
     let mine =
         format!("CREATE TEMPORARY TABLE idempotency_keys (x int); CREATE TEMPORARY TABLE {today} (x int)");
     service.batch_execute(&mine).await.unwrap();

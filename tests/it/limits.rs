@@ -9,16 +9,14 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::hostile_clients::exchange;
+use crate::support::TestService;
 use crate::support::metrics::metric;
-use crate::support::program::new_key;
 use crate::support::wait::eventually;
-use crate::support::{Client, TestService};
 
 #[tokio::test]
 async fn a_key_gets_429_once_its_rate_limit_is_used_up() {
     let service = TestService::start().await;
-    let client =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "3/h"])));
+    let client = service.client_with_new_key(&["--rate-limit", "3/h"]);
     for left in ["r=2;t=1200", "r=1;t=2400", "r=0;t=3600"] {
         let answer = client.get("/v1/pets").await;
         assert_eq!(answer.status, 200);
@@ -40,8 +38,7 @@ async fn a_key_gets_429_once_its_rate_limit_is_used_up() {
 #[tokio::test]
 async fn the_rate_limit_is_checked_after_the_key_and_before_the_route() {
     let service = TestService::start().await;
-    let client =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "1/h"])));
+    let client = service.client_with_new_key(&["--rate-limit", "1/h"]);
     assert_eq!(client.get("/v1/nowhere").await.status, 404, "an unknown route counts");
     assert_eq!(client.get("/v1/nowhere").await.status, 429);
     let too_long = format!("/v1/pets?cursor={}", "x".repeat(9_000));
@@ -52,8 +49,7 @@ async fn the_rate_limit_is_checked_after_the_key_and_before_the_route() {
 #[tokio::test]
 async fn a_rate_limit_refills_over_time() {
     let service = TestService::start().await;
-    let client =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "5/s"])));
+    let client = service.client_with_new_key(&["--rate-limit", "5/s"]);
     let mut statuses = Vec::new();
     for _ in 0..20 {
         statuses.push(client.get("/v1/pets").await.status);
@@ -72,8 +68,7 @@ async fn the_default_rate_limit_applies_to_keys_without_their_own() {
     for status in [200, 200, 429] {
         assert_eq!(service.client.get("/v1/pets").await.status, status);
     }
-    let other =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "7/h"])));
+    let other = service.client_with_new_key(&["--rate-limit", "7/h"]);
     assert_eq!(other.get("/v1/pets").await.header("ratelimit-policy"), "\"key\";q=7;w=3600");
 }
 
@@ -87,8 +82,7 @@ async fn no_rate_limit_headers_are_sent_without_a_rate_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_within_its_rate_limit_is_served_while_another_key_floods() {
     let service = TestService::start().await;
-    let flooding =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "10/s"])));
+    let flooding = service.client_with_new_key(&["--rate-limit", "10/s"]);
     let mut floods = JoinSet::new();
     for _ in 0..32 {
         let flooding = flooding.clone();

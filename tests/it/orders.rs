@@ -157,9 +157,7 @@ async fn the_etag_of_an_order_matches_until_the_order_changes() {
     let (_, order) = add_ordered_pet(client).await;
     let path = format!("{ORDERS}/{order}");
     let tag = client.get(&path).await.header("etag").to_owned();
-    let send = async |path: &str, tag: &str| {
-        client.send(Method::GET, path, |request| request.header("if-none-match", tag)).await.status
-    };
+    let send = async |path: &str, tag: &str| client.get_with_header(path, "if-none-match", tag).await.status;
     assert_eq!(send(&path, &tag).await, 304);
     let list_tag = client.get(ORDERS).await.header("etag").to_owned();
     assert_eq!(send(ORDERS, &list_tag).await, 304);

@@ -13,24 +13,32 @@ use crate::support::wait::poll;
 /// The days with a partition while all is well: today and seven more. Yesterday's partition is not counted.
 const PREPARED: usize = 8;
 
+/// The name of the partition of this many days after today.
+pub(crate) async fn partition_name(database: &Connection, days: i32) -> String {
+    let name =
+        "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')";
+    database.query_one(name, &[&days]).await.unwrap().get(0)
+}
+
 /// Drops the partitions from this many days after today on.
 pub(crate) async fn drop_partitions(database: &Connection, from: i32) {
-    let drop = format!(
-        "DO $$ DECLARE partition regclass; BEGIN \
-         FOR partition IN SELECT inhrelid FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
-           WHERE inhparent = 'idempotency_keys'::regclass AND relname >= 'idempotency_keys_' || \
-             to_char((now() AT TIME ZONE 'UTC')::date + {from}, 'YYYYMMDD') \
-         LOOP EXECUTE format('DROP TABLE %s', partition); END LOOP; END $$"
-    );
-    database.batch_execute(&drop).await.unwrap();
+    let partitions = partitions_from(database, from).await;
+    if !partitions.is_empty() {
+        database.batch_execute(&format!("DROP TABLE {}", partitions.join(", "))).await.unwrap();
+    }
 }
 
 /// How many days from today on have a partition.
 pub(crate) async fn days(database: &Connection) -> usize {
-    let count = "SELECT count(*) FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
-        WHERE inhparent = 'idempotency_keys'::regclass \
-          AND relname >= 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date, 'YYYYMMDD')";
-    usize::try_from(database.query_one(count, &[]).await.unwrap().get::<_, i64>(0)).unwrap()
+    partitions_from(database, 0).await.len()
+}
+
+/// The partitions from this many days after today on.
+async fn partitions_from(database: &Connection, from: i32) -> Vec<String> {
+    let names = "SELECT relname::text FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
+        WHERE inhparent = 'idempotency_keys'::regclass AND relname >= $1::text";
+    let rows = database.query(names, &[&partition_name(database, from).await]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
 }
 
 async fn wait_for_days(database: &Connection, wanted: usize) {
@@ -157,8 +165,7 @@ async fn a_detached_partition_is_attached_again_with_its_rows() {
     let database = service.database.connect().await;
     let body = json!({"name": "Rex", "categoryId": 1});
     let first = service.client.post_with_key("/v1/pets", "a", &body).await;
-    let today = "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date, 'YYYYMMDD')";
-    let today: String = database.query_one(today, &[]).await.unwrap().get(0);
+    let today = partition_name(&database, 0).await;
     database.batch_execute(&format!("ALTER TABLE idempotency_keys DETACH PARTITION {today}")).await.unwrap();
     database.execute("SELECT create_idempotency_partitions()", &[]).await.unwrap();
     let again = service.client.post_with_key("/v1/pets", "a", &body).await;
@@ -188,8 +195,7 @@ async fn metrics_and_doctor_report_how_many_days_have_partitions() {
     }
     // Only the days before a gap count.
     database.execute("SELECT create_idempotency_partitions()", &[]).await.unwrap();
-    let tomorrow = "DO $$ BEGIN EXECUTE 'DROP TABLE idempotency_keys_' || \
-        to_char((now() AT TIME ZONE 'UTC')::date + 1, 'YYYYMMDD'); END $$";
-    database.batch_execute(tomorrow).await.unwrap();
+    let tomorrow = partition_name(&database, 1).await;
+    database.batch_execute(&format!("DROP TABLE {tomorrow}")).await.unwrap();
     assert!(doctor().contains(" 1 "), "{}", doctor());
 }

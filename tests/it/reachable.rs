@@ -10,7 +10,6 @@ use crate::hostile_clients::exchange;
 use crate::retries::hold_idempotency_key;
 use crate::support::document::operations;
 use crate::support::postgres::key;
-use crate::support::program::new_key;
 use crate::support::{Answer, Client, TestService};
 
 /// A request, valid unless it is changed.
@@ -68,11 +67,6 @@ impl Services {
         }
     }
 
-    /// A client with a new key.
-    fn client(&self, flags: &[&str]) -> Client {
-        Client::new(self.service.address, Some(&new_key(&self.service.database.url(), flags)))
-    }
-
     async fn order(&self) -> i64 {
         let client = &self.service.client;
         let pet = client.add("Rex", Some("available")).await;
@@ -119,7 +113,7 @@ impl Services {
             403 => {
                 let needed = operation.2["security"][0]["bearer"][0].as_str().unwrap();
                 let other = if needed == "pets:read" { "pets:write" } else { "pets:read" };
-                valid.send(&self.client(&["--scope", other])).await
+                valid.send(&self.service.client_with_new_key(&["--scope", other])).await
             }
             404 => {
                 let path = operation.0.replace("{petId}", "999999").replace("{orderId}", "999999");
@@ -139,7 +133,7 @@ impl Services {
                 valid.with("idempotency-key", "a").send(client).await
             }
             429 => {
-                let limited = self.client(&["--rate-limit", "1/h"]);
+                let limited = self.service.client_with_new_key(&["--rate-limit", "1/h"]);
                 limited.get("/v1/pets").await;
                 valid.send(&limited).await
             }

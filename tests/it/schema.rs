@@ -36,7 +36,7 @@ const SAMPLES: [(i32, &str); 6] = [
         "INSERT INTO orders (pet_id, status, created_at, updated_at) \
          VALUES (1, 'placed', now(), now()), (1, 'cancelled', now(), now())",
     ),
-    (6, "INSERT INTO imported_chunks (source, keys) VALUES ('animals.csv', '{1,2,ä}')"),
+    (6, "INSERT INTO imported_chunks (source, keys) VALUES ('pets.csv', '{1,2,ä}')"),
     (
         7,
         "INSERT INTO api_keys (name, prefix, digest, scopes, lineage_id) \

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::Client;
 use crate::support::postgres::{TestDatabase, connect, wait_for_blocked_statement};
-use crate::support::program::ServeProcess;
+use crate::support::program::{ServeProcess, signal};
 use crate::unhealthy_database::PrivatePostgres;
 
 /// A URL that names another server before that of the database.
@@ -158,8 +158,7 @@ async fn a_broken_database_connection_ends_its_request_at_once() {
     let kill = async {
         let pid = wait_for_blocked_statement(&watch).await;
         // Without closing the connection in an orderly way.
-        let status = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
-        assert!(status.unwrap().success());
+        signal("KILL", pid.try_into().unwrap());
         Instant::now()
     };
     let (answer, killed) = tokio::join!(client.get("/v1/pets"), kill);

@@ -8,7 +8,6 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message;
-use reqwest::Method;
 
 use crate::support::postgres::{TestDatabase, key};
 use crate::support::program::ServeProcess;
@@ -68,10 +67,7 @@ async fn a_request_span_is_a_child_of_the_client_span_and_the_parent_of_its_stat
     let (address, received) = collector();
     let service = ServeProcess::start(&database.url(), &["--otlp-endpoint", &address]);
     let traceparent = format!("00-{TRACE}-{PARENT}-01");
-    let answer = service
-        .client
-        .send(Method::GET, "/v1/pets?limit=7", |request| request.header("traceparent", traceparent))
-        .await;
+    let answer = service.client.get_with_header("/v1/pets?limit=7", "traceparent", &traceparent).await;
     assert_eq!(answer.status, 200);
     let (exited_well, log) = service.terminate();
     assert!(exited_well);

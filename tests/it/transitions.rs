@@ -10,7 +10,7 @@ use petstore::domain::pet::{CategoryId, PatchError, Pet, PetName, PetPatch, PetS
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::postgres::ROOT;
 use crate::support::{Answer, Client, TestService};
@@ -108,14 +108,6 @@ fn the_domain_follows_the_table_of_orders() {
     }
 }
 
-async fn patch(client: &Client, pet: i64, body: &Value) -> Answer {
-    client
-        .send(Method::PATCH, &format!("/v1/pets/{pet}"), |request| {
-            request.header("content-type", "application/merge-patch+json").body(body.to_string())
-        })
-        .await
-}
-
 async fn end(client: &Client, order: i64, what: &str) -> Answer {
     let path = format!("/v1/store/orders/{order}/{}", what.trim_end_matches("Order"));
     client.send(Method::POST, &path, |request| request).await
@@ -150,7 +142,7 @@ async fn the_service_follows_the_table_of_pets() {
         let answer = match what.as_str() {
             "placeOrder" => place(client, pet).await,
             "completeOrder" | "cancelOrder" => end(client, order, &what).await,
-            set => patch(client, pet, &json!({"status": set.trim_start_matches("set ")})).await,
+            set => client.patch_pet(pet, &json!({"status": set.trim_start_matches("set ")})).await,
         };
         if is_code(&outcome) {
             assert_eq!(answer.error(), (409, outcome), "{from}: {what}");
@@ -265,10 +257,10 @@ async fn follow_model(service: &TestService, steps: &[Step]) {
         let (expected, answer) = match step {
             Step::Set { pet, status } => {
                 let expected = model.apply_to_pet(*pet, &format!("set {}", status.as_str()));
-                (expected, patch(client, pets[*pet], &json!({"status": status.as_str()})).await)
+                (expected, client.patch_pet(pets[*pet], &json!({"status": status.as_str()})).await)
             }
             Step::Rename { pet } => {
-                ("always".into(), patch(client, pets[*pet], &json!({"name": "Max"})).await)
+                ("always".into(), client.patch_pet(pets[*pet], &json!({"name": "Max"})).await)
             }
             Step::Place { pet } => {
                 let expected = model.apply_to_pet(*pet, "placeOrder");

@@ -21,10 +21,6 @@ async fn patch_text(client: &Client, pet: &str, headers: &[(&str, &str)], body: 
 
 const MERGE_PATCH: (&str, &str) = ("content-type", "application/merge-patch+json");
 
-async fn patch(client: &Client, pet: i64, body: &Value) -> Answer {
-    patch_text(client, &pet.to_string(), &[MERGE_PATCH], &body.to_string()).await
-}
-
 /// Changes a pet if it has this ETag.
 async fn patch_if_match(client: &Client, pet: i64, etag: &str, body: &Value) -> Answer {
     patch_text(client, &pet.to_string(), &[MERGE_PATCH, ("if-match", etag)], &body.to_string()).await
@@ -48,7 +44,7 @@ async fn update_pet_changes_only_the_members_that_are_sent() {
         ),
         (json!({}), json!({"id": pet, "name": "Max", "categoryId": 7, "status": "sold"})),
     ] {
-        let answer = patch(client, pet, &body).await;
+        let answer = client.patch_pet(pet, &body).await;
         assert_eq!((answer.status, answer.json()), (200, expected), "{body}");
         assert_eq!(answer.header("content-type"), "application/json");
         assert_eq!(answer.header("cache-control"), "no-store");
@@ -162,9 +158,9 @@ async fn placing_an_order_changes_the_etag_of_the_pet() {
     let stale = patch_if_match(client, pet, created.header("etag"), &json!({"name": "Max"})).await;
     assert_eq!(stale.status, 412);
     // The order fixes the status of the pet, and nothing else.
-    let refused = patch(client, pet, &json!({"name": "Max", "status": "available"})).await;
+    let refused = client.patch_pet(pet, &json!({"name": "Max", "status": "available"})).await;
     assert_eq!(refused.error(), (409, "pet_has_open_order".into()));
-    let renamed = patch(client, pet, &json!({"name": "Max"})).await;
+    let renamed = client.patch_pet(pet, &json!({"name": "Max"})).await;
     assert_eq!((renamed.status, &renamed.json()["status"]), (200, &json!("pending")));
 }
 
@@ -202,9 +198,9 @@ async fn concurrent_changes_to_different_members_are_all_kept() {
         let (name, category, status) =
             (json!({"name": "Max"}), json!({"categoryId": 9}), json!({"status": "sold"}));
         let (one, two, three) = tokio::join!(
-            patch(&service.client, pet, &name),
-            patch(&service.client, pet, &category),
-            patch(&service.client, pet, &status),
+            service.client.patch_pet(pet, &name),
+            service.client.patch_pet(pet, &category),
+            service.client.patch_pet(pet, &status),
         );
         assert_eq!([one.status, two.status, three.status], [200; 3]);
         let found = service.client.get(&format!("/v1/pets/{pet}")).await.json();
@@ -224,7 +220,7 @@ async fn many_concurrent_changes_to_one_pet_all_succeed() {
             for round in 0..20 {
                 // The status as well, because it depends on orders.
                 let status = ["available", "pending"][(number + round) % 2];
-                let answer = patch(&client, pet, &json!({"categoryId": number, "status": status})).await;
+                let answer = client.patch_pet(pet, &json!({"categoryId": number, "status": status})).await;
                 assert_eq!(answer.status, 200, "{}", answer.body);
                 assert_eq!(
                     (&answer.json()["categoryId"], &answer.json()["status"]),

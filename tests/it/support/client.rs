@@ -35,6 +35,10 @@ impl Client {
         self.send(Method::GET, path, |request| request).await
     }
 
+    pub(crate) async fn get_with_header(&self, path: &str, name: &str, value: &str) -> Answer {
+        self.send(Method::GET, path, |request| request.header(name, value)).await
+    }
+
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_text(path, &body.to_string()).await
     }
@@ -47,6 +51,14 @@ impl Client {
     pub(crate) async fn post_bytes(&self, path: &str, body: &[u8]) -> Answer {
         self.send(Method::POST, path, |request| {
             request.header("content-type", "application/json").body(body.to_vec())
+        })
+        .await
+    }
+
+    /// Changes a pet with a JSON merge patch.
+    pub(crate) async fn patch_pet(&self, pet: i64, body: &Value) -> Answer {
+        self.send(Method::PATCH, &format!("/v1/pets/{pet}"), |request| {
+            request.header("content-type", "application/merge-patch+json").body(body.to_string())
         })
         .await
     }

@@ -23,6 +23,12 @@ pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     petstore(arguments).envs(environment.iter().copied()).output().unwrap()
 }
 
+/// Sends a signal, such as `TERM`, to a process.
+pub(crate) fn signal(name: &str, process: u32) {
+    let kill = Command::new("kill").args(["-s", name, &process.to_string()]).status().unwrap();
+    assert!(kill.success());
+}
+
 /// Creates a key with `petstore keys create`.
 pub(crate) fn new_key(database_url: &str, flags: &[&str]) -> ApiKey {
     let output =
@@ -88,8 +94,7 @@ impl ServeProcess {
 
     /// Sends a signal, such as `TERM`, to the process.
     pub(crate) fn signal(&self, name: &str) {
-        let kill = Command::new("kill").args(["-s", name, &self.id().to_string()]).status().unwrap();
-        assert!(kill.success());
+        signal(name, self.id());
     }
 
     /// Waits until the process exits, and returns its exit code and its log.

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::client::Client;
 use super::postgres::{TestDatabase, key};
+use super::program::new_key;
 
 /// A running service, stopped when this value is dropped.
 pub(crate) struct TestService {
@@ -70,6 +71,11 @@ impl TestService {
         let running = tokio::spawn(app.run(async move { drop(stopped.await) }));
         let client = Client::new(address, Some(&key()));
         Self { database, client, address, admin_address, stop: Some(stop), running }
+    }
+
+    /// A client with a new key, created with these flags of `petstore keys create`.
+    pub(crate) fn client_with_new_key(&self, flags: &[&str]) -> Client {
+        Client::new(self.address, Some(&new_key(&self.database.url(), flags)))
     }
 
     /// Stops the service and waits until it has stopped.
