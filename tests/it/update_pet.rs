@@ -21,7 +21,7 @@ async fn patch_text(client: &Client, pet: &str, headers: &[(&str, &str)], body: 
 
 const MERGE_PATCH: (&str, &str) = ("content-type", "application/merge-patch+json");
 
-/// Changes a pet if it has this ETag.
+/// Changes a pet if it has this `ETag`.
 async fn patch_if_match(client: &Client, pet: i64, etag: &str, body: &Value) -> Answer {
     patch_text(client, &pet.to_string(), &[MERGE_PATCH, ("if-match", etag)], &body.to_string()).await
 }
