@@ -17,8 +17,7 @@ use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
 
-/// The types of the columns of the statement. The status is cast to text, because the OID of an enum type is not known
-/// in advance.
+/// The types of the columns. The status is cast to text, because the OID of an enum type differs between databases.
 const COLUMN_TYPES: [Type; 4] = [Type::INT8, Type::TEXT, Type::INT8, Type::TEXT];
 
 /// An export in progress, on its own connection without a deadline.
@@ -40,8 +39,7 @@ impl Export {
             "COPY (
               SELECT id, name, category_id, status::text
               FROM pets {filter}
-              ORDER BY id
-            ) TO STDOUT (FORMAT binary)"
+              ORDER BY id) TO STDOUT (FORMAT binary)"
         );
         let stream = client.copy_out(&copy).await.map_err(not_committed)?;
         let rows = Box::pin(BinaryCopyOutStream::new(stream, &COLUMN_TYPES));

@@ -79,8 +79,7 @@ impl BatchHandler for InsertPets {
     }
 }
 
-/// The indexes of the requests that can share a statement (those without a key, and the first with each key), and of the
-/// others.
+/// The indexes of the requests that can share a statement (without a key, or the first with its key), and of the others.
 fn split_by_key(requests: &[InsertRequest]) -> (Vec<usize>, Vec<usize>) {
     let mut seen = HashSet::new();
     (0..requests.len())
