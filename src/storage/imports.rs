@@ -21,7 +21,7 @@ use super::postgres::database::Parameters;
 use super::postgres::error::{Failure, unexpected};
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
-use crate::domain::import_source::{KeyOrder, SourceKey, SourceName};
+use crate::domain::import_source::{AscendingCheck, SourceKey, SourceName};
 use crate::domain::pet::NewPet;
 
 /// How many rows are moved at once: few enough that requests hardly wait behind them, and enough that what a transaction
@@ -85,7 +85,7 @@ impl CopyChunk {
 pub struct CopyBuffer {
     copy: BytesMut,
     rows: i32,
-    key_order: KeyOrder,
+    key_order: AscendingCheck,
 }
 
 /// What a binary COPY begins with: a signature, no flags, no extension.
@@ -127,7 +127,11 @@ impl CopyBuffer {
         }
         self.copy.put_i16(COPY_TRAILER);
         let copy = self.copy.split().freeze();
-        Some(CopyChunk { copy, rows: std::mem::take(&mut self.rows), ascending: self.key_order.holds() })
+        Some(CopyChunk {
+            copy,
+            rows: std::mem::take(&mut self.rows),
+            ascending: self.key_order.is_ascending(),
+        })
     }
 }
 
