@@ -178,7 +178,10 @@ fn a_socket_that_nobody_would_serve_is_refused() {
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(error, "petstore: more sockets were passed than one, and one with the name `admin`\n");
+    assert_eq!(
+        error,
+        "petstore: too many sockets were passed: expected at most one public and one named `admin`\n"
+    );
 }
 
 /// Hears what the program tells systemd.
