@@ -1,4 +1,4 @@
-//! The command line: one command a file.
+//! The command line: one file per command.
 
 mod connection;
 mod demo;
@@ -23,16 +23,16 @@ use crate::config::LogSettings;
 use crate::systemd::Listeners;
 use crate::telemetry;
 
-/// What a command ends with when it fails: printed with all its causes.
+/// The error of a command: printed with all its causes.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// An inventory service for animals: HTTP and JSON in front, PostgreSQL behind.
+/// An inventory service for pets: HTTP and JSON in front, PostgreSQL behind.
 #[derive(Debug, Parser)]
 #[command(version, about, long_about = None, after_help = "\
-Look around:
+Try it:
   petstore demo
 
-Start a shop:
+Set up a service:
   export DATABASE_URL=postgresql://localhost/petstore
   petstore migrate
   KEY=$(petstore keys create --name shop)
@@ -61,10 +61,10 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command that was asked for; `serve` on the sockets that were passed, if any were. An import that ends
-    /// without a failure has more to tell than that it did, and so has an examination.
+    /// Runs the command; `serve` on the sockets that systemd passed, if any. `import` and `doctor` have their own exit
+    /// codes.
     pub async fn run(self, listeners: Listeners) -> Result<ExitCode, Failure> {
-        let log = if let Command::Demo(_) = self.command { self.log.for_people() } else { self.log };
+        let log = if let Command::Demo(_) = self.command { self.log.quiet_by_default() } else { self.log };
         let _log = telemetry::start_logging(&log)?;
         let outcome = match self.command {
             Command::Import(import) => return import.run().await,
@@ -81,7 +81,7 @@ impl Cli {
     }
 }
 
-/// Writes to standard output. A reader that has seen enough (`petstore openapi | head`) is no failure.
+/// Writes to standard output. A closed pipe (`petstore openapi | head`) is not an error.
 fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {

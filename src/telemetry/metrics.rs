@@ -32,8 +32,8 @@ define_metrics! {
     gauge CONNECTIONS = "petstore_connections": "Open client connections.";
     counter CONNECTIONS_REFUSED = "petstore_connections_refused_total": "Client connections refused by a limit.";
     counter REQUESTS_SHED = "petstore_requests_shed_total":
-        "Requests answered with 503 because too many were in flight (reason \"requests\"), too many waited for the \
-        database (\"queue\"), or they waited too long for it (\"late\").";
+        "Requests answered with 503 because too many were in flight (reason \"requests\"), were still sending their \
+        bodies (\"bodies\") or waited for the database (\"queue\"), or because they waited too long for it (\"late\").";
     counter REQUESTS_RATE_LIMITED = "petstore_requests_rate_limited_total": "Requests answered with 429.";
     counter KEY_LOOKUPS = "petstore_key_lookups_total":
         "Lookups of API keys: found in the cache (\"hit\"), read from the database (\"miss\"), or cached as invalid \

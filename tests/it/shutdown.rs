@@ -96,7 +96,7 @@ async fn a_second_signal_ends_it_at_once_with_exit_code_1() {
         let (code, log) = service.wait();
         assert_eq!(code, Some(1), "{log}");
         assert!(
-            log.ends_with("a second signal ended the service before its time to finish was over\n"),
+            log.ends_with("stopped by a second signal before requests in flight had finished\n"),
             "{log}"
         );
         assert!(signalled.elapsed() < Duration::from_secs(5), "{:?}", signalled.elapsed());
