@@ -168,32 +168,32 @@ mod tests {
     }
 
     fn start() -> (LogWriter, LogGuard, mpsc::Receiver<Vec<u8>>) {
-        let (sender, written) = mpsc::sync_channel(0);
+        let (sender, output) = mpsc::sync_channel(0);
         let (writer, guard) = LogWriter::start(Pipe(sender)).unwrap();
-        (writer, guard, written)
+        (writer, guard, output)
     }
 
     #[test]
     fn lines_that_arrive_together_are_written_together_and_in_order() {
-        let (writer, _guard, written) = start();
+        let (writer, _guard, output) = start();
         for number in 0..100 {
             writeln!(&writer, "{number}").unwrap();
         }
         let mut lines = Vec::new();
-        let mut writes = 0;
+        let mut batches = 0;
         while !lines.ends_with(b"99\n") {
-            lines.extend(written.recv().unwrap());
-            writes += 1;
+            lines.extend(output.recv().unwrap());
+            batches += 1;
         }
         let expected: String = (0..100).map(|number| number.to_string() + "\n").collect();
         assert_eq!(String::from_utf8(lines).unwrap(), expected);
-        assert!(writes <= 50, "{writes} writes for 100 lines");
+        assert!(batches <= 50, "{batches} writes for 100 lines");
     }
 
     #[test]
     fn buffered_lines_are_written_when_the_guard_is_dropped() {
-        let (writer, guard, written) = start();
-        let reader = thread::spawn(move || written.into_iter().flatten().collect::<Vec<u8>>());
+        let (writer, guard, output) = start();
+        let reader = thread::spawn(move || output.into_iter().flatten().collect::<Vec<u8>>());
         writeln!(&writer, "the last line").unwrap();
         drop(guard);
         // The thread has ended and closed its output.
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_stuck_reader_blocks_neither_logging_nor_the_end_of_the_program() {
-        let (writer, guard, _written) = start();
+        let (writer, guard, _output) = start();
         let started = Instant::now();
         let line = "x".repeat(1_023) + "\n";
         (&writer).write_all(line.as_bytes()).unwrap();

@@ -88,7 +88,7 @@ async fn a_good_file_of_either_format_adds_its_animals_in_its_order() {
     ] {
         let (database, folder) = (TestDatabase::new().await, Folder::new());
         let printed = import_with(0, &database, &[&folder.write(name, content)]);
-        assert_eq!(printed, format!("{} rows added, 0 there already\n", expected.len()), "{name}");
+        assert_eq!(printed, format!("{} rows added, 0 already imported\n", expected.len()), "{name}");
         assert_eq!(animals(&database).await, expected, "{name}");
         assert_eq!(folder.names(), [name], "no rejects, no file of them");
     }
@@ -183,7 +183,7 @@ async fn every_bad_row_is_noted_with_its_line_and_its_reason() {
         let printed = import_with(3, &database, &arguments);
         let rejects = format!("{name}.rejects.ndjson");
         let place = folder.path(&rejects);
-        assert_eq!(printed, format!("1 rows added, 0 there already, {bound} refused: see {place}\n"));
+        assert_eq!(printed, format!("1 rows added, 0 already imported, {bound} rejected: see {place}\n"));
         assert_eq!(animals(&database).await, [animal("Good", 1, None)]);
         let noted: Vec<Value> =
             folder.read(&rejects).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -308,7 +308,7 @@ async fn a_bad_row_stops_an_atomic_import_with_nothing_and_another_with_whole_ch
         folder.write("a.csv", &good);
         let printed = import_with(0, &database, &arguments);
         let (added, before) = if there == 0 { ("12,500", "0") } else { ("2,500", "10,000") };
-        assert_eq!(printed, format!("{added} rows added, {before} there already\n"));
+        assert_eq!(printed, format!("{added} rows added, {before} already imported\n"));
         assert_eq!(animals(&database).await.len(), 12_500);
         assert_eq!(folder.names(), ["a.csv"], "what was noted before is gone");
     }
@@ -319,10 +319,10 @@ async fn a_dry_run_finds_every_bad_row_and_changes_nothing() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let file = folder.write("a.csv", numbered(1..=20_000));
     let printed = import_with(0, &database, &[&file, "--key-column=key", "--dry-run"]);
-    assert_eq!(printed, "20,000 rows are good\n");
+    assert_eq!(printed, "20,000 rows are valid\n");
     let file = folder.write("b.csv", "name,categoryId\nRex,1\n,1\nTom,x\n");
     let printed = import_with(3, &database, &[&file, "--dry-run"]);
-    assert!(printed.starts_with("1 rows are good, 2 refused: see "), "{printed}");
+    assert!(printed.starts_with("1 rows are valid, 2 rejected: see "), "{printed}");
     assert_eq!(folder.read("b.csv.rejects.ndjson").unwrap().lines().count(), 2);
     let state = "SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM imported_chunks), \
         (SELECT is_called FROM pets_id_seq)";
@@ -379,7 +379,7 @@ async fn standard_input_is_read_and_its_bad_rows_go_to_standard_error() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let printed = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(printed, "1 rows added, 0 there already, 1 refused: see standard error\n");
+    assert_eq!(printed, "1 rows added, 0 already imported, 1 rejected: see standard error\n");
     let errors = String::from_utf8(output.stderr).unwrap();
     let reason = "`/name` is required: it must be a string of 1 to 255 characters.";
     assert_eq!(errors, format!("{}\n", json!({"line": 2, "reason": reason})));
@@ -405,10 +405,10 @@ async fn of_rows_with_the_same_key_the_first_counts_wherever_they_are() {
         let keys = ascending.iter().chain(repeated).copied();
         let file = folder.write("a.csv", numbered(keys));
         let printed = import_with(0, &database, &[&file, "--key-column=key"]);
-        assert_eq!(printed, format!("11,000 rows added, {} there already\n", repeated.len()));
+        assert_eq!(printed, format!("11,000 rows added, {} already imported\n", repeated.len()));
         let longer = folder.write("a.csv", numbered((1..=11_002).rev()));
         let printed = import_with(0, &database, &[&longer, "--key-column=key"]);
-        assert_eq!(printed, "2 rows added, 11,000 there already\n");
+        assert_eq!(printed, "2 rows added, 11,000 already imported\n");
         assert_each_once(&database, 11_002).await;
     }
 }
@@ -448,7 +448,7 @@ async fn a_key_belongs_to_a_source_which_is_the_name_of_the_file_or_what_is_said
 {"sku": "007", "name": "Rex", "categoryId": 1}"#;
     let file = folder.write("a.ndjson", ndjson);
     let printed = import_with(0, &database, &[&file, "--key-column=sku", "--source=a.csv"]);
-    assert_eq!(printed, "1 rows added, 2 there already\n");
+    assert_eq!(printed, "1 rows added, 2 already imported\n");
 }
 
 /// Every number from 0 below `count` once, in an order that is not theirs.
@@ -481,7 +481,7 @@ async fn an_import_that_is_killed_and_run_again_has_every_row_once() {
         import_with(0, &database, &[&file, "--key-column=key"]);
         assert_each_once(&database, 40_000).await;
         let printed = import_with(0, &database, &[&file, "--key-column=key"]);
-        assert_eq!(printed, "0 rows added, 40,000 there already\n");
+        assert_eq!(printed, "0 rows added, 40,000 already imported\n");
     }
 }
 
