@@ -25,8 +25,8 @@ use crate::storage::{CopyBuffer, CopyChunk, Import as Importing};
 /// same rules as a request.
 ///
 /// With --key-column, which names the column of the source's own keys, the import is idempotent: run it again after a
-/// crash, a bad row or with a longer file, and it adds exactly the missing rows. It adds 5,000 rows per transaction and
-/// stores their keys with them. If several rows have the same key, the first is imported.
+/// crash or a bad row, or with a longer file, and it adds exactly the missing rows. It adds 5,000 rows per transaction
+/// and stores their keys with them. If several rows have the same key, the first is imported.
 ///
 /// Without --key-column, the import is one transaction, as with --atomic: other clients see all of it or nothing, and a
 /// failed import adds nothing. Running it again after a success adds every pet again.
@@ -34,10 +34,10 @@ use crate::storage::{CopyBuffer, CopyChunk, Import as Importing};
 #[command(after_help = "\
 Exit codes:
   0  every row is imported
-  1  failed: with --key-column, some transactions may be committed, and another run continues; else nothing is imported
+  1  failed: with --key-column, some rows may be imported and another run continues; else none
   2  the command line is invalid
   3  every valid row is imported, and bad rows are in the rejects file (or --dry-run found bad rows)
-  4  stopped, because there were more bad rows than --max-errors allows; the imported rows are as for 1
+  4  stopped: more bad rows than --max-errors allows; rows are imported as for 1
 
 Examples:
   petstore import pets.csv --dry-run

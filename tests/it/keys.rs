@@ -151,7 +151,7 @@ async fn commands_on_a_key_that_is_not_there_say_so() {
         let output = run(&[&["keys"], arguments].concat(), &[("DATABASE_URL", &database.url())]);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(error.contains("no key has the id 999"), "{error}");
+        assert!(error.contains("key has the id 999"), "{error}");
         assert!(output.stdout.is_empty());
     }
     for arguments in [

@@ -12,10 +12,10 @@ use crate::config::DatabaseSettings;
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::KeyId;
 
-/// Replaces a key: creates one with the same scopes and rate limit, prints it, and nothing else, to standard output,
-/// and lets the old key expire.
+/// Replaces a key: prints the new key, and nothing else, to standard output, and lets the old one expire.
 ///
-/// Both keys work during the overlap, so clients can switch without a rejected request.
+/// The new key has the same name, scopes and rate limit. Both keys work during the overlap, so clients can switch without
+/// a rejected request.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
