@@ -381,13 +381,8 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
 }
 
 fn positive_duration(text: &str) -> Result<Duration, &'static str> {
-    duration(text).and_then(|duration| {
-        if duration.is_zero() {
-            Err("must be a duration such as 500ms, 10s or 2m, and not 0")
-        } else {
-            Ok(duration)
-        }
-    })
+    let positive = duration(text).ok().filter(|duration| !duration.is_zero());
+    positive.ok_or("must be a duration such as 500ms, 10s or 2m, and not 0")
 }
 
 #[cfg(test)]

@@ -85,20 +85,16 @@ impl Doctor {
     }
 }
 
-fn check(name: &'static str, state: State, says: String) -> Check {
-    Check { name, state, says }
-}
-
 fn ok(name: &'static str, says: String) -> Check {
-    check(name, State::Ok, says)
+    Check { name, state: State::Ok, says }
 }
 
 fn warning(name: &'static str, says: String) -> Check {
-    check(name, State::Warning, says)
+    Check { name, state: State::Warning, says }
 }
 
 fn failure(name: &'static str, says: String) -> Check {
-    check(name, State::Failure, says)
+    Check { name, state: State::Failure, says }
 }
 
 fn checks(found: &Diagnosis, pool: u16) -> Vec<Check> {

@@ -7,12 +7,11 @@ use std::thread;
 
 use clap::Args;
 use tokio::select;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use super::import::FormatName;
 use super::progress::{Progress, grouped};
-use super::{Failure, print};
+use super::{Failure, print, stop_signals};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::PetStatus;
 use crate::files::{CompressedWriter, Compression, Format, PartialFile, write, write_header};
@@ -84,12 +83,12 @@ impl Export {
             self.write(exporting, format, file).await?
         } else {
             // Caught before the temporary file exists, which would stay otherwise.
-            let stop = stop_signal()?;
+            let mut stop_signal = stop_signals()?;
             let partial = PartialFile::create(&self.file, rand::random()).map_err(in_file)?;
             let file = partial.file().map_err(in_file)?;
             let written = select! {
                 written = self.write(exporting, format, file) => written?,
-                stopped = stop => Err(stopped),
+                () = stop_signal() => Err(io::Error::new(io::ErrorKind::Interrupted, "stopped by a signal")),
             };
             written.and_then(|count| partial.commit().map(|()| count))
         };
@@ -159,16 +158,4 @@ fn spawn_writer(
         let _ = outcome.send(write_all().and_then(|()| output.finish()));
     })?;
     Ok((blocks, written))
-}
-
-/// Catches SIGTERM and SIGINT from now on. The future resolves at the first of them.
-fn stop_signal() -> io::Result<impl Future<Output = io::Error>> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        io::Error::new(io::ErrorKind::Interrupted, "stopped by a signal")
-    })
 }

@@ -1,6 +1,5 @@
 //! The command line: one file per command.
 
-mod connection;
 mod demo;
 mod doctor;
 mod export;
@@ -16,10 +15,14 @@ mod serve;
 use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use tokio::select;
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::LogSettings;
+use crate::config::{DatabaseSettings, LogSettings, PoolSettings};
+use crate::storage::Storage;
 use crate::systemd::Listeners;
 use crate::telemetry;
 
@@ -79,6 +82,23 @@ impl Cli {
         };
         outcome.map(|()| ExitCode::SUCCESS)
     }
+}
+
+/// Opens the storage with a single connection, which is enough for a command.
+fn storage(database: &DatabaseSettings) -> Result<Storage, Failure> {
+    let pool = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(10) };
+    Ok(Storage::new(&database.database_url, &pool)?)
+}
+
+/// Catches SIGTERM and SIGINT from now on. Each call of the result waits for the next of them.
+fn stop_signals() -> io::Result<impl AsyncFnMut()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move || {
+        select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }
 
 /// Writes to standard output. A closed pipe (`petstore openapi | head`) is not an error.

@@ -6,10 +6,9 @@ use clap::Args;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::connection::storage;
 use super::progress::{grouped, per_second};
 use super::sample_pets::sample_pet;
-use super::{Failure, print};
+use super::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::NewPet;
 use crate::storage::Storage;

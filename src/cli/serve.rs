@@ -8,7 +8,7 @@ use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::Failure;
+use super::{Failure, stop_signals};
 use crate::app::App;
 use crate::config::ServeSettings;
 use crate::systemd::Listeners;
@@ -37,31 +37,21 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) async fn run(self, listeners: Listeners) -> Result<(), Failure> {
-        let (mut terminate, mut interrupt, mut hang_up) = (
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::hangup())?,
-        );
-        let mut signal = async || {
-            select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        };
+        let (mut stop_signal, mut hangup) = (stop_signals()?, signal(SignalKind::hangup())?);
         let _traces = start_tracing(&self.settings.traces)?;
         let app = App::start(self.settings, listeners, Arc::new(Timestamp::now)).await?;
         let (stop, stopped) = oneshot::channel::<()>();
         // Its default action would end the service: a closed terminal sends it, and some tools do to request a reload.
         let ignored_signal = async {
             loop {
-                hang_up.recv().await;
+                hangup.recv().await;
                 tracing::info!("SIGHUP ignored: restart the service to apply changed settings");
             }
         };
         let two_signals = async {
-            signal().await;
+            stop_signal().await;
             drop(stop);
-            signal().await;
+            stop_signal().await;
         };
         select! {
             () = app.run(async { drop(stopped.await) }) => Ok(()),

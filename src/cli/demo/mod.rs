@@ -11,12 +11,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jiff::Timestamp;
 use tokio::select;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-use super::connection::storage;
 use super::progress::grouped;
-use super::{Failure, print, seed};
+use super::{Failure, print, seed, stop_signals, storage};
 use crate::app::{App, AppError};
 use crate::config::{DatabaseSettings, DatabaseUrl, DemoSettings, ServeSettings};
 use crate::domain::api_key::ApiKey;
@@ -55,14 +53,8 @@ pub(super) struct Demo {
 impl Demo {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let started = Instant::now();
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let mut stop = pin!(async move {
-            select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        });
+        let mut stop_signal = stop_signals()?;
+        let mut stop = pin!(stop_signal());
         if let Some(url) = &self.settings.database_url {
             return self.serve(url, started, stop).await;
         }

@@ -4,8 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::{ActorArgs, Expiry, expiry};
-use crate::cli::connection::storage;
-use crate::cli::{Failure, print};
+use crate::cli::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::{KeyName, NewKey, Scope};

@@ -4,8 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::output::{KeyOutput, table};
-use crate::cli::connection::storage;
-use crate::cli::{Failure, print};
+use crate::cli::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 
 /// Lists all keys, including expired and revoked ones, with scopes, rate limit, expiry and last use.

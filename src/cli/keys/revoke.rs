@@ -3,8 +3,7 @@
 use clap::Args;
 
 use super::{ActorArgs, key_id, no_such_key};
-use crate::cli::connection::storage;
-use crate::cli::{Failure, print};
+use crate::cli::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::key_record::KeyId;
 

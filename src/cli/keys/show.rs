@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use super::output::{EventOutput, KeyOutput};
 use super::{key_id, no_such_key};
-use crate::cli::connection::storage;
-use crate::cli::{Failure, print};
+use crate::cli::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::key_record::KeyId;
 
