@@ -17,3 +17,4 @@ pub mod http;
 pub mod storage;
 pub mod systemd;
 pub mod telemetry;
+mod wire;

@@ -1,21 +1,21 @@
-// What the page at /docs does: shows the interface document with Swagger UI, and calls the service with a key that
-// is typed once. The key stays in this script's memory: it is never stored, and never part of an address.
+// The page at /docs: renders the OpenAPI document with Swagger UI, and calls the service with a key that is entered
+// once. The key stays in this script's memory: it is never stored, and never part of a URL.
 "use strict";
 
 (() => {
   const METHODS = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
   const STABILITIES = {
-    beta: "May change, with notice: it is removed at the earliest 90 days after that was announced.",
-    experimental: "May change or go at any time.",
+    beta: "May change with notice: removed at the earliest 90 days after its deprecation.",
+    experimental: "May change or be removed at any time.",
   };
   let key = "";
 
-  /** The operation as the document has it, also while it is folded and Swagger UI has not looked into it. */
-  const described = (system, path, method) => system.specSelectors.specJson().getIn(["paths", path, method]);
+  /** The operation in the OpenAPI document, even while it is collapsed and Swagger UI has not resolved it. */
+  const documented = (system, path, method) => system.specSelectors.specJson().getIn(["paths", path, method]);
 
   /**
-   * An example of an optional parameter is shown, not filled in: nobody wants to begin at somebody's cursor, or to
-   * send somebody's idempotency key.
+   * Moves examples of optional parameters into their descriptions, so that they are shown but not filled in: a request
+   * should not send an example cursor or idempotency key.
    */
   const withoutOptionalExamples = (document) => {
     for (const item of Object.values(document.paths ?? {})) {
@@ -32,7 +32,7 @@
     return document;
   };
 
-  /** JSON with indentation. Its numbers stay as they are written: JavaScript would round those of 64 bits. */
+  /** Indents JSON. Copies numbers verbatim, because JSON.parse would round 64-bit integers. */
   const indented = (json) => {
     const found = json.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
     let text = "";
@@ -62,7 +62,7 @@
     }
   };
 
-  /** Splits JSON into [class, text] pairs; the class of what needs no colour is undefined. */
+  /** Splits JSON into [class, text] pairs for highlighting; the class of plain text is undefined. */
   const tokens = (json) => {
     const token = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
     const found = [];
@@ -85,10 +85,10 @@
     const { createElement: h, useState, useCallback } = React;
     const nothing = () => null;
 
-    /** A sentence with `code` in it. */
+    /** Renders a sentence with `code` spans. */
     const sentence = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", { key: index }, part) : part));
 
-    /** Copies a text; absent where the browser does not let a page do so. */
+    /** Copies text to the clipboard; hidden where the browser does not allow it. */
     const CopyButton = ({ text }) => {
       const [copied, setCopied] = useState(false);
       const copy = useCallback(async () => {
@@ -113,10 +113,10 @@
       };
       const complete = /^psk_[A-Za-z0-9]{38}$/.test(typed);
       const hint = !typed
-        ? "Sent with every call from this page and kept nowhere. Whoever runs the service gives out keys."
+        ? "Sent with every request from this page, never stored. The operator of the service issues keys."
         : complete
-          ? "Sent with every call from this page, until you reload it."
-          : "Not a whole key yet: it is psk_ and 38 more characters.";
+          ? "Sent with every request from this page until you reload it."
+          : "Incomplete: a key is psk_ followed by 38 characters.";
       return h("section", { className: "card" },
         h("h2", null, h("label", { htmlFor: "api-key" }, "Your API key")),
         h("div", { className: "key-field" },
@@ -134,11 +134,11 @@
         h("p", { id: "api-key-hint", className: "hint", role: "status" }, hint));
     };
 
-    const FirstCall = ({ server }) => {
+    const FirstRequest = ({ server }) => {
       const command = `curl -H "Authorization: Bearer $KEY" \\\n  ${server}/pets`;
       return h("section", { className: "card" },
-        h("h2", null, "Your first call"),
-        h(Command, { className: "first-call", text: command }),
+        h("h2", null, "Your first request"),
+        h(Command, { className: "first-request", text: command }),
         h("p", { className: "hint" }, "Or open an operation below and press Execute."));
     };
 
@@ -146,10 +146,10 @@
       const status = specSelectors.loadingStatus();
       const Errors = getComponent("errors", true);
       if (status === "failed") {
-        return h("div", null, h("p", { className: "status" }, "The interface document could not be loaded."), h(Errors));
+        return h("div", null, h("p", { className: "status" }, "The OpenAPI document could not be loaded."), h(Errors));
       }
       if (status !== "success") {
-        return h("p", { className: "status" }, "Loading the interface document…");
+        return h("p", { className: "status" }, "Loading the OpenAPI document…");
       }
       const Markdown = getComponent("Markdown", true);
       const Servers = getComponent("ServersContainer", true);
@@ -163,14 +163,14 @@
           h(Markdown, { source: specSelectors.info().get("description") })),
         h("div", { className: "cards" },
           h(KeyField),
-          h(FirstCall, { server: new URL(server, location.href).href.replace(/\/$/, "") })),
+          h(FirstRequest, { server: new URL(server, location.href).href.replace(/\/$/, "") })),
         servers.size > 1 ? h("section", { className: "choice" }, h("h2", null, "Server"), h(Servers)) : null,
         h(Errors),
         h(Operations),
         h(Models));
     };
 
-    /** Stability and removal of an operation, and the scope that it needs. */
+    /** Badges for the stability, the deprecation and the required scope of an operation. */
     const badges = (operation) => {
       const stability = operation.get("x-stability");
       const sunset = operation.get("x-deprecated-sunset");
@@ -185,30 +185,30 @@
         operation.get("deprecated") && sunset
           ? h("span", { className: "badge badge-removal" }, `removal ${sunset}`)
           : null,
-        scopes.map((scope) => h("span", { key: scope, className: "scope", title: "The scope that a key needs" }, scope)));
+        scopes.map((scope) => h("span", { key: scope, className: "scope", title: "The scope that the key needs" }, scope)));
     };
 
     return {
       components: {
         PageLayout,
-        // The key field stands for these.
+        // The key field replaces these.
         authorizeBtn: nothing,
         authorizeOperationBtn: nothing,
         CopyToClipboardBtn: nothing,
-        // Every operation can be tried at once; what is left of this button is the way back to the example.
+        // Operations are always ready to try, so all that remains of this button is resetting the body to the example.
         TryItOutButton: ({ hasUserEditedBody, onResetClick }) => hasUserEditedBody
           ? h("button", { type: "button", className: "btn reset", onClick: onResetClick }, "Reset body")
           : null,
-        // As it was sent, but for the key: it can be run and shown to others.
+        // The request as it was sent, except for the key, so that you can run it and share it.
         curl: ({ request, fn }) => {
           const sent = request.getIn(["headers", "Authorization"]);
           const text = fn.requestSnippetGenerator_curl_bash(request);
           return h("div", { className: "curl-command" }, h("h4", null, "Command"),
             h(Command, { className: "curl", text: text.replace(`'Authorization: ${sent}'`, '"Authorization: Bearer $KEY"') }));
         },
-        // Without it Swagger UI finds a way, and complains about it.
+        // Without it, Swagger UI falls back to the same component and logs a warning.
         JsonSchema_integer_int64: (props) => h(props.getComponent("JsonSchema_string"), props),
-        // Colours by class and not by style, so that they follow light and dark.
+        // Colours by class and not by inline style, so that they follow the light and dark schemes.
         SyntaxHighlighter: ({ language, className, children }) => h("pre", { className },
           language === "json"
             ? tokens(String(children)).map(([kind, text], index) => h("span", { key: index, className: kind }, text))
@@ -217,12 +217,12 @@
       wrapComponents: {
         operation: (Operation, system) => (props) => {
           const { path, method } = props.operation.toObject();
-          const hidden = described(system, path, method)?.get("x-hideTryItPanel") === true;
+          const hidden = documented(system, path, method)?.get("x-hideTryItPanel") === true;
           return h(Operation, hidden ? { ...props, operation: props.operation.set("allowTryItOut", false) } : props);
         },
         OperationSummaryPath: (Path, system) => (props) => {
           const { path, method } = props.operationProps.toObject();
-          const operation = described(system, path, method);
+          const operation = documented(system, path, method);
           return h(React.Fragment, null, h(Path, props), operation ? badges(operation) : null);
         },
         responseBody: (ResponseBody) => (props) => {
@@ -233,13 +233,13 @@
           const code = { language: "json", fileName: "response.json", downloadable: true, canCopy: true };
           return h("div", null, h("h5", null, "Response body"), h(HighlightCode, code, indented(props.content)));
         },
-        // There are many ways to fail: each is one line until it is opened.
+        // An operation has many error responses: each is collapsed to one line until it is opened.
         response: (Response) => (props) => {
           const [open, setOpen] = useState(props.code.startsWith("2"));
           if (open) {
             return h(Response, props);
           }
-          return h("tr", { className: `response folded ${props.className ?? ""}`, "data-code": props.code },
+          return h("tr", { className: `response collapsed-response ${props.className ?? ""}`, "data-code": props.code },
             h("td", { className: "response-col_status" }, props.code),
             h("td", { className: "response-col_description" },
               h("button", { type: "button", "aria-expanded": false, onClick: () => setOpen(true) },
@@ -276,6 +276,6 @@
     },
   });
 
-  // Swagger UI looks at the address only once; links within the page and the way back change it later.
+  // Swagger UI reads the URL's fragment only on load; links within the page and the Back button change it later.
   window.addEventListener("hashchange", () => page.layoutActions.parseDeepLinkHash(decodeURI(location.hash)));
 })();

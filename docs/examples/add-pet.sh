@@ -1,5 +1,5 @@
 #!/bin/sh
-# Adds an animal once, however often it takes: add-pet.sh NAME CATEGORY_ID
+# Adds a pet exactly once, however many attempts it takes: add-pet.sh NAME CATEGORY_ID
 # Reads the service's address from PETSTORE_URL and the API key from PETSTORE_KEY. NAME goes into JSON as it is.
 set -eu
 exec curl --silent --show-error --fail-with-body --max-time 10 \

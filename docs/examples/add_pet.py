@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adds an animal once, however often it takes: add_pet.py NAME CATEGORY_ID
+"""Adds a pet exactly once, however many attempts it takes: add_pet.py NAME CATEGORY_ID
 
 Reads the service's address from PETSTORE_URL and the API key from PETSTORE_KEY.
 """
@@ -24,14 +24,14 @@ def add_pet(url, api_key, pet, patience=60):
         request = urllib.request.Request(f"{url}/v1/pets", json.dumps(pet).encode(), headers)
         wait = 0
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return json.load(answer)
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return json.load(response)
         except urllib.error.HTTPError as error:
             problem = json.load(error)
             if error.code not in (408, 409, 429, 500, 503):
-                raise SystemExit(f"refused: {problem['message']}") from error
+                raise SystemExit(f"rejected: {problem['message']}") from error
             wait = int(error.headers.get("Retry-After", 0))
-        except OSError as error:  # no answer: refused, broken or timed out
+        except OSError as error:  # no response: connection refused, broken or timed out
             problem = error
         if time.monotonic() > deadline:
             raise SystemExit(f"gave up: {problem}")

@@ -168,6 +168,12 @@ pub enum PatchError {
 }
 
 impl PetPatch {
+    /// The pet to create, if everything that a pet must have is set.
+    #[must_use]
+    pub fn into_new_pet(self) -> Option<NewPet> {
+        Some(NewPet { name: self.name?, category_id: self.category_id?, status: self.status })
+    }
+
     /// Returns the pet after the change.
     pub fn apply(&self, pet: &Pet, has_open_order: bool) -> Result<Pet, PatchError> {
         if let Some(to) = self.status {

@@ -4,9 +4,12 @@ use std::io::{self, BufRead, Read};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
-use super::{BadRow, COLUMNS, FileError, Row};
+use super::{BadRow, FileError, Row};
 use crate::domain::import_source::SourceKey;
-use crate::domain::pet::{CategoryId, NewPet, Pet, PetName, PetStatus};
+use crate::domain::pet::{Pet, PetPatch};
+use crate::wire::field::Field;
+use crate::wire::pet::PET;
+use crate::wire::value::{Scalar, Value, ValueError};
 
 /// The longest row, with its line end. A longer one is most likely a quote that is never closed, which would take in the
 /// whole file.
@@ -19,14 +22,15 @@ pub struct CsvRows {
     record: ByteRecord,
 }
 
-/// Where in a row everything is.
+/// What the columns of a row hold.
 struct Columns {
     count: usize,
-    name: usize,
-    category_id: usize,
-    status: Option<usize>,
+    /// The fields of the pet, each with the index of its column.
+    fields: Vec<(&'static PetField, usize)>,
     key: Option<(String, usize)>,
 }
+
+type PetField = Field<Pet, PetPatch>;
 
 impl CsvRows {
     pub(super) fn read(input: Box<dyn BufRead + Send>, key_column: Option<&str>) -> Result<Self, FileError> {
@@ -58,57 +62,61 @@ impl Columns {
             if names.contains(&name) {
                 return Err(format!("the column `{name}` is there twice"));
             }
-            if !COLUMNS.contains(&name) && key_column != Some(name) {
-                let hint =
-                    if name == "id" { "; `--key-column id` takes it for the source's key" } else { "" };
+            if !PET.inputs().any(|(field, _)| field.name == name) && key_column != Some(name) {
+                let known: Vec<_> = PET.inputs().map(|(field, _)| format!("`{}`", field.name)).collect();
+                let hint = if name == "id" { "; `--key-column id` uses it as the source's key" } else { "" };
                 return Err(format!(
-                    "there is no column `{name}`: it has `name`, `categoryId` and `status`{hint}"
+                    "there is no column `{name}`; the columns are {}{hint}",
+                    known.join(", ")
                 ));
             }
             names.push(name);
         }
-        let place = |wanted: &str| names.iter().position(|name| *name == wanted);
-        let needed = |wanted: &str| place(wanted).ok_or(format!("the column `{wanted}` is missing"));
-        Ok(Self {
-            count: names.len(),
-            name: needed("name")?,
-            category_id: needed("categoryId")?,
-            status: place("status"),
-            key: key_column
-                .map(|column| needed(column).map(|place| (column.to_owned(), place)))
-                .transpose()?,
-        })
+        let index = |wanted: &str| names.iter().position(|name| *name == wanted);
+        let required = |wanted: &str| index(wanted).ok_or(format!("the column `{wanted}` is missing"));
+        let mut fields = Vec::new();
+        for (field, _) in PET.inputs() {
+            let column = if field.required { Some(required(field.name)?) } else { index(field.name) };
+            fields.extend(column.map(|column| (field, column)));
+        }
+        let key = key_column.map(|column| required(column).map(|index| (column.to_owned(), index)));
+        Ok(Self { count: names.len(), fields, key: key.transpose()? })
     }
 
     fn row(&self, record: &ByteRecord) -> Result<Row, String> {
         if record.len() != self.count {
             return Err(format!(
-                "The row has {} values, and the header {} columns.",
+                "The row has {} values, but the header {} columns.",
                 record.len(),
                 self.count
             ));
         }
-        let value = |place: usize| {
-            let text = std::str::from_utf8(record.get(place).unwrap_or_default());
+        let value = |column: usize| {
+            let text = std::str::from_utf8(record.get(column).unwrap_or_default());
             text.map_err(|_| "The row is not UTF-8.".to_owned())
         };
-        let name = PetName::try_from(value(self.name)?.to_owned());
-        let name = name.map_err(|problem| format!("`name` {problem}."))?;
-        let category_id = value(self.category_id)?.parse().map(CategoryId);
-        let category_id =
-            category_id.map_err(|_| "`categoryId` must be an integer from -2^63 to 2^63 - 1.".to_owned())?;
-        let status: Option<PetStatus> = match self.status.map(value).transpose()? {
-            None | Some("") => None,
-            Some(word) => Some(word.parse().map_err(|problem| format!("`status` {problem}."))?),
-        };
+        let mut pet = PetPatch::default();
+        for (field, column) in &self.fields {
+            let text = value(*column)?;
+            // An empty cell is the absence of an optional value.
+            if let Some(input) = field.input.as_ref().filter(|_| field.required || !text.is_empty()) {
+                (input.set)(&mut pet, &Value::Csv(text)).map_err(|error| match error {
+                    ValueError::Invalid(problem) | ValueError::Malformed(problem) => {
+                        format!("`{}` {problem}.", field.name)
+                    }
+                })?;
+            }
+        }
         let key = match &self.key {
             None => None,
-            Some((column, place)) => {
-                let key = SourceKey::try_from(value(*place)?.to_owned());
+            Some((column, index)) => {
+                let key = SourceKey::try_from(value(*index)?.to_owned());
                 Some(key.map_err(|problem| format!("`{column}` {problem}."))?)
             }
         };
-        Ok(Row { pet: NewPet { name, category_id, status }, key })
+        // Never absent: the header has every required column.
+        let pet = pet.into_new_pet().ok_or("The row is not a pet.")?;
+        Ok(Row { pet, key })
     }
 }
 
@@ -175,23 +183,25 @@ impl Read for Lines {
 
 /// Appends the header of an export.
 pub fn write_header(out: &mut Vec<u8>) {
-    out.extend_from_slice(b"id,name,categoryId,status\n");
+    out.extend_from_slice(PET.0.iter().map(|field| field.name).collect::<Vec<_>>().join(",").as_bytes());
+    out.push(b'\n');
 }
 
 pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
-    let mut digits = itoa::Buffer::new();
-    out.extend_from_slice(digits.format(pet.id.get()).as_bytes());
-    out.push(b',');
-    let name = pet.name.as_str();
-    if escape_formulas && may_be_formula(name) {
-        write_text(out, &format!("'{name}"));
-    } else {
-        write_text(out, name);
+    for (index, field) in PET.0.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        match (field.get)(pet) {
+            None => {}
+            Some(Scalar::Text(text)) if escape_formulas && may_be_formula(text) => {
+                write_text(out, &format!("'{text}"));
+            }
+            Some(Scalar::Text(text)) => write_text(out, text),
+            Some(Scalar::Keyword(word)) => out.extend_from_slice(word.as_bytes()),
+            Some(value) => value.write_json(out),
+        }
     }
-    out.push(b',');
-    out.extend_from_slice(digits.format(pet.category_id.0).as_bytes());
-    out.push(b',');
-    out.extend_from_slice(pet.status.map_or("", PetStatus::as_str).as_bytes());
     out.push(b'\n');
 }
 

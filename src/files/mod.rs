@@ -25,9 +25,6 @@ pub use partial_file::PartialFile;
 use self::csv::CsvRows;
 use ndjson::NdjsonRows;
 
-/// The columns of CSV and the members of JSON that make an animal.
-const COLUMNS: [&str; 3] = ["name", "categoryId", "status"];
-
 /// How animals are written down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {

@@ -1,18 +1,20 @@
-//! A JSON object a line, as createPet takes it.
+//! NDJSON: one JSON object per line, as createPet accepts it.
 
 use std::io::{self, BufRead, Read};
 
 use super::{BadRow, FileError, Row};
 use crate::domain::import_source::SourceKey;
-use crate::domain::pet::Pet;
-use crate::http::wire;
+use crate::domain::pet::{NewPet, Pet};
+use crate::wire::object::{BodyError, FromObject, JsonObject};
+use crate::wire::pet::PET;
+use crate::wire::value::{Value, ValueError};
 
 /// The longest line without its end, as long as the longest body of a request.
 const MAX_LINE: usize = 16 * 1024;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Rows from lines of JSON.
+/// The rows of an NDJSON file.
 pub struct NdjsonRows {
     input: Box<dyn BufRead + Send>,
     key_column: Option<String>,
@@ -21,8 +23,8 @@ pub struct NdjsonRows {
 }
 
 #[derive(PartialEq)]
-enum Length {
-    Fits,
+enum LineLength {
+    Accepted,
     TooLong,
 }
 
@@ -31,11 +33,11 @@ impl NdjsonRows {
         Self { input, key_column, line: 0, text: Vec::new() }
     }
 
-    /// Lines without anything on them count, but are no rows.
+    /// The next row. Blank lines are counted, but are not rows.
     pub(super) fn next(&mut self) -> Result<Option<Result<Row, BadRow>>, FileError> {
         while let Some(length) = self.read_line()? {
             self.line += 1;
-            if length == Length::TooLong {
+            if length == LineLength::TooLong {
                 return Ok(Some(Err(self.bad(format!("The line has more than {MAX_LINE} bytes.")))));
             }
             if self.line == 1 && self.text.starts_with(BYTE_ORDER_MARK) {
@@ -50,8 +52,8 @@ impl NdjsonRows {
         Ok(None)
     }
 
-    /// Reads exactly one line, with its end, if there is one. Of a line that is too long only the beginning is kept.
-    fn read_line(&mut self) -> io::Result<Option<Length>> {
+    /// Reads exactly one line, if there is one. Only the start of a line that is too long is kept.
+    fn read_line(&mut self) -> io::Result<Option<LineLength>> {
         self.text.clear();
         let most = MAX_LINE + b"\r\n".len();
         self.input.by_ref().take(most as u64).read_until(b'\n', &mut self.text)?;
@@ -64,7 +66,7 @@ impl NdjsonRows {
             // The limit cut the line, or it is the last one and nothing is left to skip.
             self.input.skip_until(b'\n')?;
         }
-        Ok(Some(if self.text.len() > MAX_LINE { Length::TooLong } else { Length::Fits }))
+        Ok(Some(if self.text.len() > MAX_LINE { LineLength::TooLong } else { LineLength::Accepted }))
     }
 
     fn bad(&self, reason: String) -> BadRow {
@@ -73,29 +75,44 @@ impl NdjsonRows {
 }
 
 fn row(text: &[u8], key_column: Option<&str>) -> Result<Row, String> {
-    let (pet, key) = wire::read_new_pet(text, key_column)?;
-    let key = match (key_column, key) {
-        (None, _) => None,
-        (Some(column), None) => return Err(format!("`/{column}` is required: it is the source's key.")),
-        (Some(column), Some(json)) => {
-            Some(key_of(json).map_err(|problem| format!("`/{column}` {problem}."))?)
+    let mut object = JsonObject::parse(text).map_err(message)?;
+    let key = key_column.map(|column| (column, object.remove(column)));
+    let pet = NewPet::from_object(&object).map_err(message)?;
+    let key = match key {
+        None => None,
+        Some((column, None)) => return Err(format!("`/{column}` is required: it is the source's key.")),
+        Some((column, Some(value))) => {
+            Some(source_key(&value).map_err(|problem| format!("`/{column}` {problem}."))?)
         }
     };
     Ok(Row { pet, key })
 }
 
-/// A string, or an integer as it is written in digits: `7` and `"7"` are the same key, as they are in CSV.
-fn key_of(json: &str) -> Result<SourceKey, String> {
-    let text = if json.starts_with('"') {
-        serde_json::from_str(json).map_err(|error| error.to_string())?
-    } else {
-        wire::integer(json).ok_or("must be a string or an integer")?.to_string()
+/// What is wrong with a line. Its number is not 1, as the JSON parser believes, and is reported separately.
+fn message(error: BodyError) -> String {
+    match error {
+        BodyError::InvalidJson { problem } => {
+            let problem = problem.replace(" at line 1 column ", " at column ");
+            format!("The line is not usable JSON: {problem}.")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// A string or an integer: `7` and `"7"` are the same key, as they are in CSV.
+fn source_key(value: &Value<'_>) -> Result<SourceKey, String> {
+    let text = match value.string() {
+        Ok(text) => text,
+        Err(ValueError::Malformed(problem)) => return Err(problem),
+        Err(ValueError::Invalid(_)) => {
+            value.integer().map_err(|_| "must be a string or an integer")?.to_string()
+        }
     };
     SourceKey::try_from(text).map_err(|problem| problem.to_string())
 }
 
 pub(super) fn write_line(out: &mut Vec<u8>, pet: &Pet) {
-    wire::write_pet(out, pet);
+    PET.write_json(out, pet);
     out.push(b'\n');
 }
 

@@ -6,8 +6,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::AppState;
 use super::error::ApiError;
-use super::json;
 use crate::telemetry;
+use crate::wire::json;
 
 /// Alive: the process answers. Never touches the database, so that its loss does not restart every node.
 pub(super) async fn livez() -> Response {

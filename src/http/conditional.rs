@@ -9,20 +9,24 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 
-use super::json;
+use super::parameters::Parameter;
+use crate::wire::field::string;
+use crate::wire::json;
 
 /// The client's `If-None-Match`, or its absence. What is malformed matches nothing.
 pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
 
-/// The header, for the document.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "describes the header for the document; IfNoneMatch reads it")]
-pub(crate) struct IfNoneMatchParameter {
-    /// The `ETag` of an answer that you have: if it is still the same, the answer is 304 without a body.
-    #[param(rename = "If-None-Match", nullable = false)]
-    if_none_match: Option<String>,
+impl IntoParams for IfNoneMatch {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
+        let description =
+            "The `ETag` of a response that you have: if it still matches, the answer is 304 without a body.";
+        vec![
+            Parameter { name: "If-None-Match", description, schema: || string(None).into(), example: None }
+                .document(ParameterIn::Header),
+        ]
+    }
 }
 
 impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
@@ -65,14 +69,14 @@ fn tags(values: &[HeaderValue]) -> impl Iterator<Item = &str> {
 /// The client's `If-Match`, or its absence. What is malformed matches nothing.
 pub(crate) struct IfMatch(Vec<HeaderValue>);
 
-/// The header, for the document.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "describes the header for the document; IfMatch reads it")]
-pub(crate) struct IfMatchParameter {
-    /// The `ETag` of the animal as you know it: if it is another by now, nothing is changed and the answer is 412.
-    #[param(rename = "If-Match", nullable = false)]
-    if_match: Option<String>,
+impl IntoParams for IfMatch {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
+        let description = "The `ETag` of the pet as you know it: if it has changed, nothing is changed and the answer is 412.";
+        vec![
+            Parameter { name: "If-Match", description, schema: || string(None).into(), example: None }
+                .document(ParameterIn::Header),
+        ]
+    }
 }
 
 impl<S: Sync> FromRequestParts<S> for IfMatch {

@@ -9,30 +9,17 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
-use super::json;
 use crate::domain::key_record::Scope;
 use crate::domain::rate_limit::RateLimit;
 use crate::storage::StorageError;
 use crate::telemetry;
+use crate::wire::json;
+use crate::wire::object::BodyError;
 
 /// What went wrong. Codes are frozen: a client may rely on them for ever.
 #[derive(Debug)]
 pub(crate) enum ApiError {
-    InvalidJson {
-        problem: String,
-    },
-    MissingField {
-        pointer: &'static str,
-        expected: &'static str,
-    },
-    InvalidField {
-        pointer: &'static str,
-        problem: String,
-    },
-    UnknownField {
-        pointer: String,
-        nearest: &'static str,
-    },
+    InvalidBody(BodyError),
     InvalidParameter {
         name: &'static str,
         problem: String,
@@ -100,10 +87,10 @@ impl ApiError {
     /// The status and the code of each error: the only place where they are written down.
     pub(crate) fn code(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::InvalidJson { .. } => (StatusCode::BAD_REQUEST, "invalid_json"),
-            Self::MissingField { .. } => (StatusCode::BAD_REQUEST, "missing_field"),
-            Self::InvalidField { .. } => (StatusCode::BAD_REQUEST, "invalid_field"),
-            Self::UnknownField { .. } => (StatusCode::BAD_REQUEST, "unknown_field"),
+            Self::InvalidBody(BodyError::InvalidJson { .. }) => (StatusCode::BAD_REQUEST, "invalid_json"),
+            Self::InvalidBody(BodyError::MissingField { .. }) => (StatusCode::BAD_REQUEST, "missing_field"),
+            Self::InvalidBody(BodyError::InvalidField { .. }) => (StatusCode::BAD_REQUEST, "invalid_field"),
+            Self::InvalidBody(BodyError::UnknownField { .. }) => (StatusCode::BAD_REQUEST, "unknown_field"),
             Self::InvalidParameter { .. } => (StatusCode::BAD_REQUEST, "invalid_parameter"),
             Self::UnknownParameter { .. } => (StatusCode::BAD_REQUEST, "unknown_parameter"),
             Self::InvalidCursor => (StatusCode::BAD_REQUEST, "invalid_cursor"),
@@ -142,16 +129,7 @@ impl ApiError {
     /// What the client reads: what is wrong, and what to do about it.
     pub(crate) fn message(&self) -> String {
         let fixed = match self {
-            Self::InvalidJson { problem } => return format!("The body is not usable JSON: {problem}."),
-            Self::MissingField { pointer, expected } => {
-                return format!("`{pointer}` is required: it {expected}.");
-            }
-            Self::InvalidField { pointer, problem } => return format!("`{pointer}` {problem}."),
-            Self::UnknownField { pointer, nearest } => {
-                return format!(
-                    "`{pointer}` is not a field that can be set; the nearest that can is `/{nearest}`."
-                );
-            }
+            Self::InvalidBody(error) => return error.to_string(),
             Self::InvalidParameter { name, problem } => return format!("`{name}` {problem}."),
             Self::UnknownParameter { name, nearest: Some(nearest) } => {
                 return format!(
@@ -290,6 +268,12 @@ impl ApiError {
 /// Why a request failed, for the log; an extension of the answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Cause(pub(crate) String);
+
+impl From<BodyError> for ApiError {
+    fn from(error: BodyError) -> Self {
+        Self::InvalidBody(error)
+    }
+}
 
 impl From<&StorageError> for ApiError {
     fn from(error: &StorageError) -> Self {

@@ -10,34 +10,24 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body;
 use tokio::time::timeout;
-use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 use super::AppState;
 use super::error::ApiError;
-use super::json;
-use super::json_members::Members;
 use super::links::decode_cursor;
+use super::parameters::Parameter;
 use super::pipeline::head_limits::MAX_BODY_BYTES;
 use super::pipeline::key_cache::Caller;
-use super::spelling::{nearest, shown};
 use crate::domain::order::OrderId;
 use crate::domain::page::{PageLimit, PageLimitError};
 use crate::domain::pet::PetId;
-
-/// What can be read from the members of a JSON object.
-pub(crate) trait FromMembers: Sized {
-    /// The media types that it may be sent as.
-    const MEDIA_TYPES: &'static [&'static str] = &[json::MEDIA_TYPE];
-
-    /// Reads it, or says what is wrong with the first wrong member.
-    fn from_members(members: &Members<'_>) -> Result<Self, ApiError>;
-}
+use crate::wire::object::{BodyError, FromObject, JsonObject};
+use crate::wire::spelling::{nearest, shown};
 
 /// A request's JSON body: 415 for another media type, 413 if it is too large, 408 if it is too slow, 400 if
 /// it is not what it should be; in this order.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: FromMembers> FromRequest<AppState> for JsonBody<T> {
+impl<T: FromObject> FromRequest<AppState> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
@@ -59,11 +49,11 @@ impl<T: FromMembers> FromRequest<AppState> for JsonBody<T> {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(ApiError::BodyTooLarge),
             Ok(Err(_)) => {
-                return Err(ApiError::InvalidJson { problem: "it did not arrive whole".into() });
+                return Err(BodyError::InvalidJson { problem: "it did not arrive whole".into() }.into());
             }
             Err(_) => return Err(ApiError::RequestTimeout),
         };
-        T::from_members(&Members::parse(&body)?).map(Self)
+        Ok(Self(T::from_object(&JsonObject::parse(&body)?)?))
     }
 }
 
@@ -85,15 +75,16 @@ fn is_sent_as(taken: &[&str], headers: &HeaderMap) -> bool {
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Splits a query; refuses a parameter that is not among `known`, so that a misspelt filter does not
+    /// Splits a query; refuses a parameter that the operation does not have, so that a misspelt filter does not
     /// silently list everything.
-    pub(crate) fn parse(parts: &Parts, known: &[&'static str]) -> Result<Self, ApiError> {
+    pub(crate) fn parse(parts: &Parts, parameters: &[Parameter]) -> Result<Self, ApiError> {
+        let known: Vec<&'static str> = parameters.iter().map(|parameter| parameter.name).collect();
         let query = parts.uri.query().unwrap_or_default();
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         match pairs.iter().find(|(name, _)| !known.contains(&&**name)) {
             None => Ok(Self(pairs)),
             Some((name, _)) => {
-                Err(ApiError::UnknownParameter { name: shown(name), nearest: nearest(name, known) })
+                Err(ApiError::UnknownParameter { name: shown(name), nearest: nearest(name, &known) })
             }
         }
     }
@@ -137,16 +128,6 @@ impl Query {
         let status = self.one("status")?.map(str::parse).transpose();
         status.map_err(|problem| ApiError::invalid_parameter("status", &problem))
     }
-}
-
-/// The schema of `limit`.
-pub(crate) fn limit_schema() -> Object {
-    ObjectBuilder::new()
-        .schema_type(Type::Integer)
-        .minimum(Some(PageLimit::MIN))
-        .maximum(Some(PageLimit::MAX))
-        .default(Some(PageLimit::DEFAULT.get().into()))
-        .build()
 }
 
 /// For operations without query parameters: refuses any.

@@ -4,11 +4,12 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue};
 use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 
 use super::error::ApiError;
+use super::parameters::Parameter;
 use crate::domain::idempotency::IdempotencyKey;
-
-const NAME: &str = "idempotency-key";
+use crate::wire::field::string;
 
 /// What an answer carries that was given before.
 pub(crate) const REPLAYED: (HeaderName, HeaderValue) =
@@ -17,29 +18,25 @@ pub(crate) const REPLAYED: (HeaderName, HeaderValue) =
 /// The client's key for a request, if it sent one.
 pub(crate) struct OptionalIdempotencyKey(pub(crate) Option<IdempotencyKey>);
 
-/// The header, for the document.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "describes the header for the document; OptionalIdempotencyKey reads it")]
-pub(crate) struct IdempotencyKeyParameter {
-    /// A name of your choice for this request, such as a UUID, remembered for 24 hours: send the request again with
-    /// the same one, and it takes effect once.
-    #[param(
-        rename = "Idempotency-Key",
-        nullable = false,
-        min_length = 1,
-        max_length = 255,
-        pattern = "^[!-~]+$",
-        example = "8e03978e-40d5-43e8-bc93-6894a57f9324"
-    )]
-    idempotency_key: Option<String>,
+const PARAMETER: Parameter = Parameter {
+    name: "Idempotency-Key",
+    description: "A key of your choice for this request, such as a UUID, kept for 24 hours: a retry with the same key \
+                  takes effect once.",
+    schema: || string(None).min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!-~]+$")).into(),
+    example: Some("8e03978e-40d5-43e8-bc93-6894a57f9324"),
+};
+
+impl IntoParams for OptionalIdempotencyKey {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
+        vec![PARAMETER.document(ParameterIn::Header)]
+    }
 }
 
 impl<S: Sync> FromRequestParts<S> for OptionalIdempotencyKey {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let mut values = parts.headers.get_all(NAME).iter();
+        let mut values = parts.headers.get_all(PARAMETER.name).iter();
         let Some(value) = values.next() else { return Ok(Self(None)) };
         let key = value.to_str().ok().and_then(|text| text.parse().ok());
         if key.is_none() || values.next().is_some() {

@@ -3,7 +3,7 @@
 //! **Invariants:**
 //! - every error answer has the Error body, whatever went wrong;
 //! - everything under `/v1` but `OPTIONS` needs a key, unknown routes too;
-//! - a status code is named in [`error`], and a JSON member in a resource's `wire` file.
+//! - a status code is named in [`error`], and a JSON member in [`crate::wire`].
 
 mod admin;
 mod conditional;
@@ -11,14 +11,12 @@ mod document;
 mod error;
 mod extractors;
 mod idempotency;
-mod json;
-mod json_members;
 mod links;
 mod orders;
+mod parameters;
 mod pets;
 mod pipeline;
 mod router;
-mod spelling;
 mod transport;
 
 use std::ops::Deref;
@@ -36,12 +34,6 @@ use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
 pub use pipeline::Pipeline;
 pub use router::{admin_routes, interface_document, public_routes};
 pub use transport::{ConnectionLimiter, serve};
-
-/// Animals as JSON, for files that have them as the interface does.
-pub(crate) mod wire {
-    pub(crate) use super::json_members::integer;
-    pub(crate) use super::pets::{read_new_pet, write_pet};
-}
 
 use document::{DocsPage, ServedDocument};
 use links::Links;

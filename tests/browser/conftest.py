@@ -1,4 +1,4 @@
-"""What the browser tests stand on: a real Chromium, and a page that may not complain or call anybody else.
+"""Fixtures of the browser tests: a real Chromium, and pages that may not log errors or call other hosts.
 
 `scripts/serve-for` starts the service and names it in PETSTORE_URL and PETSTORE_KEY.
 """
@@ -13,12 +13,12 @@ KEY = os.environ["PETSTORE_KEY"]
 
 
 def chromium():
-    """The system's own, so that none is downloaded."""
+    """Returns the path of the system's Chromium, so that none is downloaded."""
     return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def launch(playwright):
-    # Chromium refuses to be root in its sandbox.
+    # Chromium's sandbox does not work as root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     return playwright.chromium.launch(executable_path=chromium(), args=arguments)
 
@@ -32,25 +32,25 @@ def browser():
 
 
 class Visitor:
-    """A page, and whatever went wrong on it."""
+    """A browser page that records its requests, errors and warnings."""
 
     def __init__(self, browser, **options):
         self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
-        self.complaints = []
+        self.errors = []
         self.requests = []
         self.context.add_init_script(
             "addEventListener('securitypolicyviolation',"
-            " event => console.error('refused by policy:', event.violatedDirective, event.blockedURI))"
+            " event => console.error('blocked by policy:', event.violatedDirective, event.blockedURI))"
         )
         self.page = self.context.new_page()
         self.page.set_default_timeout(15_000)
-        self.page.on("console", self._hear)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request))
 
-    def _hear(self, message):
+    def _on_console(self, message):
         if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
+            self.errors.append(message.text)
 
     def open(self, path="/docs"):
         self.page.goto(SERVICE + path)
@@ -61,50 +61,51 @@ class Visitor:
         self.page.get_by_label("Your API key").fill(KEY)
 
     def change_document(self, change):
-        """Lets the page see another document than the one that is served."""
+        """Applies `change` to the OpenAPI document before the page gets it."""
 
-        def answer(route):
+        def fulfill(route):
             response = route.fetch()
             document = response.json()
             change(document)
             route.fulfill(response=response, json=document)
 
-        self.page.route("**/openapi.json", answer)
+        self.page.route("**/openapi.json", fulfill)
 
     def operation(self, name, tag="animals"):
         return self.page.locator(f"#operations-{tag}-{name}")
 
-    def unfold(self, name, tag="animals"):
+    def expand(self, name, tag="animals"):
         operation = self.operation(name, tag)
         operation.locator(".opblock-summary-control").click()
         operation.locator(".responses-wrapper").wait_for()
         return operation
 
     def execute(self, operation):
-        """Presses Execute and returns the status and the body that are shown."""
+        """Presses Execute and returns the status and the body that the page shows."""
         operation.get_by_role("button", name="Execute").click()
-        answer = operation.locator(".live-responses-table .response")
-        answer.wait_for()
-        status = answer.locator(".response-col_status").inner_text()
-        return status.split()[0], answer.locator(".highlight-code pre").inner_text()
+        response = operation.locator(".live-responses-table .response")
+        response.wait_for()
+        status = response.locator(".response-col_status").inner_text()
+        return status.split()[0], response.locator(".highlight-code pre").inner_text()
 
-    def leave(self):
+    def close(self):
+        """Closes the page. Fails if it called another host, sent the key in a URL or logged an error."""
         self.context.close()
-        outside = [request.url for request in self.requests if not request.url.startswith((SERVICE + "/", "data:"))]
-        assert outside == []
+        external = [request.url for request in self.requests if not request.url.startswith((SERVICE + "/", "data:"))]
+        assert external == []
         assert [request.url for request in self.requests if KEY in request.url] == []
-        assert self.complaints == []
+        assert self.errors == []
 
 
 @pytest.fixture
 def visit(browser):
-    """Makes visitors, and looks at the end at what each has to complain about."""
+    """Returns a function that opens a page; checks and closes all of them at the end of the test."""
     visitors = []
 
-    def begin(**options):
+    def open_visitor(**options):
         visitors.append(Visitor(browser, **options))
         return visitors[-1]
 
-    yield begin
+    yield open_visitor
     for visitor in visitors:
-        visitor.leave()
+        visitor.close()

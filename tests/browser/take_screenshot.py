@@ -1,4 +1,4 @@
-"""Takes the picture of the page for the README: take_screenshot.py FILE"""
+"""Takes the screenshot of /docs for the README: take_screenshot.py FILE"""
 import os
 import sys
 
@@ -14,4 +14,4 @@ with sync_playwright() as playwright:
     page.screenshot(path=target)
     browser.close()
 size = os.path.getsize(target)
-assert size < 200_000, f"{size} bytes are too many for a README"
+assert size < 200_000, f"the screenshot has {size} bytes, more than 200,000"

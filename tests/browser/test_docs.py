@@ -1,4 +1,4 @@
-"""The page at /docs, as an engineer with a key and a browser uses it."""
+"""Tests of the page at /docs in a browser."""
 import json
 
 import pytest
@@ -8,7 +8,7 @@ SCHEMES = ["light", "dark"]
 
 
 def add_fictions(document):
-    """Adds operations with every marker that the page knows, whatever the real ones have at the moment."""
+    """Adds operations with every marker that the page supports, independently of the real operations."""
     listing = document["paths"]["/pets"]["get"]
     fiction = {name: listing[name] for name in ("responses", "parameters", "security")}
     body = document["paths"]["/pets"]["post"]["requestBody"]["content"]["application/json"]
@@ -30,17 +30,17 @@ def add_fictions(document):
     }
 
 
-def everything_open(visitor):
-    """A page with as much on it as there can be."""
+def expand_everything(visitor):
+    """Opens the page and expands as much of it as possible."""
     visitor.change_document(add_fictions)
     page = visitor.open()
     visitor.type_key()
     for name in ("createPet", "listPets"):
-        visitor.execute(visitor.unfold(name))
+        visitor.execute(visitor.expand(name))
     for tag, name in (("animals", "getPet"), ("fictions", "readFictions"), ("fictions", "changeFictions")):
-        visitor.unfold(name, tag)
-    for folded in page.locator(".folded button").all()[:6]:
-        folded.click()
+        visitor.expand(name, tag)
+    for collapsed in page.locator(".collapsed-response button").all()[:6]:
+        collapsed.click()
     page.locator("#operations-animals-getPet").get_by_role("tab", name="Schema").first.click()
     page.locator("#operations-animals-listPets").get_by_role("button", name="Add integer item").click()
     for button in page.locator(".models").get_by_role("button", name="Expand all").all():
@@ -49,7 +49,7 @@ def everything_open(visitor):
     return page
 
 
-def test_the_first_call_takes_four_actions(visit):
+def test_the_first_request_takes_four_actions(visit):
     visitor = visit()
     visitor.open()                                                                   # 1
     visitor.page.get_by_label("Your API key").fill(KEY)                              # 2
@@ -64,37 +64,37 @@ def test_a_pet_that_is_added_is_shown_and_listed(visit):
     visitor = visit()
     visitor.open()
     visitor.type_key()
-    adding = visitor.unfold("createPet")
+    adding = visitor.expand("createPet")
     adding.locator("textarea").fill('{"name": "Minka", "categoryId": 9007199254740993}')
     status, body = visitor.execute(adding)
     assert status == "201"
     pet = json.loads(body)
-    # Larger than JavaScript's numbers, and shown as it came.
+    # Larger than JavaScript's exact integers, and shown unchanged.
     assert pet == {"id": pet["id"], "name": "Minka", "categoryId": 9007199254740993}
     assert body.splitlines()[0::4] == ["{", "}"]
-    listing = visitor.unfold("listPets")
+    listing = visitor.expand("listPets")
     listing.get_by_role("button", name="Add integer item").click()
     listing.locator(".json-schema-form-item input").fill(str(pet["id"]))
     status, body = visitor.execute(listing)
     assert (status, [found["name"] for found in json.loads(body)]) == ("200", ["Minka"])
-    asked = listing.locator(".request-url pre").inner_text()
-    assert asked == f"{SERVICE}/v1/pets?limit=20&id={pet['id']}"
+    url = listing.locator(".request-url pre").inner_text()
+    assert url == f"{SERVICE}/v1/pets?limit=20&id={pet['id']}"
 
 
-def test_without_a_key_the_answer_says_what_to_do(visit):
+def test_a_request_without_a_key_shows_the_error(visit):
     visitor = visit()
     visitor.open()
-    status, body = visitor.execute(visitor.unfold("listPets"))
+    status, body = visitor.execute(visitor.expand("listPets"))
     assert (status, json.loads(body)["code"]) == ("401", "missing_api_key")
-    # Chromium itself says so in the console; nobody else may say anything.
-    assert len(visitor.complaints) == 1 and "status of 401" in visitor.complaints.pop()
+    # Chromium logs the failed request; nothing else may be logged.
+    assert len(visitor.errors) == 1 and "status of 401" in visitor.errors.pop()
 
 
-def test_the_key_stays_in_memory_and_out_of_sight(visit):
+def test_the_key_is_neither_stored_nor_shown(visit):
     visitor = visit()
     page = visitor.open()
     visitor.type_key()
-    operation = visitor.unfold("listPets")
+    operation = visitor.expand("listPets")
     assert visitor.execute(operation)[0] == "200"
     assert operation.locator(".curl").inner_text().count('-H "Authorization: Bearer $KEY"') == 1
     assert KEY not in page.url + page.inner_text("body")
@@ -105,13 +105,13 @@ def test_the_key_stays_in_memory_and_out_of_sight(visit):
     assert page.get_by_label("Your API key").input_value() == ""
 
 
-def test_examples_of_optional_parameters_are_shown_and_not_sent(visit):
+def test_examples_of_optional_parameters_are_shown_but_not_sent(visit):
     visitor = visit()
     visitor.open()
-    cursor = visitor.unfold("listPets").locator("[data-param-name=cursor]")
+    cursor = visitor.expand("listPets").locator("[data-param-name=cursor]")
     assert "Example: AQAAAAAAAAAU" in cursor.inner_text()
     assert cursor.locator("input").input_value() == ""
-    key = visitor.unfold("createPet").locator("[data-param-name=Idempotency-Key]")
+    key = visitor.expand("createPet").locator("[data-param-name=Idempotency-Key]")
     assert key.locator("input").input_value() == ""
 
 
@@ -119,15 +119,15 @@ def test_an_operation_that_hides_its_try_it_panel_has_none(visit):
     visitor = visit()
     visitor.change_document(add_fictions)
     visitor.open()
-    hidden = visitor.unfold("readFictions", "fictions")
+    hidden = visitor.expand("readFictions", "fictions")
     assert hidden.locator(".parameter__name").count() > 0
     assert hidden.get_by_role("button", name="Execute").count() == 0
     assert [field for field in hidden.locator("input, select, textarea").all() if field.is_visible()] == []
     for name in ("changeFictions", "oldFictions"):
-        assert visitor.unfold(name, "fictions").get_by_role("button", name="Execute").is_visible()
+        assert visitor.expand(name, "fictions").get_by_role("button", name="Execute").is_visible()
 
 
-def test_badges_tell_stability_and_removal(visit):
+def test_badges_show_stability_and_removal(visit):
     visitor = visit()
     visitor.change_document(add_fictions)
     visitor.open()
@@ -151,16 +151,16 @@ def test_an_operation_can_be_linked_to(visit):
     linked.wait_for()
     page.wait_for_function("document.querySelector('#operations-animals-getPet').getBoundingClientRect().top < 300")
     assert page.get_by_role("button", name="Execute").count() == 1
-    # And from within the page, or by the way back.
+    # Also from within the page, or with the Back button.
     page.evaluate("location.hash = '#/animals/createPet'")
     visitor.operation("createPet").get_by_role("button", name="Execute").wait_for()
 
 
-def test_what_get_pet_says_about_its_deprecation_leads_to_it(visit):
+def test_the_deprecation_link_of_get_pet_opens_its_operation(visit):
     visitor = visit()
     page = visitor.open()
-    answer = visitor.context.request.get(f"{SERVICE}/v1/pets/1", headers={"Authorization": f"Bearer {KEY}"})
-    links = [header["value"] for header in answer.headers_array if header["name"].lower() == "link"]
+    response = visitor.context.request.get(f"{SERVICE}/v1/pets/1", headers={"Authorization": f"Bearer {KEY}"})
+    links = [header["value"] for header in response.headers_array if header["name"].lower() == "link"]
     target = next(link for link in links if 'rel="deprecation"' in link).split(">")[0].lstrip("<")
     page.goto("about:blank")
     visitor.requests.clear()
@@ -168,14 +168,14 @@ def test_what_get_pet_says_about_its_deprecation_leads_to_it(visit):
     visitor.operation("getPet").locator(".opblock-body").wait_for()
 
 
-def test_the_first_call_names_this_service(visit):
+def test_the_first_request_has_the_url_of_this_service(visit):
     page = visit().open()
-    assert page.locator(".first-call").inner_text() == (
+    assert page.locator(".first-request").inner_text() == (
         f'curl -H "Authorization: Bearer $KEY" \\\n  {SERVICE}/v1/pets'
     )
 
 
-def test_light_and_dark_are_different(visit):
+def test_light_and_dark_schemes_differ(visit):
     backgrounds = []
     for scheme in SCHEMES:
         page = visit(color_scheme=scheme).open()
@@ -185,8 +185,8 @@ def test_light_and_dark_are_different(visit):
     assert min(backgrounds[0]) > 230 and max(backgrounds[1]) < 40
 
 
-# The contrast of every piece of text that can be seen, as WCAG 2 defines it, if it is less than 4.5.
-FAINT = """() => {
+# The number of visible text nodes, and those whose contrast, as WCAG 2 defines it, is below 4.5.
+LOW_CONTRAST = """() => {
   const channels = colour => colour.match(/[0-9.]+/g).map(Number);
   const luminance = colour => {
     const [r, g, b] = channels(colour).map(c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
@@ -198,30 +198,30 @@ FAINT = """() => {
       if (channels(colour)[3] !== 0) return colour;
     }
   };
-  const faint = [];
+  const low = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  let looked = 0;
+  let checked = 0;
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement;
     if (!walker.currentNode.data.trim() || !element.checkVisibility()) continue;
-    looked += 1;
+    checked += 1;
     const [light, dark] = [getComputedStyle(element).color, background(element)].map(luminance).sort((a, b) => b - a);
     const contrast = (light + 0.05) / (dark + 0.05);
-    if (contrast < 4.5) faint.push([contrast.toFixed(2), element.className, walker.currentNode.data]);
+    if (contrast < 4.5) low.push([contrast.toFixed(2), element.className, walker.currentNode.data]);
   }
-  return [looked, faint];
+  return [checked, low];
 }"""
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_all_text_can_be_read(visit, scheme):
-    looked, faint = everything_open(visit(color_scheme=scheme)).evaluate(FAINT)
-    assert faint == []
-    assert looked > 300
+def test_all_text_has_enough_contrast(visit, scheme):
+    checked, low = expand_everything(visit(color_scheme=scheme)).evaluate(LOW_CONTRAST)
+    assert low == []
+    assert checked > 300
 
 
-# What reaches out of the box that it is in, or out of the window.
-CUT_OFF = """() => [...document.querySelectorAll('body *')]
+# Elements that overflow their container or the window.
+OVERFLOWING = """() => [...document.querySelectorAll('body *')]
   .filter(element => element.checkVisibility() && !element.closest('select, svg'))
   .filter(element => element.getBoundingClientRect().right
     > Math.min(innerWidth, element.closest('.opblock, .models, .card, body').getBoundingClientRect().right) + 0.5)
@@ -229,16 +229,16 @@ CUT_OFF = """() => [...document.querySelectorAll('body *')]
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])
-def test_nothing_is_cut_off_and_nobody_scrolls_sideways(visit, width):
-    page = everything_open(visit(viewport={"width": width, "height": 740}))
+def test_nothing_overflows_and_the_page_does_not_scroll_sideways(visit, width):
+    page = expand_everything(visit(viewport={"width": width, "height": 740}))
     assert page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]") == [width, width]
-    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate(OVERFLOWING) == []
 
 
-def test_a_document_that_cannot_be_loaded_is_told(visit):
+def test_a_document_that_cannot_be_loaded_shows_an_error(visit):
     visitor = visit()
     visitor.page.route("**/openapi.json", lambda route: route.fulfill(status=503, body="{}"))
     visitor.page.goto(SERVICE + "/docs")
-    visitor.page.get_by_text("The interface document could not be loaded.").wait_for()
-    assert any("status of 503" in complaint for complaint in visitor.complaints)
-    visitor.complaints.clear()
+    visitor.page.get_by_text("The OpenAPI document could not be loaded.").wait_for()
+    assert any("status of 503" in error for error in visitor.errors)
+    visitor.errors.clear()

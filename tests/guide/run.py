@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Runs every example of the guide and compares what it prints with the block of output that follows it.
+"""Runs every example of the guide and compares its output with the output block that follows it.
 
-    tests/guide/run.py                  every page in PAGES, in every language that it has
-    tests/guide/run.py PAGE LANGUAGE    one of them, against the service at PETSTORE_URL
+    tests/guide/run.py                  every page in PAGES, in each of its languages
+    tests/guide/run.py PAGE LANGUAGE    one page in one language, against the service at PETSTORE_URL
 
-An example is a fenced block marked `sh`, `ts` or `python`; if the block after it is marked `text`, that is its output,
-and otherwise it prints nothing. The examples of one language are one program, in the order of the page, so each can use
-what the ones before it made. Every language has a service and a database of its own, so a reader who follows one
-language sees the numbers that are printed there. Blocks marked `console` are for reading only; any other mark is a
-mistake.
+An example is a fenced block marked `sh`, `ts` or `python`. If the next block is marked `text`, it is the expected
+output; otherwise the example must print nothing. The examples of one language form one program, in the order of the
+page, so each can use the variables of the previous ones. Each language gets its own service and database, so a reader
+who follows one language sees the ids that the page shows. Blocks marked `console` are not run; any other mark is an
+error.
 
 Needs target/clients (scripts/clients build) and the debug build.
 """
@@ -27,7 +27,7 @@ PROJECT = ROOT / "target/clients"
 TOOLS = ROOT / "target/tools/clients"
 PAGES = ["docs/guide.md", "clients/typescript/README.md", "clients/python/README.md"]
 
-# What an output may have in place of text that is another one at every run.
+# Placeholders in expected output, and what each one matches.
 PLACEHOLDERS = {
     "<request id>": r"[0-9a-f]{32}",
     "<date>": r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT",
@@ -36,7 +36,7 @@ PLACEHOLDERS = {
     "<time>": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z",
 }
 
-# Printed between the examples, with the number of the next.
+# Printed before each example, followed by its index.
 MARK = "\x1e"
 
 
@@ -55,9 +55,9 @@ def examples(page: str, language: str) -> list[Example]:
         mark, content = block.groups()
         line = text.count("\n", 0, block.start()) + 1
         if mark not in ("sh", "ts", "python", "text", "console"):
-            raise SystemExit(f"{page}:{line}: a block marked `{mark}`")
+            raise SystemExit(f"{page}:{line}: unknown block mark `{mark}`")
         if mark == "text" and before not in ("sh", "ts", "python"):
-            raise SystemExit(f"{page}:{line}: an output without an example")
+            raise SystemExit(f"{page}:{line}: output without an example")
         if mark == language:
             found.append(Example(line, content, ""))
         elif mark == "text" and before == language:
@@ -72,7 +72,7 @@ def program(parts: list[Example], mark: str) -> str:
 
 def check(command: list[str | Path], directory: Path) -> None:
     if subprocess.run(command, cwd=directory).returncode != 0:
-        raise SystemExit("the types of the examples, as one program, are wrong")
+        raise SystemExit("type check of the examples failed")
 
 
 def run_sh(parts: list[Example], directory: Path) -> list[str]:
@@ -82,7 +82,7 @@ def run_sh(parts: list[Example], directory: Path) -> list[str]:
 
 
 def run_ts(parts: list[Example], directory: Path) -> list[str]:
-    """Compiles as the examples of the package are compiled, beside the installed package."""
+    """Compiles the examples with the settings of the SDK's own examples, against the installed package."""
     file = PROJECT / "guide.ts"
     file.write_text(program(parts, r"console.log('\u001e{}');"))
     check([TOOLS / "typescript/node_modules/.bin/tsc", "--project", PROJECT], PROJECT)
@@ -90,7 +90,7 @@ def run_ts(parts: list[Example], directory: Path) -> list[str]:
 
 
 def run_python(parts: list[Example], directory: Path) -> list[str]:
-    """Checks the types as strictly as those of the package."""
+    """Type-checks the examples as strictly as the SDK."""
     file = directory / "guide.py"
     file.write_text(program(parts, r"print('\x1e{}', flush=True)"))
     mypy = [TOOLS / "python/bin/mypy", "--no-error-summary", "--cache-dir", ROOT / "target/mypy", file]
@@ -102,7 +102,7 @@ LANGUAGES = {"sh": run_sh, "ts": run_ts, "python": run_python}
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether a line is as it should be, with anything that fits in place of a placeholder."""
+    """Returns whether a printed line matches the expected one, with its placeholders."""
     pattern = re.escape(expected)
     for placeholder, varying in PLACEHOLDERS.items():
         pattern = pattern.replace(re.escape(placeholder), varying)
@@ -112,15 +112,15 @@ def matches(expected: str, printed: str) -> bool:
 def compare(page: str, part: Example, output: str) -> bool:
     expected = part.output.splitlines()
     printed = [line.rstrip() for line in output.splitlines()]  # headers end with CR
-    # A line that is as it should be is shown with its placeholders, so only the others differ.
+    # Show a matching line with its placeholders, so that the diff contains only the others.
     shown = [
         want if want is not None and matches(want, line) else line
         for want, line in zip(expected + [None] * len(printed), printed)
     ]
     if shown == expected:
         return True
-    print(f"{page}:{part.line}: the example does not print what the page says")
-    print("\n".join(difflib.unified_diff(expected, shown, "the page", "the example", lineterm="")))
+    print(f"{page}:{part.line}: the output of the example differs from the page")
+    print("\n".join(difflib.unified_diff(expected, shown, "page", "example", lineterm="")))
     return False
 
 
@@ -133,14 +133,14 @@ def run(page: str, language: str) -> bool:
         command = LANGUAGES[language](parts, Path(directory))
         ended = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
     outputs = re.split(f"{MARK}\\d+\n", ended.stdout)[1:]
-    # All of them are compared, also after one that differs: an example that is missing never ran.
+    # Compare all outputs, even after a difference. If one is missing, its example did not run.
     good = [compare(page, part, output) for part, output in zip(parts, outputs)]
     if ended.returncode != 0 or len(outputs) != len(parts):
         last = parts[max(0, len(outputs) - 1)]
-        print(f"{page}:{last.line}: the example ended with status {ended.returncode}\n{ended.stderr}")
+        print(f"{page}:{last.line}: the example exited with status {ended.returncode}\n{ended.stderr}")
         return False
     if all(good):
-        print(f"{page}: {len(parts)} examples in {language} print what the page says")
+        print(f"{page}: {len(parts)} examples in {language} passed")
     return all(good)
 
 

@@ -123,8 +123,8 @@ async fn every_bad_row_is_noted_with_its_line_and_its_reason() {
         (8, "`categoryId` must be an integer from -2^63 to 2^63 - 1."),
         (9, "`categoryId` must be an integer from -2^63 to 2^63 - 1."),
         (10, "`status` must be one of `available`, `pending`, `sold`."),
-        (11, "The row has 2 values, and the header 4 columns."),
-        (12, "The row has 5 values, and the header 4 columns."),
+        (11, "The row has 2 values, but the header 4 columns."),
+        (12, "The row has 5 values, but the header 4 columns."),
         (13, "`key` must have 1 to 200 characters, none of them a control character."),
         (14, "`key` must have 1 to 200 characters, none of them a control character."),
     ];
@@ -248,12 +248,12 @@ async fn a_header_that_is_not_that_of_animals_is_refused() {
         (
             "name,categoryId,Status",
             None,
-            "there is no column `Status`: it has `name`, `categoryId` and `status`",
+            "there is no column `Status`; the columns are `name`, `categoryId`, `status`",
         ),
         (
             "id,name,categoryId",
             None,
-            "there is no column `id`: it has `name`, `categoryId` and `status`; `--key-column id` takes it for the \
+            "there is no column `id`; the columns are `name`, `categoryId`, `status`; `--key-column id` uses it as the \
              source's key",
         ),
     ] {

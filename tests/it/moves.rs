@@ -58,7 +58,7 @@ fn state(status: Option<PetStatus>, has_open_order: bool) -> &'static str {
 
 #[test]
 fn the_tables_have_every_state_and_every_move() {
-    let animals = table("animal");
+    let animals = table("pet");
     assert_eq!(animals.len(), 5 * 4 + 2);
     assert_eq!(table("order").len(), 3 * 2);
     for from in ["no status", "available", "pending", "sold"] {
@@ -72,7 +72,7 @@ fn the_tables_have_every_state_and_every_move() {
 
 #[test]
 fn the_rules_say_what_the_table_of_animals_says() {
-    for (from, what, outcome) in table("animal") {
+    for (from, what, outcome) in table("pet") {
         let (status, has_open_order) = parts(&from);
         let found = match what.as_str() {
             "placeOrder" if status == Some(ORDERABLE) => state(Some(ORDERED), true),
@@ -137,7 +137,7 @@ async fn state_of(client: &Client, pet: i64) -> &'static str {
 async fn the_service_does_what_the_table_of_animals_says() {
     let service = TestService::start().await;
     let client = &service.client;
-    for (from, what, outcome) in table("animal") {
+    for (from, what, outcome) in table("pet") {
         let (status, has_open_order) = parts(&from);
         let pet = client
             .add("Rex", if has_open_order { Some("available") } else { status.map(PetStatus::as_str) })
@@ -223,7 +223,7 @@ impl Model {
             cells.into_iter().map(|(from, what, outcome)| ((from, what), outcome)).collect()
         };
         Self {
-            animals: by_move(table("animal")),
+            animals: by_move(table("pet")),
             orders: by_move(table("order")),
             pets: vec!["no status".into(), "available".into(), "available".into()],
             placed: Vec::new(),
@@ -326,7 +326,7 @@ const HALF: (f64, f64) = (78.0, 22.0);
 /// Every move that changes an animal, as an arrow.
 fn picture() -> String {
     let mut arrows: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
-    for (from, what, to) in table("animal") {
+    for (from, what, to) in table("pet") {
         if !is_code(&to) && from != to {
             let by = if what.starts_with("set ") { "PATCH".to_owned() } else { what };
             arrows.entry((from, to)).or_default().push(by);

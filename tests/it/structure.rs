@@ -28,7 +28,7 @@ fn sources(room: &str) -> Vec<(PathBuf, String)> {
 fn no_room_uses_what_belongs_to_another() {
     let sql = ["SELECT ", "INSERT INTO", "tokio_postgres", "deadpool"];
     let to_the_left_of_storage = ["crate::http", "crate::app", "crate::cli"];
-    let walls: [(&str, Vec<&str>); 12] = [
+    let walls: [(&str, Vec<&str>); 13] = [
         (
             "domain",
             [
@@ -55,7 +55,8 @@ fn no_room_uses_what_belongs_to_another() {
         ("http/transport", vec!["crate::storage", "crate::domain", "axum", "key_cache", "Caller"]),
         // Knows no table: what is in one is the business of the file of that table.
         ("storage/postgres", vec!["crate::domain", "FROM pets", "FROM orders", "FROM api_keys"]),
-        ("files", [&sql[..], &["axum", "hyper", "crate::storage", "crate::app", "crate::cli"]].concat()),
+        ("files", [&sql[..], &["axum", "hyper", "crate::storage"], &to_the_left_of_storage].concat()),
+        ("wire", [&sql[..], &["axum", "hyper", "crate::storage"], &to_the_left_of_storage].concat()),
         ("app.rs", [&sql[..], &["axum", "crate::cli"]].concat()),
         ("cli", [&sql[..], &["axum", "hyper", "StatusCode"]].concat()),
         ("config.rs", [&["crate::storage", "crate::telemetry"][..], &to_the_left_of_storage].concat()),
@@ -75,7 +76,7 @@ fn no_room_uses_what_belongs_to_another() {
     }
 }
 
-/// The module that a file is, such as `http::pets::wire`.
+/// The module that a file is, such as `http::pets::list`.
 fn module(file: &Path) -> String {
     let inside = file.strip_prefix(Path::new(ROOT).join("src")).unwrap().with_extension("");
     let names = inside.iter().map(|name| name.to_str().unwrap()).collect::<Vec<_>>().join("::");

@@ -1,6 +1,6 @@
-"""What a client does with the service, from the first call to a refused one.
+"""A tour of the SDK, from the first request to a rejected one.
 
-Reads PETSTORE_URL and PETSTORE_KEY, and fails if an answer is not as documented.
+Reads PETSTORE_URL and PETSTORE_KEY. Fails if a response is not as documented.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ client = AuthenticatedClient(base_url=BASE_URL, token=os.environ["PETSTORE_KEY"]
 
 
 def add_once() -> None:
-    """Adds an animal once, although its request is sent twice."""
+    """Adds a pet once, although the request is sent twice."""
     key = str(uuid.uuid4())
     new = NewPet(name="Rex", category_id=3, status="sold")
     first = create_pet.sync_detailed(client=client, body=new, idempotency_key=key)
@@ -38,8 +38,8 @@ def add_once() -> None:
     print(f"added {first.parsed.name}, once")
 
 
-def walk_all_pages() -> None:
-    """Walks over all pages, with and without asyncio, counting the requests that it takes."""
+def list_all_pages() -> None:
+    """Iterates over all pages, with and without asyncio, and counts the requests."""
     for name in ["Ada", "Bo", "Cy", "Di"]:
         create_pet.sync(client=client, body=NewPet(name=name, category_id=3, status="sold"))
     requests: list[httpx.Request] = []
@@ -47,7 +47,7 @@ def walk_all_pages() -> None:
     names = [pet.name for pet in all_pets(client, status="sold", limit=2)]
     assert names == ["Rex", "Ada", "Bo", "Cy", "Di"], names
     assert len(requests) == 3, requests
-    print(f"walked over {len(names)} animals on {len(requests)} pages")
+    print(f"listed {len(names)} pets on {len(requests)} pages")
 
     async def collect() -> list[str]:
         return [pet.name async for pet in async_all_pets(client, status="sold", limit=2)]
@@ -56,27 +56,27 @@ def walk_all_pages() -> None:
 
 
 def read_errors() -> None:
-    """Errors are values, and a walk raises them."""
-    refused = create_pet.sync(client=client, body=NewPet(name=" ", category_id=3))
-    assert isinstance(refused, Error), refused
-    assert (refused.code, refused.status) == ("invalid_field", 400)
-    print(f"refused: {refused.message}")
+    """Operations return errors as values; iterators raise them."""
+    rejected = create_pet.sync(client=client, body=NewPet(name=" ", category_id=3))
+    assert isinstance(rejected, Error), rejected
+    assert (rejected.code, rejected.status) == ("invalid_field", 400)
+    print(f"rejected: {rejected.message}")
     try:
         next(all_pets(client, limit=0))
     except PetstoreError as error:
         assert error.code == "invalid_parameter"
         assert error.request_id is not None
     else:
-        raise AssertionError("a page cannot be empty by request")
+        raise AssertionError("a page size of 0 was accepted")
 
 
 def keep_the_key() -> None:
-    """The key goes nowhere else: a link to another origin is not followed."""
-    answer = httpx.Response(200, json=[], headers={"Link": '<http://elsewhere.example/>; rel="next"'})
+    """A link to another origin is not followed, so the key is not sent there."""
+    response = httpx.Response(200, json=[], headers={"Link": '<http://elsewhere.example/>; rel="next"'})
     elsewhere = AuthenticatedClient(
         base_url=BASE_URL,
         token="psk_secret",
-        httpx_args={"transport": httpx.MockTransport(lambda _: answer)},
+        httpx_args={"transport": httpx.MockTransport(lambda _: response)},
     )
     try:
         next(all_pets(elsewhere))
@@ -87,6 +87,7 @@ def keep_the_key() -> None:
 
 
 add_once()
-walk_all_pages()
+
+list_all_pages()
 read_errors()
 keep_the_key()

@@ -1,9 +1,9 @@
-"""Client of the Pet Store service.
+"""SDK of the Pet Store service.
 
-The operations are modules (`create_pet`, `list_pets`, …) with four functions each: `sync` and `asyncio` return the
-parsed body, `sync_detailed` and `asyncio_detailed` the status and the headers, too. The models are those of the
-interface document. Walks over all pages are generators: `all_pets` and `all_orders`, and `async_all_pets` and
-`async_all_orders` for asyncio.
+Each operation is a module (`create_pet`, `list_pets`, …) with four functions: `sync` and `asyncio` return the parsed
+body, `sync_detailed` and `asyncio_detailed` also return the status and the headers. The models are those of the OpenAPI
+document. The generators `all_pets` and `all_orders` iterate over all pages; `async_all_pets` and `async_all_orders` do
+so with asyncio.
 """
 
 from .generated import *

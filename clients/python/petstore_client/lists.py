@@ -1,4 +1,4 @@
-"""One function a list, and one for asyncio: every item of all its pages."""
+"""One generator per list operation, and one for asyncio: every item of all pages."""
 
 from collections.abc import AsyncGenerator, Generator
 
@@ -19,9 +19,9 @@ def all_pets(
     id: list[int] | Unset = UNSET,
     limit: int | Unset = UNSET,
 ) -> Generator[Pet]:
-    """Every animal that matches, in the order of their identifiers; `limit` is the length of a page, not of the walk.
+    """Yields every matching pet, in ascending order of id. `limit` is the page size, not the total.
 
-    One that was there when the walk began comes exactly once. Raises as `walk` does.
+    A pet that exists at the start, and still matches, appears exactly once. Raises the same exceptions as `walk`.
     """
     return walk(
         client,
@@ -37,7 +37,7 @@ def async_all_pets(
     id: list[int] | Unset = UNSET,
     limit: int | Unset = UNSET,
 ) -> AsyncGenerator[Pet]:
-    """As `all_pets`, for `async for`."""
+    """Like `all_pets`, for `async for`."""
     return async_walk(
         client,
         lambda: list_pets.asyncio_detailed(client=client, status=status, id=id, limit=limit),
@@ -52,7 +52,7 @@ def all_orders(
     pet_id: int | Unset = UNSET,
     limit: int | Unset = UNSET,
 ) -> Generator[Order]:
-    """Every order that matches, in the order in which they were placed, as `all_pets` walks over animals."""
+    """Yields every matching order, in the order of placement. Otherwise like `all_pets`."""
     return walk(
         client,
         lambda: list_orders.sync_detailed(client=client, status=status, pet_id=pet_id, limit=limit),
@@ -67,7 +67,7 @@ def async_all_orders(
     pet_id: int | Unset = UNSET,
     limit: int | Unset = UNSET,
 ) -> AsyncGenerator[Order]:
-    """As `all_orders`, for `async for`."""
+    """Like `all_orders`, for `async for`."""
     return async_walk(
         client,
         lambda: list_orders.asyncio_detailed(client=client, status=status, pet_id=pet_id, limit=limit),

@@ -1,7 +1,7 @@
-"""Walks over the pages of a list.
+"""Pagination: iterates over all pages of a list.
 
-The server says where the next page is, in the header `Link` with rel="next"; a walk follows it and builds no address of
-its own, so it works for every list of the service.
+The next page is the URL in the `Link` header with rel="next". `walk` follows it and builds no URL itself, so it works
+for every list operation of the service.
 """
 
 import json
@@ -21,9 +21,9 @@ Page = Response[Any] | httpx.Response
 
 
 class PetstoreError(Exception):
-    """An answer that is an error, with what its body says. Decide by `code`; show `message` to people.
+    """An error response of the service. Branch on `code`; show `message` to people.
 
-    `request_id` names the request in the service's log: quote it when you ask for help.
+    `request_id` identifies the request in the service's log: quote it when you report a problem.
     """
 
     def __init__(self, body: Error, request_id: str | None = None) -> None:
@@ -39,11 +39,11 @@ def walk(
     first: Callable[[], Response[Any]],
     read: Callable[[Mapping[str, Any]], Item],
 ) -> Generator[Item]:
-    """Every item of the page that `first` asks for, and of all pages after it, each made by `read` from its JSON.
+    """Yields every item of the page that `first` requests and of all later pages, parsed from JSON by `read`.
 
-    A page is asked for when the one before it is used up. Raises `PetstoreError` when a page is answered with an error,
-    and what httpx raises when there is no answer. A link to another origin is not followed but raises `ValueError`: the
-    request would take the API key there.
+    Requests a page when the previous one is used up. Raises `PetstoreError` for an error response, and the exception of
+    httpx if there is no response. Raises `ValueError` for a link to another origin instead of following it: the request
+    would send the API key there.
     """
     http = client.get_httpx_client()
     page: Page = first()
@@ -60,7 +60,7 @@ async def async_walk(
     first: Callable[[], Awaitable[Response[Any]]],
     read: Callable[[Mapping[str, Any]], Item],
 ) -> AsyncGenerator[Item]:
-    """As `walk`, for `async for`."""
+    """Like `walk`, for `async for`."""
     http = client.get_async_httpx_client()
     page: Page = await first()
     while True:
@@ -75,23 +75,24 @@ async def async_walk(
 def _items(page: Page, read: Callable[[Mapping[str, Any]], Item]) -> list[Item]:
     try:
         body = json.loads(page.content)
-    except ValueError:  # a proxy's page, perhaps
+    except ValueError:  # for example an HTML page of a proxy
         body = None
     if page.status_code == 200 and isinstance(body, list):
         return [read(item) for item in body]
     if isinstance(body, dict) and {"code", "message", "status"} <= body.keys():
         error = Error.from_dict(body)
     else:
-        error = Error("unexpected_answer", "The answer is not one of this service.", int(page.status_code))
+        message = "The response is neither a page nor an error of this service."
+        error = Error("unexpected_answer", message, int(page.status_code))
     raise PetstoreError(error, page.headers.get("X-Request-Id"))
 
 
 def _next_url(base: httpx.URL, page: Page) -> httpx.URL | None:
-    # The operations give the headers only; httpx reads links in answers of its own.
+    # The operations return only the headers; httpx parses links only on its own responses.
     link = httpx.Response(200, headers=page.headers).links.get("next")
     if link is None:
         return None
     url = base.join(link["url"])
     if (url.scheme, url.netloc) != (base.scheme, base.netloc):
-        raise ValueError(f"The next page is at {url.host}, not at {base.host}: use that address for the client.")
+        raise ValueError(f"The next page is at {url.host}, not at {base.host}: set the base URL to that host.")
     return url

@@ -1,5 +1,5 @@
-// What a client does with the service, from the first call to a refused one. Reads PETSTORE_URL and PETSTORE_KEY, and
-// fails if an answer is not as documented.
+// A tour of the SDK, from the first request to a rejected one. Reads PETSTORE_URL and PETSTORE_KEY. Fails if a response
+// is not as documented.
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { allPets, createClient, createPet, PetstoreError } from '@petstore/client';
@@ -8,7 +8,7 @@ const { PETSTORE_URL, PETSTORE_KEY } = process.env;
 assert(PETSTORE_URL && PETSTORE_KEY, 'set PETSTORE_URL and PETSTORE_KEY');
 const client = createClient({ baseUrl: `${PETSTORE_URL}/v1`, auth: PETSTORE_KEY });
 
-// Add an animal once, although its request is sent twice.
+// Add a pet once, although the request is sent twice.
 const twice = {
   client,
   body: { name: 'Rex', categoryId: 3, status: 'pending' } as const,
@@ -21,7 +21,7 @@ assert.equal(first.response.headers.get('Idempotent-Replayed'), null);
 assert.equal(again.response.headers.get('Idempotent-Replayed'), 'true');
 console.log(`added ${first.data.name}, once`);
 
-// Walk over all pages, counting the requests that it takes.
+// Iterate over all pages, and count the requests.
 for (const name of ['Ada', 'Bo', 'Cy', 'Di']) {
   await createPet({ client, body: { name, categoryId: 3, status: 'pending' }, throwOnError: true });
 }
@@ -36,14 +36,14 @@ for await (const pet of allPets(client, { status: 'pending', limit: 2 })) {
 }
 assert.deepEqual(names, ['Rex', 'Ada', 'Bo', 'Cy', 'Di']);
 assert.equal(requests, 3);
-console.log(`walked over ${names.length} animals on ${requests} pages`);
+console.log(`listed ${names.length} pets on ${requests} pages`);
 
-// Errors are values unless asked for otherwise, and a walk throws them.
+// Operations return errors as values by default; iterators throw them.
 const { error, response } = await createPet({ client, body: { name: ' ', categoryId: 3 } });
 assert(error);
 assert.equal(error.code, 'invalid_field');
 assert.equal(error.status, response.status);
-console.log(`refused: ${error.message}`);
+console.log(`rejected: ${error.message}`);
 await assert.rejects(allPets(client, { limit: 0 }).next(), (thrown) => {
   assert(thrown instanceof PetstoreError);
   assert.equal(thrown.code, 'invalid_parameter');
@@ -51,7 +51,7 @@ await assert.rejects(allPets(client, { limit: 0 }).next(), (thrown) => {
   return true;
 });
 
-// The key goes nowhere else: a link to another origin is not followed.
+// A link to another origin is not followed, so the key is not sent there.
 const elsewhere = createClient({
   baseUrl: `${PETSTORE_URL}/v1`,
   auth: PETSTORE_KEY,

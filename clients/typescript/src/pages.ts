@@ -1,30 +1,30 @@
-// Walks over the pages of a list. The server says where the next page is, in the header `Link` with rel="next"; a
-// walk follows it and builds no address of its own, so it works for every list of the service.
+// Pagination: iterates over all pages of a list. The next page is the URL in the `Link` header with rel="next". `walk`
+// follows it and builds no URL itself, so it works for every list operation of the service.
 import type { Client } from './generated/client/index.js';
 import type { Error as ErrorBody } from './generated/types.gen.js';
 
-/** What a list operation returns for one page. */
+/** The result of a list operation for one page. */
 export interface Page<Item> {
   data: Item[] | undefined;
   error: unknown;
   request: Request;
-  /** Absent when there was no answer at all. */
+  /** Undefined if there was no response. */
   response: Response | undefined;
 }
 
-/** How a walk needs its first page: as fields, and without a throw, whatever the client is set to. */
+/** The options with which {@link walk} requests a page: errors are returned, never thrown. */
 export interface PageOptions {
   client: Client;
   responseStyle: 'fields';
   throwOnError: false;
 }
 
-/** An answer that is an error, with what its body says. Decide by `code`; show `message` to people. */
+/** An error response of the service. Branch on `code`; show `message` to people. */
 export class PetstoreError extends Error {
   override readonly name = 'PetstoreError';
   readonly code: string;
   readonly status: number;
-  /** Names the request in the service's log: quote it when you ask for help. */
+  /** Identifies the request in the service's log: quote it when you report a problem. */
   readonly requestId: string | undefined;
 
   constructor(body: ErrorBody, requestId?: string) {
@@ -36,11 +36,11 @@ export class PetstoreError extends Error {
 }
 
 /**
- * Every item of the page that `first` asks for, and of all pages after it. A page is asked for when the one before it
- * is used up, so leaving the loop ends the walk.
+ * Yields every item of the page that `first` requests and of all later pages. Requests a page when the previous one is
+ * used up, so leaving the loop stops the requests.
  *
- * Throws a {@link PetstoreError} when a page is answered with an error, and what `fetch` threw when there is no answer.
- * A link to another origin is not followed but thrown: the request would take the API key there.
+ * Throws a {@link PetstoreError} for an error response, and what `fetch` threw if there is no response. Throws an
+ * `Error` for a link to another origin instead of following it: the request would send the API key there.
  */
 export async function* walk<Item>(
   client: Client,
@@ -72,7 +72,11 @@ function items<Item>(page: Page<Item>): Item[] {
   }
   const body = isErrorBody(page.error)
     ? page.error
-    : { code: 'unexpected_answer', message: 'The answer is not one of this service.', status: page.response.status };
+    : {
+        code: 'unexpected_answer',
+        message: 'The response is neither a page nor an error of this service.',
+        status: page.response.status,
+      };
   throw new PetstoreError(body, page.response.headers.get('X-Request-Id') ?? undefined);
 }
 
@@ -88,12 +92,12 @@ function nextPage(page: Page<unknown>): URL | undefined {
   const here = new URL(page.request.url);
   const next = new URL(link, here);
   if (next.origin !== here.origin) {
-    throw new Error(`The next page is at ${next.origin}, not at ${here.origin}: use that address for the client.`);
+    throw new Error(`The next page is at ${next.origin}, not at ${here.origin}: set the base URL to that origin.`);
   }
   return next;
 }
 
-/** The target of the link whose relations include `next`, in a header by RFC 8288: `<target>; rel="next", …`. */
+/** Returns the target of the link with relation `next` in a `Link` header (RFC 8288): `<target>; rel="next", …`. */
 function nextLink(header: string): string | undefined {
   for (const [, target, parameters] of header.matchAll(/<([^>]*)>((?:[^",]|"[^"]*")*)/g)) {
     const relations = /;\s*rel\s*=\s*(?:"([^"]*)"|([^\s;]+))/i.exec(parameters ?? '');

@@ -11,7 +11,7 @@ use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, Paths};
 use utoipa::openapi::response::{Response as Answer, ResponseBuilder};
-use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{OpenApi, Ref, RefOr};
@@ -19,11 +19,14 @@ use utoipa::openapi::{OpenApi, Ref, RefOr};
 use super::precompressed::{AcceptsGzip, Precompressed};
 use crate::config::{GET_PET_REMOVAL, InterfaceSettings};
 use crate::domain::key_record::Scope;
+use crate::domain::order::OrderStatus;
+use crate::domain::pet::PetStatus;
 use crate::domain::rate_limit::RateLimit;
+use crate::http::AppState;
 use crate::http::conditional::IfNoneMatch;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::extractors::NoQuery;
-use crate::http::{AppState, json};
+use crate::wire::json;
 
 const BEARER: &str = "bearer";
 
@@ -45,7 +48,7 @@ const BEARER: &str = "bearer";
         (name = "animals", description = "The animals of the shop."),
         (name = "store", description = "Orders: an animal is in one open order at most, and sold once."),
     ),
-    components(schemas(ErrorBody)),
+    components(schemas(ErrorBody, OrderStatus, PetStatus)),
     security(("bearer" = [])),
 )]
 struct Preamble;
@@ -68,14 +71,6 @@ pub(crate) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError])
     let operations =
         paths.paths.values_mut().flat_map(|path| [&mut path.get, &mut path.post, &mut path.patch]).flatten();
     for operation in operations {
-        // The words of a parameter whose schema is written by hand are lost on the way.
-        for parameter in operation.parameters.iter_mut().flatten() {
-            if let RefOr::T(limit) = parameter
-                && limit.name == "limit"
-            {
-                limit.description = Some("Maximum number of items returned.".to_owned());
-            }
-        }
         operation.security = Some(vec![SecurityRequirement::new(BEARER, [scope.as_str()])]);
         for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
             add_error(operation, error);
@@ -210,14 +205,6 @@ pub(crate) fn complete(mut document: OpenApi, settings: &InterfaceSettings) -> S
         .map(|(path, item)| (path.trim_start_matches("/v1").to_owned(), item))
         .collect();
     document.servers = Some(servers(settings));
-    // A body with a member that nobody described is refused, and the document says so.
-    for name in ["NewPet", "PetPatch", "NewOrder"] {
-        if let Some(RefOr::T(Schema::Object(body))) =
-            document.components.as_mut().and_then(|components| components.schemas.get_mut(name))
-        {
-            body.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
-        }
-    }
     if let Some(get_pet) = document.paths.paths.get_mut("/pets/{petId}").and_then(|path| path.get.as_mut()) {
         let removal = settings.get_pet_removal.unwrap_or(GET_PET_REMOVAL).to_string();
         get_pet.extensions =

@@ -7,16 +7,16 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
-use super::wire::OrderBody;
 use crate::domain::idempotency::{IdempotencyKey, IdempotentRequest};
 use crate::domain::order::{Order, OrderEnd, OrderId};
 use crate::http::AppState;
 use crate::http::error::ApiError;
 use crate::http::extractors::{NoQuery, OrderIdInPath};
-use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
-use crate::http::json;
+use crate::http::idempotency::{self, OptionalIdempotencyKey};
 use crate::http::pipeline::key_cache::Caller;
 use crate::storage::EndOrderOutcome;
+use crate::wire::json;
+use crate::wire::order::ORDER;
 
 /// Complete an order
 ///
@@ -30,10 +30,10 @@ use crate::storage::EndOrderOutcome;
     extensions(("x-stability" = json!("experimental"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to complete.", example = 4711),
-        IdempotencyKeyParameter,
+        OptionalIdempotencyKey,
     ),
     responses(
-        (status = 200, description = "The completed order.", body = OrderBody, headers(
+        (status = 200, description = "The completed order.", body = Order, headers(
             ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
         )),
     ),
@@ -61,10 +61,10 @@ pub(crate) async fn complete_order(
     extensions(("x-stability" = json!("experimental"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to cancel.", example = 4711),
-        IdempotencyKeyParameter,
+        OptionalIdempotencyKey,
     ),
     responses(
-        (status = 200, description = "The cancelled order.", body = OrderBody, headers(
+        (status = 200, description = "The cancelled order.", body = Order, headers(
             ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
         )),
     ),
@@ -104,7 +104,7 @@ async fn end(
 
 fn ended(order: &Order) -> Response {
     let media_type = (header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE));
-    ([media_type], json::render(&OrderBody::from(order))).into_response()
+    ([media_type], ORDER.render(order)).into_response()
 }
 
 /// What can go wrong here, besides what can go wrong everywhere.

@@ -3,12 +3,12 @@
 use axum::extract::State;
 use axum::response::Response;
 
-use super::wire::OrderBody;
+use crate::domain::order::Order;
 use crate::http::AppState;
-use crate::http::conditional::{IfNoneMatch, IfNoneMatchParameter, with_tag};
+use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extractors::{NoQuery, OrderIdInPath};
-use crate::http::json;
+use crate::wire::order::ORDER;
 
 /// Get an order
 #[utoipa::path(
@@ -19,10 +19,10 @@ use crate::http::json;
     extensions(("x-stability" = json!("experimental"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to retrieve.", example = 4711),
-        IfNoneMatchParameter,
+        IfNoneMatch,
     ),
     responses(
-        (status = 200, description = "The requested order.", body = OrderBody, headers(
+        (status = 200, description = "The requested order.", body = Order, headers(
             ("ETag" = String, description = "Changes with the order; for `If-None-Match`."),
         )),
         (status = 304, description = "The order is still as `If-None-Match` names it."),
@@ -36,7 +36,7 @@ pub(crate) async fn get_order(
 ) -> Result<Response, ApiError> {
     let (NoQuery, OrderIdInPath(id)) = (query?, id?);
     let order = app.storage.find_order(id).await?.ok_or(ApiError::OrderNotFound)?;
-    let (body, tag) = with_tag(json::render(&OrderBody::from(&order)), None);
+    let (body, tag) = with_tag(ORDER.render(&order), None);
     Ok(known.answer(body, tag, None))
 }
 

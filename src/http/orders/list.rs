@@ -1,13 +1,19 @@
 //! `GET /store/orders`
 
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
 use axum::response::Response;
+use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 
-use super::wire::{ListOrdersParameters, ListOrdersQuery, OrderBody, filters};
+use crate::domain::order::{Order, OrderFilter, OrderPageRequest};
+
 use crate::http::AppState;
-use crate::http::conditional::{IfNoneMatch, IfNoneMatchParameter, with_tag};
+use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
-use crate::http::json;
+use crate::http::extractors::{Query, id_in_text};
+use crate::http::parameters::{self, Parameter};
+use crate::wire::field::{integer, reference};
+use crate::wire::order::ORDER;
 
 /// List all orders
 ///
@@ -19,9 +25,9 @@ use crate::http::json;
     operation_id = "listOrders",
     tag = "store",
     extensions(("x-stability" = json!("experimental")), ("x-hideTryItPanel" = json!(true))),
-    params(ListOrdersParameters, IfNoneMatchParameter),
+    params(ListOrdersQuery, IfNoneMatch),
     responses(
-        (status = 200, description = "A page of orders.", body = [OrderBody], headers(
+        (status = 200, description = "A page of orders.", body = [Order], headers(
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
             ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
         )),
@@ -35,9 +41,55 @@ pub(crate) async fn list_orders(
 ) -> Result<Response, ApiError> {
     let page = app.storage.list_orders(&request).await?;
     let next = app.links.next_page("/store/orders", request.limit, filters(request.filter), page.next_after);
-    let orders: Vec<OrderBody> = page.items.iter().map(OrderBody::from).collect();
-    let (body, tag) = with_tag(json::render(&orders), next.as_ref());
+    let (body, tag) = with_tag(ORDER.render_list(&page.items), next.as_ref());
     Ok(known.answer(body, tag, next))
+}
+
+/// The query parameters.
+const PARAMETERS: &[Parameter] = &[
+    Parameter::LIMIT,
+    Parameter {
+        name: "status",
+        description: "Only the orders with this status.",
+        schema: || reference("OrderStatus", ""),
+        example: None,
+    },
+    Parameter {
+        name: "petId",
+        description: "Only the orders for this pet, whether it exists or not.",
+        schema: || integer(None).minimum(Some(1)).into(),
+        example: None,
+    },
+    Parameter::CURSOR,
+];
+
+/// The page that a request asks for.
+pub(crate) struct ListOrdersQuery(OrderPageRequest);
+
+impl utoipa::IntoParams for ListOrdersQuery {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
+        parameters::query(PARAMETERS)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for ListOrdersQuery {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let query = Query::parse(parts, PARAMETERS)?;
+        let (limit, status) = (query.limit()?, query.status()?);
+        let problem = "must be a positive integer of 64 bits";
+        let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));
+        let pet_id = query.one("petId")?.map(pet_id).transpose()?;
+        Ok(Self(OrderPageRequest { filter: OrderFilter { status, pet_id }, after: query.after()?, limit }))
+    }
+}
+
+/// The filters of a list, as its query has them.
+fn filters(filter: OrderFilter) -> Vec<(&'static str, String)> {
+    let status = filter.status.map(|status| ("status", status.as_str().to_owned()));
+    let pet_id = filter.pet_id.map(|id| ("petId", id.get().to_string()));
+    status.into_iter().chain(pet_id).collect()
 }
 
 /// What can go wrong here, besides what can go wrong everywhere.

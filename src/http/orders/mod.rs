@@ -4,7 +4,6 @@ mod end;
 mod get;
 mod list;
 mod place;
-mod wire;
 
 pub(crate) use end::*;
 pub(crate) use get::*;

@@ -7,16 +7,17 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::wire::{NewOrder, NewOrderBody, OrderBody};
 use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::order::Order;
 use crate::http::AppState;
 use crate::http::error::ApiError;
-use crate::http::extractors::{FromMembers, JsonBody, NoQuery};
-use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
-use crate::http::json;
+use crate::http::extractors::{JsonBody, NoQuery};
+use crate::http::idempotency::{self, OptionalIdempotencyKey};
 use crate::http::pipeline::key_cache::Caller;
 use crate::storage::PlaceOrderOutcome;
+use crate::wire::json;
+use crate::wire::object::{BodyError, FromObject};
+use crate::wire::order::{NewOrder, ORDER};
 
 /// Place an order
 ///
@@ -29,10 +30,10 @@ use crate::storage::PlaceOrderOutcome;
     operation_id = "placeOrder",
     tag = "store",
     extensions(("x-stability" = json!("experimental"))),
-    params(IdempotencyKeyParameter),
-    request_body(content = NewOrderBody, content_type = "application/json"),
+    params(OptionalIdempotencyKey),
+    request_body(content = NewOrder, content_type = "application/json"),
     responses(
-        (status = 201, description = "Order placed; the body includes the assigned `id`.", body = OrderBody, headers(
+        (status = 201, description = "Order placed; the body includes the assigned `id`.", body = Order, headers(
             ("Location" = String, description = "The address of the new order."),
             ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
         )),
@@ -62,20 +63,20 @@ pub(crate) async fn place_order(
 fn placed(app: &AppState, order: &Order) -> Response {
     let location = (header::LOCATION, app.links.order(order.id));
     let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)), location];
-    (StatusCode::CREATED, headers, json::render(&OrderBody::from(order))).into_response()
+    (StatusCode::CREATED, headers, ORDER.render(order)).into_response()
 }
 
 fn no_such_pet() -> ApiError {
-    ApiError::InvalidField { pointer: "/petId", problem: "must be the id of a pet that there is".into() }
+    BodyError::InvalidField { name: "petId", problem: "must be the id of a pet that there is".into() }.into()
 }
 
 /// What can go wrong here, besides what can go wrong everywhere.
 pub(crate) fn place_order_errors() -> Vec<ApiError> {
     vec![
-        ApiError::InvalidJson { problem: "it is empty".into() },
-        ApiError::MissingField { pointer: "/petId", expected: "must be the id of a pet" },
+        BodyError::InvalidJson { problem: "it is empty".into() }.into(),
+        BodyError::MissingField { name: "petId", expected: "must be the id of a pet" }.into(),
         no_such_pet(),
-        ApiError::UnknownField { pointer: "/petID".into(), nearest: "petId" },
+        BodyError::UnknownField { pointer: "/petID".into(), nearest: "petId" }.into(),
         ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
         ApiError::RequestTimeout,
         ApiError::PetNotAvailable,

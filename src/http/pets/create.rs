@@ -7,17 +7,18 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::wire::{NewPetBody, PetBody, render_pet};
 use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::pet::{NewPet, Pet};
 use crate::http::AppState;
 use crate::http::conditional::with_etag;
 use crate::http::error::ApiError;
-use crate::http::extractors::{FromMembers, JsonBody, NoQuery};
-use crate::http::idempotency::{self, IdempotencyKeyParameter, OptionalIdempotencyKey};
-use crate::http::json;
+use crate::http::extractors::{JsonBody, NoQuery};
+use crate::http::idempotency::{self, OptionalIdempotencyKey};
 use crate::http::pipeline::key_cache::Caller;
 use crate::storage::InsertOutcome;
+use crate::wire::json;
+use crate::wire::object::{BodyError, FromObject};
+use crate::wire::pet::PET;
 
 /// Add an animal
 ///
@@ -28,10 +29,10 @@ use crate::storage::InsertOutcome;
     path = "/v1/pets",
     operation_id = "createPet",
     tag = "animals",
-    params(IdempotencyKeyParameter),
-    request_body(content = NewPetBody, content_type = "application/json"),
+    params(OptionalIdempotencyKey),
+    request_body(content = NewPet, content_type = "application/json"),
     responses(
-        (status = 201, description = "Animal added; the body includes the assigned `id`.", body = PetBody, headers(
+        (status = 201, description = "Animal added; the body includes the assigned `id`.", body = Pet, headers(
             ("Location" = String, description = "The address of the new animal."),
             ("ETag" = String, description = "Changes with the animal; for `If-Match`."),
             ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
@@ -56,7 +57,7 @@ pub(crate) async fn create_pet(
 }
 
 fn created(app: &AppState, pet: &Pet) -> Response {
-    let (body, etag) = with_etag(render_pet(pet));
+    let (body, etag) = with_etag(PET.render(pet));
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)),
         (header::LOCATION, app.links.pet(pet.id)),
@@ -68,10 +69,10 @@ fn created(app: &AppState, pet: &Pet) -> Response {
 /// What can go wrong here, besides what can go wrong everywhere.
 pub(crate) fn create_pet_errors() -> Vec<ApiError> {
     vec![
-        ApiError::InvalidJson { problem: "it is empty".into() },
-        ApiError::MissingField { pointer: "/categoryId", expected: "must be an integer" },
-        ApiError::InvalidField { pointer: "/name", problem: "must have at most 255 characters".into() },
-        ApiError::UnknownField { pointer: "/nmae".into(), nearest: "name" },
+        BodyError::InvalidJson { problem: "it is empty".into() }.into(),
+        BodyError::MissingField { name: "categoryId", expected: "must be an integer" }.into(),
+        BodyError::InvalidField { name: "name", problem: "must have at most 255 characters".into() }.into(),
+        BodyError::UnknownField { pointer: "/nmae".into(), nearest: "name" }.into(),
         ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
         ApiError::RequestTimeout,
         ApiError::IdempotencyInProgress,

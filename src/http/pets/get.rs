@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use jiff::civil::{Date, date};
 use jiff::tz::TimeZone;
 
-use super::wire::{PetBody, render_pet};
 use crate::config::GET_PET_REMOVAL;
-use crate::domain::pet::PetId;
+use crate::domain::pet::{Pet, PetId};
 use crate::http::AppState;
-use crate::http::conditional::{IfNoneMatch, IfNoneMatchParameter, with_tag};
+use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extractors::{NoQuery, PetIdInPath};
 use crate::http::pipeline::key_cache::Caller;
+use crate::wire::pet::PET;
 
 /// The day on which getPet was declared deprecated: the release of 1.0.0.
 const DEPRECATED_ON: Date = date(2026, 11, 15);
@@ -33,10 +33,10 @@ const DEPRECATED_ON: Date = date(2026, 11, 15);
     tag = "animals",
     params(
         ("petId" = i64, Path, description = "The identifier of the animal to retrieve.", example = 7),
-        IfNoneMatchParameter,
+        IfNoneMatch,
     ),
     responses(
-        (status = 200, description = "The requested animal.", body = PetBody, headers(
+        (status = 200, description = "The requested animal.", body = Pet, headers(
             ("ETag" = String, description = "Changes with the animal; for `If-None-Match`."),
             ("Deprecation" = String, description = "Since when the operation is deprecated (RFC 9745)."),
             ("Sunset" = String, description = "When the operation is removed (RFC 8594)."),
@@ -68,7 +68,7 @@ pub(crate) async fn get_pet(
 
 async fn fetch(app: &AppState, known: &IfNoneMatch, id: PetId) -> Result<Response, ApiError> {
     let pet = app.storage.find_pet(id).await?.ok_or(ApiError::PetNotFound)?;
-    let (body, tag) = with_tag(render_pet(&pet), None);
+    let (body, tag) = with_tag(PET.render(&pet), None);
     Ok(known.answer(body, tag, None))
 }
 

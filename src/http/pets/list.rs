@@ -1,12 +1,20 @@
 //! `GET /pets`
 
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
 use axum::response::Response;
+use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
+use utoipa::openapi::schema::ArrayBuilder;
 
-use super::wire::{ListPetsParameters, ListPetsQuery, PetBody, filters, render_pets};
+use crate::domain::pet::{Pet, PetFilter, PetId, PetPageRequest};
+
 use crate::http::AppState;
-use crate::http::conditional::{IfNoneMatch, IfNoneMatchParameter, with_tag};
+use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
+use crate::http::extractors::{Query, id_in_text};
+use crate::http::parameters::{self, Parameter};
+use crate::wire::field::{integer, reference};
+use crate::wire::pet::PET;
 
 /// List all animals
 ///
@@ -18,9 +26,9 @@ use crate::http::error::ApiError;
     path = "/v1/pets",
     operation_id = "listPets",
     tag = "animals",
-    params(ListPetsParameters, IfNoneMatchParameter),
+    params(ListPetsQuery, IfNoneMatch),
     responses(
-        (status = 200, description = "A paginated list of animals.", body = [PetBody], headers(
+        (status = 200, description = "A paginated list of animals.", body = [Pet], headers(
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
             ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
         )),
@@ -34,8 +42,65 @@ pub(crate) async fn list_pets(
 ) -> Result<Response, ApiError> {
     let shared = app.storage.list_pets(request.clone()).await?;
     let next = app.links.next_page("/pets", request.limit, filters(&request.filter), shared.page.next_after);
-    let (body, tag) = shared.rendered(|page| with_tag(render_pets(&page.items), next.as_ref()));
+    let (body, tag) = shared.rendered(|page| with_tag(PET.render_list(&page.items), next.as_ref()));
     Ok(known.answer(body, tag, next))
+}
+
+/// The query parameters.
+const PARAMETERS: &[Parameter] = &[
+    Parameter::LIMIT,
+    Parameter {
+        name: "status",
+        description: "Filters by availability status. A pet without a status matches none.",
+        schema: || reference("PetStatus", ""),
+        example: None,
+    },
+    Parameter {
+        name: "id",
+        description: "Only the pets with these identifiers; combined with `status` if both are given. An identifier \
+                      that does not exist is not in the list.",
+        schema: || {
+            let id = integer(None).minimum(Some(1));
+            ArrayBuilder::new().items(id).min_items(Some(1)).max_items(Some(MAX_IDS)).into()
+        },
+        example: None,
+    },
+    Parameter::CURSOR,
+];
+
+/// The most `id` parameters of one request.
+const MAX_IDS: usize = 100;
+
+/// The page that a request asks for.
+pub(crate) struct ListPetsQuery(PetPageRequest);
+
+impl utoipa::IntoParams for ListPetsQuery {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
+        parameters::query(PARAMETERS)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for ListPetsQuery {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let query = Query::parse(parts, PARAMETERS)?;
+        let (limit, status) = (query.limit()?, query.status()?);
+        let ids: Option<Vec<PetId>> = query.all("id").map(id_in_text).collect();
+        let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {
+            let problem = "must be a positive integer of 64 bits, given at most 100 times";
+            ApiError::invalid_parameter("id", &problem)
+        })?;
+        let ids = if ids.is_empty() { None } else { Some(ids) };
+        Ok(Self(PetPageRequest { filter: PetFilter { status, ids }, after: query.after()?, limit }))
+    }
+}
+
+/// The filters of a list, as its query has them.
+fn filters(filter: &PetFilter) -> Vec<(&'static str, String)> {
+    let status = filter.status.map(|status| ("status", status.as_str().to_owned()));
+    let ids = filter.ids.iter().flatten().map(|id| ("id", id.get().to_string()));
+    status.into_iter().chain(ids).collect()
 }
 
 /// What can go wrong here, besides what can go wrong everywhere.

@@ -4,14 +4,15 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
-use super::wire::{PetBody, PetPatchBody, render_pet};
-use crate::domain::pet::{PatchError, PetPatch, PetStatus};
+use crate::domain::pet::{PatchError, Pet, PetPatch, PetStatus};
 use crate::http::AppState;
-use crate::http::conditional::{IfMatch, IfMatchParameter, with_etag};
+use crate::http::conditional::{IfMatch, with_etag};
 use crate::http::error::ApiError;
-use crate::http::extractors::{FromMembers, JsonBody, NoQuery, PetIdInPath};
-use crate::http::json;
+use crate::http::extractors::{JsonBody, NoQuery, PetIdInPath};
 use crate::storage::UpdateOutcome;
+use crate::wire::json;
+use crate::wire::object::{BodyError, FromObject};
+use crate::wire::pet::PET;
 
 /// Change a pet
 ///
@@ -26,14 +27,14 @@ use crate::storage::UpdateOutcome;
     extensions(("x-stability" = json!("beta"))),
     params(
         ("petId" = i64, Path, description = "The identifier of the animal to change.", example = 7),
-        IfMatchParameter,
+        IfMatch,
     ),
     request_body(content(
-        (PetPatchBody = "application/merge-patch+json"),
-        (PetPatchBody = "application/json"),
+        (PetPatch = "application/merge-patch+json"),
+        (PetPatch = "application/json"),
     )),
     responses(
-        (status = 200, description = "The animal as it is now.", body = PetBody, headers(
+        (status = 200, description = "The animal as it is now.", body = Pet, headers(
             ("ETag" = String, description = "Changes with the animal; for `If-Match`."),
         )),
     ),
@@ -47,14 +48,14 @@ pub(crate) async fn update_pet(
 ) -> Result<Response, ApiError> {
     let (NoQuery, PetIdInPath(id)) = (query?, id?);
     let change = app.storage.change_pet(id, |pet, has_open_order| {
-        if !known.holds(render_pet(pet)) {
+        if !known.holds(PET.render(pet)) {
             return Err(ApiError::PreconditionFailed);
         }
         patch.apply(pet, has_open_order).map_err(ApiError::from)
     });
     match change.await? {
         UpdateOutcome::Done(pet) => {
-            let (body, etag) = with_etag(render_pet(&pet));
+            let (body, etag) = with_etag(PET.render(&pet));
             let media_type = HeaderValue::from_static(json::MEDIA_TYPE);
             Ok(([(header::CONTENT_TYPE, media_type), (header::ETAG, etag)], body).into_response())
         }
@@ -79,9 +80,9 @@ impl From<PatchError> for ApiError {
 /// What can go wrong here, besides what can go wrong everywhere.
 pub(crate) fn update_pet_errors() -> Vec<ApiError> {
     vec![
-        ApiError::InvalidJson { problem: "it is empty".into() },
-        ApiError::InvalidField { pointer: "/name", problem: "must have at most 255 characters".into() },
-        ApiError::UnknownField { pointer: "/nmae".into(), nearest: "name" },
+        BodyError::InvalidJson { problem: "it is empty".into() }.into(),
+        BodyError::InvalidField { name: "name", problem: "must have at most 255 characters".into() }.into(),
+        BodyError::UnknownField { pointer: "/nmae".into(), nearest: "name" }.into(),
         ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
         ApiError::PetNotFound,
         ApiError::RequestTimeout,

@@ -26,8 +26,8 @@ use tokio::time::{Sleep, sleep};
 use super::connection_limiter::ConnectionPermit;
 use super::head_scanner::{HeadProblem, HeadScanner};
 use crate::http::error::ApiError;
-use crate::http::json;
 use crate::http::pipeline::access_log::{REQUEST_ID, new_request_id};
+use crate::wire::json;
 
 /// How long, and for how many bytes, a client that is still sending is listened to after the last answer.
 /// Closing at once would reset the connection, and the client might never read why it was refused.

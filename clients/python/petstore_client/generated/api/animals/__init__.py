@@ -1,4 +1,4 @@
-"""The operations of one tag, a module each."""
+"""The operations of one tag, one module per operation."""
 
 from . import create_pet, get_pet, list_pets, update_pet
 

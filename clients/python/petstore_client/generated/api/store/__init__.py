@@ -1,4 +1,4 @@
-"""The operations of one tag, a module each."""
+"""The operations of one tag, one module per operation."""
 
 from . import cancel_order, complete_order, get_order, list_orders, place_order
 

@@ -1,0 +1,166 @@
+//! The description of a resource, field by field, and what is derived from it: JSON both ways, and schemas.
+
+use serde_json::Value as Example;
+use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
+use utoipa::openapi::{KnownFormat, Ref, RefOr, SchemaFormat};
+
+use super::object::{BodyError, JsonObject};
+use super::value::{Scalar, Value, ValueError};
+use crate::domain::identifier::MAX_ISSUED;
+
+/// One field of a resource: a member of its JSON, a column of its CSV, a property of its schema.
+///
+/// `Draft` collects what a client sets, every field optional.
+pub(crate) struct Field<Resource, Draft> {
+    /// The name of the member, the column and the property.
+    pub(crate) name: &'static str,
+    /// Whether every resource has the field. A client that creates a resource must set it, unless only the service does.
+    pub(crate) required: bool,
+    /// The schema in a response.
+    pub(crate) schema: fn() -> RefOr<Schema>,
+    /// The value, if the resource has one.
+    pub(crate) get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
+    /// How a client sets the field. Absent if only the service does.
+    pub(crate) input: Option<Input<Draft>>,
+}
+
+/// How a client sets a field.
+pub(crate) struct Input<Draft> {
+    /// The schema in a request.
+    pub(crate) schema: fn() -> RefOr<Schema>,
+    /// What the value must be, for the client that left it out.
+    pub(crate) expected: &'static str,
+    /// Parses a value into the draft.
+    pub(crate) set: fn(&mut Draft, &Value<'_>) -> Result<(), ValueError>,
+}
+
+/// A resource described by its fields, in the order in which they are written.
+pub(crate) struct Description<Resource: 'static, Draft: 'static>(
+    pub(crate) &'static [Field<Resource, Draft>],
+);
+
+/// Enough bytes for the JSON of most resources.
+const USUAL_BYTES: usize = 128;
+
+impl<Resource, Draft: Default> Description<Resource, Draft> {
+    /// The fields that a client can set.
+    pub(crate) fn inputs(
+        &self,
+    ) -> impl Iterator<Item = (&'static Field<Resource, Draft>, &'static Input<Draft>)> {
+        self.0.iter().filter_map(|field| Some((field, field.input.as_ref()?)))
+    }
+
+    /// One resource as JSON.
+    pub(crate) fn render(&self, resource: &Resource) -> Vec<u8> {
+        let mut json = Vec::with_capacity(USUAL_BYTES);
+        self.write_json(&mut json, resource);
+        json
+    }
+
+    /// Resources as a JSON array.
+    pub(crate) fn render_list(&self, resources: &[Resource]) -> Vec<u8> {
+        let mut json = Vec::with_capacity(2 + resources.len() * USUAL_BYTES);
+        json.push(b'[');
+        for (index, resource) in resources.iter().enumerate() {
+            if index > 0 {
+                json.push(b',');
+            }
+            self.write_json(&mut json, resource);
+        }
+        json.push(b']');
+        json
+    }
+
+    /// Appends a resource as JSON. By hand, because a derived `Serialize` takes several times as many instructions, and
+    /// a page has up to 100 resources.
+    pub(crate) fn write_json(&self, json: &mut Vec<u8>, resource: &Resource) {
+        let mut separator = b'{';
+        for field in self.0 {
+            let Some(value) = (field.get)(resource) else { continue };
+            json.push(separator);
+            json.push(b'"');
+            json.extend_from_slice(field.name.as_bytes());
+            json.extend_from_slice(b"\":");
+            value.write_json(json);
+            separator = b',';
+        }
+        json.push(b'}');
+    }
+
+    /// Reads what a client sets. An unknown member is reported first, since it is most often a misspelt one; then the
+    /// first wrong field. With `complete`, the required fields must be there.
+    pub(crate) fn read(&self, object: &JsonObject<'_>, complete: bool) -> Result<Draft, BodyError> {
+        object.refuse_unknown(&self.inputs().map(|(field, _)| field.name).collect::<Vec<_>>())?;
+        let mut draft = Draft::default();
+        for (&Field { name, required, .. }, input) in self.inputs() {
+            match object.get(name) {
+                Some(value) => (input.set)(&mut draft, &value).map_err(|error| match error {
+                    ValueError::Malformed(problem) => BodyError::InvalidJson { problem },
+                    ValueError::Invalid(problem) => BodyError::InvalidField { name, problem },
+                })?,
+                None if complete && required => {
+                    return Err(BodyError::MissingField { name, expected: input.expected });
+                }
+                None => {}
+            }
+        }
+        Ok(draft)
+    }
+
+    /// The schema of the resource in a response.
+    pub(crate) fn schema(&self, description: &str, example: Example) -> RefOr<Schema> {
+        let properties = self.0.iter().map(|field| (field.name, field.required, (field.schema)()));
+        RefOr::T(Schema::Object(object(properties, description, example).build()))
+    }
+
+    /// The schema of a request that sets fields; with `complete`, all that are required.
+    pub(crate) fn input_schema(&self, complete: bool, description: &str, example: Example) -> RefOr<Schema> {
+        let properties =
+            self.inputs().map(|(field, input)| (field.name, complete && field.required, (input.schema)()));
+        let object = object(properties, description, example);
+        RefOr::T(Schema::Object(
+            object.additional_properties(Some(AdditionalProperties::FreeForm(false))).build(),
+        ))
+    }
+}
+
+#[expect(deprecated, reason = "the released document has `example`, not `examples`")]
+fn object(
+    properties: impl Iterator<Item = (&'static str, bool, RefOr<Schema>)>,
+    description: &str,
+    example: Example,
+) -> ObjectBuilder {
+    let object = ObjectBuilder::new().description(Some(description)).example(Some(example));
+    properties.fold(object, |object, (name, required, schema)| {
+        let object = object.property(name, schema);
+        if required { object.required(name) } else { object }
+    })
+}
+
+/// The schema of a 64-bit integer.
+pub(crate) fn integer(description: impl Into<Option<&'static str>>) -> ObjectBuilder {
+    let format = SchemaFormat::KnownFormat(KnownFormat::Int64);
+    ObjectBuilder::new().schema_type(Type::Integer).format(Some(format)).description(description.into())
+}
+
+/// The schema of an identifier that the service assigned.
+pub(crate) fn identifier(description: &'static str) -> RefOr<Schema> {
+    integer(description).minimum(Some(1)).maximum(Some(MAX_ISSUED)).into()
+}
+
+/// The schema of a text.
+pub(crate) fn string(description: impl Into<Option<&'static str>>) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String).description(description.into())
+}
+
+/// The schema of one of these words.
+pub(crate) fn keyword(words: [&'static str; 3], description: &'static str) -> RefOr<Schema> {
+    string(description).enum_values(Some(words)).into()
+}
+
+/// A reference to the schema of this name.
+pub(crate) fn reference(schema: &str, description: &str) -> RefOr<Schema> {
+    let mut reference = Ref::from_schema_name(schema);
+    description.clone_into(&mut reference.description);
+    RefOr::Ref(reference)
+}

@@ -1,0 +1,135 @@
+//! Reads a JSON object member by member, with errors that say what is wrong and where.
+//!
+//! A derived `Deserialize` would accept `["Rex", 1]` as an object, `null` as an absent member and the last of two equal
+//! members, and would refuse `7.0` as an integer. The interface does none of that.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+use super::json;
+use super::spelling::{nearest, shown};
+use super::value::Value;
+
+/// Up to this number, comparing names with each other is faster than hashing them.
+const FEW: usize = 8;
+
+/// Why a body is refused. The message is for the client.
+#[derive(Debug, Error)]
+pub(crate) enum BodyError {
+    /// It is not JSON, or not a JSON object.
+    #[error("The body is not usable JSON: {problem}.")]
+    InvalidJson {
+        /// What is wrong, in a clause.
+        problem: String,
+    },
+    /// A required member is missing.
+    #[error("`/{name}` is required: it {expected}.")]
+    MissingField {
+        /// The name of the member.
+        name: &'static str,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A member breaks a rule.
+    #[error("`/{name}` {problem}.")]
+    InvalidField {
+        /// The name of the member.
+        name: &'static str,
+        /// The rule.
+        problem: String,
+    },
+    /// The body has a member that cannot be set, most likely a misspelt one.
+    #[error("`{pointer}` is not a field that can be set; the nearest that can is `/{nearest}`.")]
+    UnknownField {
+        /// The JSON Pointer of the member.
+        pointer: String,
+        /// The name that is spelt most like it.
+        nearest: &'static str,
+    },
+}
+
+/// A request body that is read from a JSON object.
+pub(crate) trait FromObject: Sized {
+    /// The media types that it may be sent as.
+    const MEDIA_TYPES: &'static [&'static str] = &[json::MEDIA_TYPE];
+
+    /// Reads it, or says what is wrong with the first wrong member.
+    fn from_object(object: &JsonObject<'_>) -> Result<Self, BodyError>;
+}
+
+/// The members of a JSON object, no name twice, their values not yet parsed.
+pub(crate) struct JsonObject<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'a> JsonObject<'a> {
+    /// Parses a body that is one JSON object and nothing else.
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, BodyError> {
+        let problem = |problem: String| BodyError::InvalidJson { problem };
+        if body.is_empty() {
+            return Err(problem("it is empty".into()));
+        }
+        let text = std::str::from_utf8(body).map_err(|_| problem("it is not UTF-8".into()))?;
+        serde_json::from_str(text).map_err(|error| problem(error.to_string()))
+    }
+
+    /// Refuses a member that is not among `known`.
+    pub(crate) fn refuse_unknown(&self, known: &[&'static str]) -> Result<(), BodyError> {
+        match self.0.iter().find(|(name, _)| !known.contains(&&**name)) {
+            None => Ok(()),
+            Some((name, _)) => Err(BodyError::UnknownField {
+                // The escapes of JSON Pointer.
+                pointer: format!("/{}", shown(name).replace('~', "~0").replace('/', "~1")),
+                nearest: nearest(name, known).unwrap_or_default(),
+            }),
+        }
+    }
+
+    /// Removes a member and returns its value.
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Value<'a>> {
+        let index = self.0.iter().position(|(member, _)| member == name)?;
+        Some(Value::Json(self.0.swap_remove(index).1.get()))
+    }
+
+    /// The value of a member.
+    pub(crate) fn get(&self, name: &str) -> Option<Value<'a>> {
+        self.0.iter().find(|(member, _)| member == name).map(|(_, value)| Value::Json(value.get()))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for JsonObject<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor;
+        impl<'de> Visitor<'de> for ObjectVisitor {
+            type Value = Vec<(String, &'de RawValue)>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members: Self::Value = Vec::new();
+                // Used beyond a few members, so that the search for duplicates takes linear time.
+                let mut names: HashSet<String> = HashSet::new();
+                while let Some((name, value)) = map.next_entry::<String, _>()? {
+                    if members.len() == FEW {
+                        names.extend(members.iter().map(|(name, _)| name.clone()));
+                    }
+                    let is_duplicate = if members.len() < FEW {
+                        members.iter().any(|(other, _)| *other == name)
+                    } else {
+                        !names.insert(name.clone())
+                    };
+                    if is_duplicate {
+                        return Err(A::Error::custom(format_args!("`{}` is there twice", shown(&name))));
+                    }
+                    members.push((name, value));
+                }
+                Ok(members)
+            }
+        }
+        deserializer.deserialize_map(ObjectVisitor).map(JsonObject)
+    }
+}

@@ -1,0 +1,167 @@
+//! The description of a pet.
+
+use serde_json::json;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use super::field::{Description, Field, Input, identifier, integer, keyword, reference, string};
+use super::json::MEDIA_TYPE;
+use super::object::{BodyError, FromObject, JsonObject};
+use super::value::{Scalar, ValueError};
+use crate::domain::pet::{CategoryId, NewPet, PET_NAME_MAX_CHARS, Pet, PetName, PetPatch, PetStatus};
+
+/// At least one character that is not white space, and no control characters.
+const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$";
+
+/// The fields of a pet.
+pub(crate) const PET: Description<Pet, PetPatch> = Description(&[
+    Field {
+        name: "id",
+        required: true,
+        schema: || identifier("Unique identifier, assigned by the service on creation."),
+        get: |pet| Some(Scalar::Integer(pet.id.get())),
+        input: None,
+    },
+    Field {
+        name: "name",
+        required: true,
+        schema: || {
+            string("The animal's name.").min_length(Some(1)).max_length(Some(PET_NAME_MAX_CHARS)).into()
+        },
+        get: |pet| Some(Scalar::Text(pet.name.as_str())),
+        input: Some(Input {
+            schema: || {
+                let rule = "The pet's name: at least one character that is not white space, and no control characters. \
+                            Stored as sent.";
+                let name = string(rule).min_length(Some(1)).max_length(Some(PET_NAME_MAX_CHARS));
+                name.pattern(Some(NAME_PATTERN)).into()
+            },
+            expected: "must be a string of 1 to 255 characters",
+            set: |pet, value| {
+                pet.name =
+                    Some(PetName::try_from(value.string()?).map_err(|error| ValueError::invalid(&error))?);
+                Ok(())
+            },
+        }),
+    },
+    Field {
+        name: "categoryId",
+        required: true,
+        schema: || integer("Identifier of the category the animal belongs to.").into(),
+        get: |pet| Some(Scalar::Integer(pet.category_id.0)),
+        input: Some(Input {
+            schema: || {
+                integer(
+                    "Identifier of the category the pet belongs to. Any 64-bit integer: it is not checked.",
+                )
+                .into()
+            },
+            expected: "must be an integer",
+            set: |pet, value| {
+                pet.category_id = Some(CategoryId(value.integer()?));
+                Ok(())
+            },
+        }),
+    },
+    Field {
+        name: "status",
+        required: false,
+        schema: || reference("PetStatus", "Availability status. Absent if none was set on creation."),
+        get: |pet| pet.status.map(|status| Scalar::Keyword(status.as_str())),
+        input: Some(Input {
+            schema: || {
+                let rule = "Availability status. A pet can be created without one; once set, it cannot be removed. A \
+                            sold pet cannot become `pending`, and an open order alone changes the status of its pet.";
+                reference("PetStatus", rule)
+            },
+            expected: "must be one of `available`, `pending`, `sold`",
+            set: |pet, value| {
+                pet.status =
+                    Some(value.string()?.parse::<PetStatus>().map_err(|error| ValueError::invalid(&error))?);
+                Ok(())
+            },
+        }),
+    },
+]);
+
+impl FromObject for NewPet {
+    fn from_object(object: &JsonObject<'_>) -> Result<Self, BodyError> {
+        let draft = PET.read(object, true)?;
+        // Never absent: what a pet must have is required above.
+        draft.into_new_pet().ok_or_else(|| BodyError::InvalidJson { problem: "it is not a pet".into() })
+    }
+}
+
+impl FromObject for PetPatch {
+    /// A JSON merge patch (RFC 7396), under its own name or as plain JSON.
+    const MEDIA_TYPES: &'static [&'static str] = &["application/merge-patch+json", MEDIA_TYPE];
+
+    fn from_object(object: &JsonObject<'_>) -> Result<Self, BodyError> {
+        PET.read(object, false)
+    }
+}
+
+impl PartialSchema for Pet {
+    fn schema() -> RefOr<Schema> {
+        let example = json!({"id": 7, "name": "Rex", "categoryId": 3, "status": "available"});
+        PET.schema("A pet in the inventory.", example)
+    }
+}
+
+impl PartialSchema for NewPet {
+    fn schema() -> RefOr<Schema> {
+        let example = json!({"name": "Rex", "categoryId": 3, "status": "available"});
+        PET.input_schema(true, "A pet to create.", example)
+    }
+}
+
+impl PartialSchema for PetPatch {
+    fn schema() -> RefOr<Schema> {
+        let description = "A change to a pet: a field that is left out keeps its value.";
+        PET.input_schema(false, description, json!({"status": "sold"}))
+    }
+}
+
+impl PartialSchema for PetStatus {
+    fn schema() -> RefOr<Schema> {
+        keyword(Self::ALL.map(Self::as_str), "Availability status of a pet.")
+    }
+}
+
+impl ToSchema for Pet {}
+impl ToSchema for NewPet {}
+impl ToSchema for PetPatch {}
+impl ToSchema for PetStatus {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_pet_is_rendered_as_json(
+            id in 1..=i64::MAX,
+            name in "[^\\p{Cc}]{0,20}\u{2028}?[\"\\\\/a-zé\u{1f415}][^\\p{Cc}]{0,20}",
+            category_id: i64,
+            status in proptest::option::of(proptest::sample::select(&PetStatus::ALL[..])),
+        ) {
+            let mut expected = json!({"id": id, "name": name, "categoryId": category_id});
+            if let Some(status) = status {
+                expected["status"] = status.as_str().into();
+            }
+            let pet = Pet {
+                id: id.try_into().unwrap(),
+                name: name.try_into().unwrap(),
+                category_id: CategoryId(category_id),
+                status,
+            };
+            prop_assert_eq!(PET.render(&pet), serde_json::to_vec(&expected).unwrap());
+            let two = [pet.clone(), pet];
+            prop_assert_eq!(PET.render_list(&two), serde_json::to_vec(&[&expected, &expected]).unwrap());
+            prop_assert_eq!(PET.render_list(&[]), b"[]");
+        }
+    }
+}

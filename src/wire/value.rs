@@ -1,0 +1,158 @@
+//! Single values: as they are read from JSON or CSV, and as they are written to either.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+
+use super::json;
+
+/// A value in a request body or a file, not yet parsed.
+pub(crate) enum Value<'a> {
+    /// The value as it stands in valid JSON.
+    Json(&'a str),
+    /// The text of a CSV cell.
+    Csv(&'a str),
+}
+
+/// Why a value is refused.
+#[derive(Debug)]
+pub(crate) enum ValueError {
+    /// It is not valid JSON after all: an escape that encodes no character.
+    Malformed(String),
+    /// It breaks a rule. The text continues a sentence that starts with the field's name: "must be a string".
+    Invalid(String),
+}
+
+impl ValueError {
+    /// The value breaks this rule.
+    pub(crate) fn invalid(problem: &impl ToString) -> Self {
+        Self::Invalid(problem.to_string())
+    }
+}
+
+impl Value<'_> {
+    /// The value as a string.
+    pub(crate) fn string(&self) -> Result<String, ValueError> {
+        match *self {
+            Self::Csv(text) => Ok(text.to_owned()),
+            Self::Json(json) if json.starts_with('"') => {
+                serde_json::from_str(json).map_err(|error| ValueError::Malformed(error.to_string()))
+            }
+            Self::Json(_) => Err(ValueError::invalid(&"must be a string")),
+        }
+    }
+
+    /// The value as an integer. JSON may write it in any way: `7`, `7.0`, `70e-1`.
+    pub(crate) fn integer(&self) -> Result<i64, ValueError> {
+        let integer = match *self {
+            Self::Csv(text) => text.parse().ok(),
+            Self::Json(json) => integer(json),
+        };
+        integer.ok_or_else(|| ValueError::invalid(&"must be an integer from -2^63 to 2^63 - 1"))
+    }
+}
+
+/// A value to be written.
+pub(crate) enum Scalar<'a> {
+    /// A number.
+    Integer(i64),
+    /// A member of an enumeration, which never needs escaping.
+    Keyword(&'static str),
+    /// Any text.
+    Text(&'a str),
+    /// A point in time. RFC 3339 in UTC, to the millisecond, which is what the database keeps.
+    Time(SystemTime),
+}
+
+impl Scalar<'_> {
+    /// Appends the value as JSON.
+    pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Integer(number) => out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes()),
+            Self::Keyword(word) => {
+                out.push(b'"');
+                out.extend_from_slice(word.as_bytes());
+                out.push(b'"');
+            }
+            Self::Text(text) => json::write_string(out, text),
+            Self::Time(time) => {
+                let time = Timestamp::try_from(*time).unwrap_or(Timestamp::MAX);
+                out.extend_from_slice(format!("\"{time:.3}\"").as_bytes());
+            }
+        }
+    }
+}
+
+/// The value of a JSON number, if it is a 64-bit integer, however it is written.
+fn integer(number: &str) -> Option<i64> {
+    let (sign, magnitude) = number.strip_prefix('-').map_or(("", number), |magnitude| ("-", magnitude));
+    if !magnitude.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let (mantissa, exponent) = magnitude.split_once(['e', 'E']).unwrap_or((magnitude, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    let significant = digits.trim_matches('0');
+    if significant.is_empty() {
+        return Some(0);
+    }
+    // The number is `significant` times ten to this power; longer exponents than i32 are out of range anyway.
+    let trailing_zeros = digits.len() - digits.trim_end_matches('0').len();
+    let power = exponent.parse::<i32>().ok()?.checked_sub(fraction.len().try_into().ok()?)?;
+    let power = usize::try_from(power.checked_add(trailing_zeros.try_into().ok()?)?).ok()?;
+    if power > 18 {
+        return None;
+    }
+    format!("{sign}{significant}{}", "0".repeat(power)).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_integer_may_be_written_in_any_way() {
+        for (text, value) in [
+            ("7", 7),
+            ("-7", -7),
+            ("7.0", 7),
+            ("7.000", 7),
+            ("70e-1", 7),
+            ("0.7e1", 7),
+            ("7E+2", 700),
+            ("700e-2", 7),
+            ("0", 0),
+            ("-0", 0),
+            ("0.0e99999999999999999999", 0),
+            ("9223372036854775807", i64::MAX),
+            ("9223372036854775807.0", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+            ("9.223372036854775807e18", i64::MAX),
+            ("1e18", 1_000_000_000_000_000_000),
+        ] {
+            assert_eq!(integer(text), Some(value), "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_but_a_64_bit_integer_is_refused() {
+        for text in [
+            "7.5",
+            "75e-1",
+            "1e-1",
+            "9223372036854775808",
+            "-9223372036854775809",
+            "1e19",
+            "1e400",
+            "1e99999999999999999999",
+            "1e-99999999999999999999",
+            "\"7\"",
+            "null",
+            "true",
+            "[7]",
+            "{}",
+        ] {
+            assert_eq!(integer(text), None, "{text}");
+        }
+    }
+}
