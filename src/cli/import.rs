@@ -114,6 +114,7 @@ const STANDARD_INPUT: &str = "-";
 /// The number of chunks that may be queued while one is imported.
 const QUEUED_CHUNKS: usize = 2;
 
+/// The exit codes.
 const WITH_REJECTS: u8 = 3;
 const STOPPED: u8 = 4;
 
@@ -122,7 +123,7 @@ impl Import {
         let from_standard_input = self.file == Path::new(STANDARD_INPUT);
         let format =
             self.format.map(Format::from).or_else(|| Format::of_name(&self.file)).ok_or_else(|| {
-                format!("what is in {} is not told by its name: say --format", self.file.display())
+                format!("the extension of {} is not that of a format: pass --format", self.file.display())
             })?;
         let source = self.key_column.as_ref().map(|_| self.source()).transpose()?;
         let (input, size): (Box<dyn Read + Send>, _) = if from_standard_input {
