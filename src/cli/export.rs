@@ -67,8 +67,11 @@ type WriteResult = oneshot::Receiver<io::Result<()>>;
 
 impl Export {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let format =
-            self.format.map(Format::from).or_else(|| Format::of_name(&self.file)).unwrap_or(Format::Ndjson);
+        let format = self
+            .format
+            .map(Format::from)
+            .or_else(|| Format::from_extension(&self.file))
+            .unwrap_or(Format::Ndjson);
         if self.escape_formulas && format != Format::Csv {
             return Err("--escape-formulas is for CSV only".into());
         }
@@ -117,7 +120,7 @@ impl Export {
     ) -> Result<io::Result<u64>, Failure> {
         let progress = Progress::start("pets", None);
         let (blocks, written) =
-            spawn_writer(CompressedWriter::new(output, Compression::of_name(&self.file))?)?;
+            spawn_writer(CompressedWriter::new(output, Compression::from_extension(&self.file))?)?;
         let mut block = Vec::with_capacity(BLOCK + 1024);
         if format == Format::Csv {
             write_header(&mut block);

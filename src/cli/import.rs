@@ -15,7 +15,7 @@ use super::progress::{Counters, CountingReader, Progress, grouped};
 use super::{Failure, print};
 use crate::config::DatabaseSettings;
 use crate::domain::import_source::SourceName;
-use crate::files::{BadRow, Compression, Format, Rows, decompressed};
+use crate::files::{Compression, Format, RejectedRow, Rows, decompressed};
 use crate::storage::{CopyBuffer, CopyChunk, Import as Importing};
 
 /// Imports pets from a file.
@@ -122,9 +122,9 @@ impl Import {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
         let from_standard_input = self.file == Path::new(STANDARD_INPUT);
         let format =
-            self.format.map(Format::from).or_else(|| Format::of_name(&self.file)).ok_or_else(|| {
-                format!("the extension of {} is not that of a format: pass --format", self.file.display())
-            })?;
+            self.format.map(Format::from).or_else(|| Format::from_extension(&self.file)).ok_or_else(
+                || format!("the extension of {} is not that of a format: pass --format", self.file.display()),
+            )?;
         let source = self.key_column.as_ref().map(|_| self.source()).transpose()?;
         let (input, size): (Box<dyn Read + Send>, _) = if from_standard_input {
             (Box::new(io::stdin()), None)
@@ -167,7 +167,7 @@ impl Import {
         }
         drop(progress);
 
-        if let Some(BadRow { line, reason }) = read.stopped_at {
+        if let Some(RejectedRow { line, reason }) = read.stopped_at {
             let imported = if atomic { "nothing".into() } else { format!("{} rows", grouped(added)) };
             let _ = writeln!(
                 io::stderr(),
@@ -199,7 +199,7 @@ impl Import {
                 "standard input has no file name to use as the name of the source: pass --source".into()
             );
         }
-        let name = Compression::stripped(&self.file);
+        let name = Compression::strip_extension(&self.file);
         let name = name.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.parse().map_err(|problem| {
             format!("the file's name, as the name of the source, {problem}: pass --source").into()
@@ -230,7 +230,7 @@ struct RowReader {
 struct ReadSummary {
     bad: u64,
     /// The bad row that exceeded the limit, if one did.
-    stopped_at: Option<BadRow>,
+    stopped_at: Option<RejectedRow>,
 }
 
 type ReadResult = Result<ReadSummary, Failure>;
@@ -297,7 +297,7 @@ impl RejectsWriter {
     }
 
     /// Writes a bad row, and returns it if it exceeds the limit.
-    fn write(&mut self, bad: BadRow) -> Result<Option<BadRow>, Failure> {
+    fn write(&mut self, bad: RejectedRow) -> Result<Option<RejectedRow>, Failure> {
         let output = match &mut self.output {
             Some(output) => output,
             empty => {

@@ -8,10 +8,10 @@ use flate2::write::GzEncoder;
 use zstd::stream::read::Decoder;
 use zstd::stream::write::Encoder;
 
-/// How a file is packed.
+/// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// Uncompressed.
     Plain,
     /// gzip, RFC 1952.
     Gzip,
@@ -22,16 +22,15 @@ pub enum Compression {
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// The most that unpacking zstd may keep of what it decompressed: 2 to this power, 32 MiB. `zstd` asks for more only when
-/// told to with `--long` or `--ultra`.
+/// The largest window of a zstd file, as a power of two: 32 MiB. `zstd` exceeds it only with `--long` or `--ultra`.
 const ZSTD_WINDOW: u32 = 25;
 
 const BUFFER: usize = 128 * 1024;
 
 impl Compression {
-    /// What the name of a file asks for.
+    /// The compression that the extension of a file names.
     #[must_use]
-    pub fn of_name(file: &Path) -> Self {
+    pub fn from_extension(file: &Path) -> Self {
         match file.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Self::Gzip,
             Some("zst") => Self::Zstd,
@@ -39,17 +38,17 @@ impl Compression {
         }
     }
 
-    /// The name without the part that tells how the file is packed.
+    /// The name without the extension of the compression.
     #[must_use]
-    pub fn stripped(file: &Path) -> PathBuf {
-        match Self::of_name(file) {
+    pub fn strip_extension(file: &Path) -> PathBuf {
+        match Self::from_extension(file) {
             Self::Plain => file.to_owned(),
             Self::Gzip | Self::Zstd => file.with_extension(""),
         }
     }
 }
 
-/// What is in the input, decompressed if its first bytes say that it is packed.
+/// Reads the input, decompressed if its first bytes are those of a compressed file.
 pub fn decompressed(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + Send>> {
     let mut first = Vec::with_capacity(ZSTD.len());
     input.by_ref().take(ZSTD.len() as u64).read_to_end(&mut first)?;
@@ -66,9 +65,9 @@ pub fn decompressed(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn
     })
 }
 
-/// An output that packs what is written to it. It is whole only when [`finish`](Self::finish) has said so.
+/// Compresses what is written to it. The output is complete only after [`finish`](Self::finish).
 pub enum CompressedWriter<W: Write> {
-    /// As it is.
+    /// Uncompressed.
     Plain(BufWriter<W>),
     /// As gzip.
     Gzip(Box<GzEncoder<BufWriter<W>>>),
@@ -77,7 +76,7 @@ pub enum CompressedWriter<W: Write> {
 }
 
 impl<W: Write> CompressedWriter<W> {
-    /// Packs to `output`.
+    /// Writes to `output`.
     pub fn new(output: W, compression: Compression) -> io::Result<Self> {
         let output = BufWriter::with_capacity(BUFFER, output);
         Ok(match compression {
@@ -87,7 +86,7 @@ impl<W: Write> CompressedWriter<W> {
         })
     }
 
-    /// Writes what is left.
+    /// Writes the end of the file.
     pub fn finish(self) -> io::Result<()> {
         match self {
             Self::Plain(mut output) => output.flush(),

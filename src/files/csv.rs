@@ -4,20 +4,20 @@ use std::io::{self, BufRead, Read};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
-use super::{BadRow, FileError, Row};
+use super::{FileError, RejectedRow, Row};
 use crate::domain::import_source::SourceKey;
 use crate::domain::pet::{Pet, PetPatch};
 use crate::wire::field::Field;
 use crate::wire::pet::PET;
 use crate::wire::value::{Scalar, Value, ValueError};
 
-/// The longest row, with its line end. A longer one is most likely a quote that is never closed, which would take in the
-/// whole file.
+/// The longest row, with its line end. A longer one most likely has an unclosed quote, which would swallow the rest of the
+/// file.
 const MAX_ROW: usize = 256 * 1024;
 
-/// Rows from CSV.
+/// The rows of a CSV file.
 pub struct CsvRows {
-    reader: Reader<Lines>,
+    reader: Reader<LineReader>,
     columns: Columns,
     record: ByteRecord,
 }
@@ -35,7 +35,7 @@ type PetField = Field<Pet, PetPatch>;
 impl CsvRows {
     pub(super) fn read(input: Box<dyn BufRead + Send>, key_column: Option<&str>) -> Result<Self, FileError> {
         let mut reader =
-            ReaderBuilder::new().has_headers(false).flexible(true).from_reader(Lines::new(input));
+            ReaderBuilder::new().has_headers(false).flexible(true).from_reader(LineReader::new(input));
         let mut record = ByteRecord::new();
         if !reader.read_byte_record(&mut record).map_err(unreadable)? {
             return Err(FileError::Header("the input is empty".into()));
@@ -44,13 +44,13 @@ impl CsvRows {
         Ok(Self { reader, columns, record })
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<Result<Row, BadRow>>, FileError> {
+    pub(super) fn next(&mut self) -> Result<Option<Result<Row, RejectedRow>>, FileError> {
         self.reader.get_mut().start_row();
         if !self.reader.read_byte_record(&mut self.record).map_err(unreadable)? {
             return Ok(None);
         }
         let line = self.reader.get_ref().row_line;
-        Ok(Some(self.columns.row(&self.record).map_err(|reason| BadRow { line, reason })))
+        Ok(Some(self.columns.row(&self.record).map_err(|reason| RejectedRow { line, reason })))
     }
 }
 
@@ -60,7 +60,7 @@ impl Columns {
         for name in header {
             let name = std::str::from_utf8(name).map_err(|_| "it is not UTF-8".to_owned())?;
             if names.contains(&name) {
-                return Err(format!("the column `{name}` is there twice"));
+                return Err(format!("the column `{name}` appears twice"));
             }
             if !PET.inputs().any(|(field, _)| field.name == name) && key_column != Some(name) {
                 let known: Vec<_> = PET.inputs().map(|(field, _)| format!("`{}`", field.name)).collect();
@@ -124,28 +124,28 @@ fn unreadable(error: csv::Error) -> FileError {
     let line = error.position().map_or(0, csv::Position::line);
     match error.into_kind() {
         csv::ErrorKind::Io(error) => FileError::Unreadable(error),
-        other => FileError::NoCsv { line, problem: format!("{other:?}") },
+        other => FileError::MalformedCsv { line, problem: format!("{other:?}") },
     }
 }
 
-/// The input, at most one line per read. Because the parser then never buffers the start of the next row, the line and the
-/// length of each row are known. The parser's own position of a row is that of the blank lines before it, and with CRLF
-/// that of the LF before it.
+/// Passes the input on, at most one line per read. Because the parser then never buffers the start of the next row, the
+/// line and the length of each row are known. The parser itself reports the position of the blank lines before a row, and
+/// with CRLF that of the LF before it.
 ///
 /// Where lines end in CR alone, all of them count as one line.
-struct Lines {
+struct LineReader {
     input: Box<dyn BufRead + Send>,
     /// The line of the next byte.
     line: u64,
     /// The line that the current row starts on.
     row_line: u64,
-    /// Whether only line ends were read of the current row: they are not a part of it.
+    /// Whether only line ends of the current row were read so far. They are not part of it.
     blank: bool,
     /// How many more bytes the current row may have.
     left: usize,
 }
 
-impl Lines {
+impl LineReader {
     fn new(input: Box<dyn BufRead + Send>) -> Self {
         Self { input, line: 1, row_line: 1, blank: true, left: MAX_ROW }
     }
@@ -156,8 +156,8 @@ impl Lines {
     }
 }
 
-impl Read for Lines {
-    /// Fails rather than read more of a row than it may have.
+impl Read for LineReader {
+    /// Fails if a row is longer than allowed.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let available = self.input.fill_buf()?;
         let available = &available[..available.len().min(bytes.len())];
@@ -172,8 +172,7 @@ impl Read for Lines {
         self.line += u64::from(line_end.is_some());
         if !self.blank {
             self.left = self.left.checked_sub(read).ok_or_else(|| {
-                let problem =
-                    format!("a row of CSV has more than {MAX_ROW} bytes: a quote may not be closed");
+                let problem = format!("a CSV row has more than {MAX_ROW} bytes: is a quote not closed?");
                 io::Error::new(io::ErrorKind::InvalidData, problem)
             })?;
         }
@@ -210,7 +209,7 @@ fn may_be_formula(text: &str) -> bool {
     text.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠'])
 }
 
-/// In quotes if other programs might else read it otherwise: white space at the ends, too.
+/// Quotes the text if other programs might otherwise read it differently, which includes white space at its ends.
 fn write_text(out: &mut Vec<u8>, text: &str) {
     if !text.contains([',', '"']) && text.trim() == text {
         return out.extend_from_slice(text.as_bytes());
@@ -234,7 +233,7 @@ mod tests {
     const HEADER: &str = "name,categoryId";
 
     #[test]
-    fn a_bad_row_has_the_number_of_the_line_that_it_begins_on() {
+    fn a_rejected_row_is_reported_with_the_line_it_starts_on() {
         let lines =
             ["", "Rex,1", ",2", "", "", ",3", "\"two", "", "lines\",4", "Tom,5", ",6", "", ",7", "Kit,8"];
         let expected = [Ok(1), Err(4), Err(7), Err(8), Ok(5), Err(12), Err(14), Ok(8)];
@@ -247,9 +246,9 @@ mod tests {
     }
 
     #[test]
-    fn a_row_may_be_as_long_as_the_longest_wherever_it_begins() {
+    fn a_row_may_have_the_maximum_length_wherever_it_starts() {
         for end in ["\n", "\r\n"] {
-            // The rows before it decide where it begins.
+            // The rows before it decide where it starts.
             for before in [1000, 0] {
                 let short = format!("{HEADER}{end}{}", format!("Rex,1{end}").repeat(before));
                 let read = |length: usize| {
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_blank_lines_may_be_between_rows() {
+    fn any_number_of_blank_lines_may_separate_rows() {
         for end in ["\n", "\r\n"] {
             let content = format!("{HEADER}{end}Rex,1{end}{},2{end}Tom,3", end.repeat(MAX_ROW));
             let expected = [Ok(1), Err(MAX_ROW as u64 + 3), Ok(3)];

@@ -1,9 +1,9 @@
-//! Animals in files: CSV with a header, or a JSON object a line, packed or not.
+//! Pets in files: CSV with a header, or NDJSON, compressed or not.
 //!
 //! **Invariants:**
-//! - a row that is read is valid by the rules of createPet, and by the same types;
-//! - what is written can be read again, and gives the same animals, unless formulas were escaped;
-//! - no row and no file is ever held whole, however long it is.
+//! - a row that is read is valid by the rules of createPet, because it goes through the same types;
+//! - an exported file can be imported again and yields the same pets, unless formulas were escaped;
+//! - no file is ever loaded whole.
 
 mod compression;
 mod csv;
@@ -25,20 +25,20 @@ pub use partial_file::PartialFile;
 use self::csv::CsvRows;
 use ndjson::NdjsonRows;
 
-/// How animals are written down.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Values separated by commas, the names of the columns first.
+    /// Comma-separated values with a header.
     Csv,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Ndjson,
 }
 
 impl Format {
-    /// What the name of a file says, whether it is packed or not.
+    /// The format that the extension of a file names, compressed or not.
     #[must_use]
-    pub fn of_name(file: &Path) -> Option<Self> {
-        let name = Compression::stripped(file);
+    pub fn from_extension(file: &Path) -> Option<Self> {
+        let name = Compression::strip_extension(file);
         match name.extension()?.to_str()? {
             "csv" => Some(Self::Csv),
             "ndjson" | "jsonl" => Some(Self::Ndjson),
@@ -50,41 +50,41 @@ impl Format {
 /// A row that can be imported.
 #[derive(Debug)]
 pub struct Row {
-    /// The animal.
+    /// The pet.
     pub pet: NewPet,
-    /// What the source calls it, if a column of keys was named.
+    /// The source's key for it, if a key column was named.
     pub key: Option<SourceKey>,
 }
 
-/// A row that cannot.
+/// A row that cannot be imported.
 #[derive(Debug)]
-pub struct BadRow {
-    /// The line that it begins on; the first is 1.
+pub struct RejectedRow {
+    /// The line that it starts on; the first is 1.
     pub line: u64,
-    /// What is wrong with it, as a sentence.
+    /// What is wrong with it, in a sentence.
     pub reason: String,
 }
 
-/// Why a file cannot be read on.
+/// Why a file cannot be read any further.
 #[derive(Debug, Error)]
 pub enum FileError {
-    /// It cannot be read, or not be decompressed.
+    /// Reading or decompressing it failed.
     #[error("the input cannot be read")]
     Unreadable(#[from] io::Error),
-    /// Its columns are not those of an animal.
+    /// Its columns are not those of a pet.
     #[error("the header is not usable: {0}")]
     Header(String),
-    /// It is no CSV.
+    /// It is not CSV.
     #[error("line {line}: {problem}")]
-    NoCsv {
-        /// Where.
+    MalformedCsv {
+        /// The line.
         line: u64,
         /// What is wrong.
         problem: String,
     },
 }
 
-/// The rows of a file, one after another.
+/// Reads the rows of a file one by one.
 pub enum Rows {
     /// From CSV.
     Csv(CsvRows),
@@ -93,7 +93,7 @@ pub enum Rows {
 }
 
 impl Rows {
-    /// Begins to read, with the source's keys in the column or member of that name.
+    /// Starts to read a file whose column or member of this name has the source's keys.
     pub fn read(
         input: Box<dyn io::BufRead + Send>,
         format: Format,
@@ -105,12 +105,9 @@ impl Rows {
         })
     }
 
-    /// The next row, good or bad, if there is one.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "an iterator of results of options of results helps nobody"
-    )]
-    pub fn next(&mut self) -> Result<Option<Result<Row, BadRow>>, FileError> {
+    /// The next row, valid or rejected, if there is one.
+    #[expect(clippy::should_implement_trait, reason = "as an iterator it would yield nested results")]
+    pub fn next(&mut self) -> Result<Option<Result<Row, RejectedRow>>, FileError> {
         match self {
             Self::Csv(rows) => rows.next(),
             Self::Ndjson(rows) => rows.next(),
@@ -118,9 +115,9 @@ impl Rows {
     }
 }
 
-/// Appends an animal, on a line of its own.
+/// Appends a pet on one line.
 ///
-/// `escape_formulas` concerns CSV only: a name that a spreadsheet may evaluate as a formula gets a `'` in front.
+/// With `escape_formulas`, a name in CSV that a spreadsheet may evaluate as a formula is prefixed with `'`.
 pub fn write(out: &mut Vec<u8>, format: Format, escape_formulas: bool, pet: &crate::domain::pet::Pet) {
     match format {
         Format::Csv => csv::write_row(out, pet, escape_formulas),
@@ -137,9 +134,9 @@ mod tests {
     use super::*;
     use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
 
-    /// What is read of a file, row by row: the `categoryId` of a good row, the line of a bad one.
+    /// The rows of a file: the `categoryId` of a valid one, the line of a rejected one.
     ///
-    /// It must be the same however the file is packed, and wherever it is cut when it is read.
+    /// They must be the same however the file is compressed, and wherever reads cut it.
     pub(in crate::files) fn outcomes(
         content: &str,
         format: Format,
@@ -158,7 +155,7 @@ mod tests {
             let mut rows = Rows::read(input, format, None)?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
-                found.push(row.map(|row| row.pet.category_id.0).map_err(|bad| bad.line));
+                found.push(row.map(|row| row.pet.category_id.0).map_err(|rejected| rejected.line));
             }
             Ok(found)
         });
@@ -171,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_as_the_same(
+        fn an_exported_pet_is_imported_unchanged(
             id in 1..=i64::MAX,
             name in "[ \t]{0,2}[\"',;\\\\\u{5d0}\u{202e}\u{1f415}é a-z]{0,10}[^\\p{Cc}\\s][\"', \\\\]{0,3}",
             category_id: i64,
@@ -206,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_file_tells_its_format() {
+    fn the_extension_of_a_file_names_its_format() {
         for (name, format) in [
             ("a.csv", Some(Format::Csv)),
             ("shop/a.csv.gz", Some(Format::Csv)),
@@ -216,7 +213,7 @@ mod tests {
             ("csv", None),
             ("a.gz", None),
         ] {
-            assert_eq!(Format::of_name(Path::new(name)), format, "{name}");
+            assert_eq!(Format::from_extension(Path::new(name)), format, "{name}");
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::io::{self, BufRead, Read};
 
-use super::{BadRow, FileError, Row};
+use super::{FileError, RejectedRow, Row};
 use crate::domain::import_source::SourceKey;
 use crate::domain::pet::{NewPet, Pet};
 use crate::wire::object::{BodyError, FromObject, JsonObject};
 use crate::wire::pet::PET;
 use crate::wire::value::{Value, ValueError};
 
-/// The longest line without its end, as long as the longest body of a request.
+/// The longest line without its end: the same as the longest request body.
 const MAX_LINE: usize = 16 * 1024;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -34,7 +34,7 @@ impl NdjsonRows {
     }
 
     /// The next row. Blank lines are counted, but are not rows.
-    pub(super) fn next(&mut self) -> Result<Option<Result<Row, BadRow>>, FileError> {
+    pub(super) fn next(&mut self) -> Result<Option<Result<Row, RejectedRow>>, FileError> {
         while let Some(length) = self.read_line()? {
             self.line += 1;
             if length == LineLength::TooLong {
@@ -69,8 +69,8 @@ impl NdjsonRows {
         Ok(Some(if self.text.len() > MAX_LINE { LineLength::TooLong } else { LineLength::Accepted }))
     }
 
-    fn bad(&self, reason: String) -> BadRow {
-        BadRow { line: self.line, reason }
+    fn bad(&self, reason: String) -> RejectedRow {
+        RejectedRow { line: self.line, reason }
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_any_length_is_a_row_of_its_own() {
+    fn a_line_of_any_length_is_one_row() {
         let around = [MAX_LINE, 2 * MAX_LINE, 3 * MAX_LINE].into_iter().flat_map(|near| near - 5..=near + 7);
         for length in around.chain([300_000]) {
             let row = |line: u64, category_id| if length > MAX_LINE { Err(line) } else { Ok(category_id) };

@@ -18,8 +18,8 @@ pub struct PartialFile {
 impl PartialFile {
     /// Creates `NAME.XXXXXXXX.part`, which must not exist, not even as a symbolic link.
     ///
-    /// The digits are to be random. With a fixed name, somebody could occupy it, two exports of one file would write to
-    /// the same temporary file, and one that a crash left would prevent the next export.
+    /// Pass random digits. With a fixed name, another user could occupy it, two exports of one file would write to the same
+    /// temporary file, and a leftover from a crash would prevent the next export.
     pub fn create(name: &Path, random: u32) -> io::Result<Self> {
         let mut temporary = name.as_os_str().to_owned();
         temporary.push(format!(".{random:08x}.part"));
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_at_the_temporary_name_is_neither_followed_nor_overwritten() {
+    fn an_existing_file_or_link_at_the_temporary_name_is_not_touched() {
         let folder = std::env::temp_dir().join(format!("petstore-test-{:016x}", rand::random::<u64>()));
         fs::create_dir(&folder).unwrap();
         let (name, planted, target) =

@@ -1,4 +1,4 @@
-//! The private listener: is it alive, is it ready, what does it count.
+//! The routes of the private listener: liveness, readiness and metrics.
 
 use axum::extract::State;
 use axum::http::header;
@@ -9,21 +9,21 @@ use super::error::ApiError;
 use crate::telemetry;
 use crate::wire::json;
 
-/// Alive: the process answers. Never touches the database, so that its loss does not restart every node.
+/// Liveness: the process answers. Never uses the database, so that its loss does not restart every node.
 pub(super) async fn livez() -> Response {
     ok()
 }
 
-/// Ready: the database answers, its schema is new enough, and the service is not about to stop.
+/// Readiness: the database answers, its schema is new enough, and the service is not stopping.
 pub(super) async fn readyz(State(app): State<AppState>) -> Result<Response, ApiError> {
     if app.is_stopping() {
-        return Err(ApiError::Unavailable { cause: "the service is about to stop".into() });
+        return Err(ApiError::Unavailable { cause: "the service is shutting down".into() });
     }
     app.storage.check().await?;
     Ok(ok())
 }
 
-/// What is counted, for Prometheus.
+/// The metrics, in the Prometheus text format.
 pub(super) async fn metrics(State(app): State<AppState>) -> Response {
     app.measure();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], telemetry::metrics::metrics().render())

@@ -1,4 +1,4 @@
-//! Answers that a client may keep and ask about: `ETag`, `If-None-Match`, `If-Match`, and who may store what.
+//! Conditional requests (`ETag`, `If-None-Match`, `If-Match`) and the caching headers of responses.
 
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hasher};
@@ -15,13 +15,12 @@ use super::parameters::Parameter;
 use crate::wire::field::string;
 use crate::wire::json;
 
-/// The client's `If-None-Match`, or its absence. What is malformed matches nothing.
+/// The `If-None-Match` header, which may be absent. A malformed one matches nothing.
 pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
 
 impl IntoParams for IfNoneMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        let description =
-            "The `ETag` of a response that you have: if it still matches, the answer is 304 without a body.";
+        let description = "The `ETag` of a response that you have. If it is still current, the response is 304 without a body.";
         vec![
             Parameter { name: "If-None-Match", description, schema: || string(None).into(), example: None }
                 .document(ParameterIn::Header),
@@ -38,7 +37,7 @@ impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
 }
 
 impl IfNoneMatch {
-    /// Answers 200 with the body, or 304 without it if the client has it already.
+    /// Answers 200 with the body, or 304 without it if the client has the current one.
     pub(crate) fn answer(&self, body: Bytes, tag: Bytes, link: Option<HeaderValue>) -> Response {
         let etag = header_of(tag);
         let mut headers = HeaderMap::with_capacity(8);
@@ -55,7 +54,7 @@ impl IfNoneMatch {
     }
 
     fn matches(&self, etag: &HeaderValue) -> bool {
-        // A weak tag is as good as a strong one here, and its text the same.
+        // Weak comparison.
         tags(&self.0)
             .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).as_bytes() == etag.as_bytes())
     }
@@ -66,12 +65,12 @@ fn tags(values: &[HeaderValue]) -> impl Iterator<Item = &str> {
     values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',').map(str::trim))
 }
 
-/// The client's `If-Match`, or its absence. What is malformed matches nothing.
+/// The `If-Match` header, which may be absent. A malformed one matches nothing.
 pub(crate) struct IfMatch(Vec<HeaderValue>);
 
 impl IntoParams for IfMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        let description = "The `ETag` of the pet as you know it: if it has changed, nothing is changed and the answer is 412.";
+        let description = "The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.";
         vec![
             Parameter { name: "If-Match", description, schema: || string(None).into(), example: None }
                 .document(ParameterIn::Header),
@@ -88,19 +87,18 @@ impl<S: Sync> FromRequestParts<S> for IfMatch {
 }
 
 impl IfMatch {
-    /// Whether the client knows the thing as it is, or does not say what it knows.
-    pub(crate) fn holds(&self, body: Vec<u8>) -> bool {
+    /// Whether the current body has one of the tags, or the header is absent.
+    pub(crate) fn is_satisfied_by(&self, body: Vec<u8>) -> bool {
         let (_, etag) = with_etag(body);
         self.0.is_empty() || tags(&self.0).any(|tag| tag == "*" || tag.as_bytes() == etag.as_bytes())
     }
 }
 
-/// A body with its strong `ETag`. `link` belongs to the representation: a page that gains a successor is
-/// another one, though its pets are the same.
+/// A body with its strong `ETag`. `link` is part of the representation: a page that gains a next page gets a new tag
+/// even if its pets are the same.
 ///
-/// A fast hash is enough: a tag is only ever compared with others of the same address, and nobody gains by
-/// making two of them equal. Another release may hash otherwise; then clients fetch once more, and a change with
-/// `If-Match` is refused once.
+/// A fast hash is enough: a tag is only compared with tags of the same URL, and a client gains nothing from a collision.
+/// A new release may hash differently; then clients fetch once more, and a change with `If-Match` is refused once.
 pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&HeaderValue>) -> (Bytes, Bytes) {
     let body = body.into();
     let mut hasher = DefaultHasher::new();
@@ -110,7 +108,7 @@ pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&HeaderValue>) -> (B
     (body, Bytes::from(format!("\"{tag:016x}\"")))
 }
 
-/// The same, with the tag as a header has it.
+/// The same as [`with_tag`], with the tag as a header value.
 pub(crate) fn with_etag(body: impl Into<Bytes>) -> (Bytes, HeaderValue) {
     let (body, tag) = with_tag(body, None);
     (body, header_of(tag))

@@ -1,7 +1,6 @@
-//! The one error of the interface: what a client reads when a request fails.
+//! The error type of the interface: the status, code and message that a client gets when a request fails.
 //!
-//! **Invariant:** the client's words and the log's words are different. A cause, such as what the database
-//! said, travels to the log with [`Cause`] and never into a body.
+//! **Invariant:** a cause, such as a database error, goes to the log with [`LoggedCause`], and never into a body.
 
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +15,7 @@ use crate::telemetry;
 use crate::wire::json;
 use crate::wire::object::BodyError;
 
-/// What went wrong. Codes are frozen: a client may rely on them for ever.
+/// Why a request failed. Codes are frozen: clients may rely on them forever.
 #[derive(Debug)]
 pub(crate) enum ApiError {
     InvalidBody(BodyError),
@@ -32,7 +31,7 @@ pub(crate) enum ApiError {
     InvalidHeader {
         problem: &'static str,
     },
-    /// Where the request ends is not certain, so nothing behind it can be read.
+    /// The end of the request is uncertain, so the connection cannot carry another one.
     InvalidFraming {
         problem: &'static str,
     },
@@ -58,7 +57,7 @@ pub(crate) enum ApiError {
     BodyTooLarge,
     UriTooLong,
     UnsupportedMediaType {
-        taken: &'static [&'static str],
+        accepted: &'static [&'static str],
     },
     HeadersTooLarge,
     IdempotencyInProgress,
@@ -79,12 +78,12 @@ pub(crate) enum ApiError {
 }
 
 impl ApiError {
-    /// A query parameter that breaks a rule.
+    /// The error for a query parameter with an invalid value.
     pub(crate) fn invalid_parameter(name: &'static str, problem: &impl ToString) -> Self {
         Self::InvalidParameter { name, problem: problem.to_string() }
     }
 
-    /// The status and the code of each error: the only place where they are written down.
+    /// The status and the code of each error, defined only here.
     pub(crate) fn code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::InvalidBody(BodyError::InvalidJson { .. }) => (StatusCode::BAD_REQUEST, "invalid_json"),
@@ -126,7 +125,7 @@ impl ApiError {
         }
     }
 
-    /// What the client reads: what is wrong, and what to do about it.
+    /// The message for the client: what is wrong, and what to send instead.
     pub(crate) fn message(&self) -> String {
         let fixed = match self {
             Self::InvalidBody(error) => return error.to_string(),
@@ -137,86 +136,88 @@ impl ApiError {
                 );
             }
             Self::UnknownParameter { name, nearest: None } => {
-                return format!("`{name}` is not known: this operation has no query parameters.");
+                return format!("`{name}` is not allowed: this operation has no query parameters.");
             }
             Self::InvalidHeader { problem } | Self::InvalidFraming { problem } => {
                 return format!("{problem}.");
             }
             Self::InsufficientScope { needed } => {
-                return format!("This operation needs an API key with the scope `{}`.", needed.as_str());
+                return format!("The API key lacks the scope `{}`: send a key that has it.", needed.as_str());
             }
             Self::RateLimited { limit, seconds } => {
                 return format!(
-                    "This API key may send {} requests in {} s: send the request again in {seconds} s.",
+                    "The API key has reached its limit of {} requests in {} s: retry in {seconds} s.",
                     limit.requests(),
                     limit.seconds()
                 );
             }
             Self::InvalidTransition { what, from, to } => {
-                return format!("The {what} is `{from}`, and cannot become `{to}`.");
+                return format!("The {what} is `{from}` and cannot become `{to}`.");
             }
-            Self::UnsupportedMediaType { taken } => {
+            Self::UnsupportedMediaType { accepted } => {
                 return format!(
                     "The body must be JSON, sent with `Content-Type: {}`.",
-                    taken.join("` or `Content-Type: ")
+                    accepted.join("` or `Content-Type: ")
                 );
             }
             Self::InvalidCursor => {
-                "`cursor` is not one that this service gave out: take it whole from a `Link` header, or leave \
-                 it out to begin at the first page."
+                "`cursor` was not issued by this service: copy it from a `Link` header, or leave it out to start at the \
+                 first page."
             }
-            Self::MissingApiKey => "Send your API key in a header: `Authorization: Bearer <API_KEY>`.",
+            Self::MissingApiKey => "The API key is missing: send it as `Authorization: Bearer <API_KEY>`.",
             Self::InvalidApiKey => {
-                "The API key is not valid: check that it was copied whole, has not expired and was not revoked."
+                "The API key is not valid: check that it is complete, has not expired and has not been revoked."
             }
             Self::PetNotFound => "There is no pet with this id.",
             Self::OrderNotFound => "There is no order with this id.",
             Self::PetNotAvailable => {
-                "The pet is not available: only one whose `status` is `available` can be ordered."
+                "The pet is not available: only a pet whose `status` is `available` can be ordered."
             }
             Self::PetHasOpenOrder => {
-                "The pet has an open order, which alone decides its `status`: complete or cancel the order first."
+                "The `status` of a pet with an open order cannot be changed: complete or cancel the order first."
             }
             Self::PreconditionFailed => {
-                "The pet is not as `If-Match` says: it has changed since you read it. Read it again, and change it if \
-                 you still want to."
+                "`If-Match` does not match, because the pet has changed since you read it: read it again and repeat \
+                 the change if you still want it."
             }
             Self::RouteNotFound => {
-                "There is nothing at this path: paths are lower case, without a slash at the end; \
-                 `/openapi.json` lists them."
+                "There is nothing at this path: paths are lower case and have no trailing slash; `/openapi.json` lists \
+                 them."
             }
             Self::MethodNotAllowed => {
-                "This path does not take this method: the `Allow` header lists those it takes."
+                "This path does not support this method: the `Allow` header lists those it supports."
             }
             Self::RequestTimeout => "The body did not arrive in time: send the request again.",
             Self::OperationRemoved => "This operation has been removed: use `GET /v1/pets?id=…` instead.",
-            Self::BodyTooLarge => "The body must have at most 16384 bytes.",
-            Self::UriTooLong => "The path and query together must have at most 8192 bytes.",
-            Self::HeadersTooLarge => "The headers must be at most 100, and have at most 16384 bytes in all.",
+            Self::BodyTooLarge => "The body is too large: at most 16384 bytes are allowed.",
+            Self::UriTooLong => "The path and query are too long: at most 8192 bytes together are allowed.",
+            Self::HeadersTooLarge => {
+                "The headers are too large: at most 100 headers and 16384 bytes in total are allowed."
+            }
             Self::IdempotencyInProgress => {
-                "A request with this `Idempotency-Key` is still under way: send it again in a second to learn what \
-                 came of it."
+                "A request with this `Idempotency-Key` is still in progress: retry in a second to get its result."
             }
             Self::IdempotencyKeyReused => {
-                "This `Idempotency-Key` was sent with another body in the last 24 hours: take a new one for each new \
-                 request."
+                "This `Idempotency-Key` was used for a different request in the last 24 hours: send a new one with \
+                 each new request."
             }
             Self::Internal { .. } => {
-                "The service failed: this is a bug. Please report it with the `X-Request-Id` of this answer."
+                "The service failed: this is a bug. Please report it with the `X-Request-Id` of this response."
             }
             Self::Unavailable { .. } => {
-                "The service cannot answer at the moment, and nothing was changed: send the request again \
-                 after the time in `Retry-After`."
+                "The service is temporarily unavailable, and nothing was changed: retry after the number of seconds \
+                 in `Retry-After`."
             }
             Self::OutcomeUnknown { .. } => {
-                "The service lost its database while it stored the change, which may or may not have taken \
-                 effect: send the request again with the same `Idempotency-Key`, or look first if you sent none."
+                "The outcome of this request is unknown, because the database failed before it confirmed the change: \
+                 retry with the same `Idempotency-Key`, or if you sent none, check first whether the change took \
+                 effect."
             }
         };
         fixed.to_owned()
     }
 
-    /// The body that the client reads.
+    /// The body of the error response.
     pub(crate) fn body(&self) -> ErrorBody {
         let (status, code) = self.code();
         ErrorBody { code, message: self.message(), status: status.as_u16() }
@@ -247,7 +248,7 @@ impl ApiError {
             Self::Unavailable { .. } | Self::OutcomeUnknown { .. } => {
                 Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
             }
-            // What the client goes on sending belongs to this request, so no other can follow it.
+            // The client may still be sending this request, so the connection cannot carry another one.
             Self::RequestTimeout | Self::BodyTooLarge | Self::InvalidFraming { .. } => {
                 Some((header::CONNECTION, HeaderValue::from_static("close")))
             }
@@ -255,19 +256,19 @@ impl ApiError {
         }
     }
 
-    fn into_cause(self) -> Option<Cause> {
+    fn into_cause(self) -> Option<LoggedCause> {
         match self {
             Self::Internal { cause } | Self::Unavailable { cause } | Self::OutcomeUnknown { cause } => {
-                Some(Cause(cause))
+                Some(LoggedCause(cause))
             }
             _ => None,
         }
     }
 }
 
-/// Why a request failed, for the log; an extension of the answer.
+/// Why a request failed, for the log. An extension of the response.
 #[derive(Debug, Clone)]
-pub(crate) struct Cause(pub(crate) String);
+pub(crate) struct LoggedCause(pub(crate) String);
 
 impl From<BodyError> for ApiError {
     fn from(error: BodyError) -> Self {
@@ -296,14 +297,14 @@ impl From<StorageError> for ApiError {
     }
 }
 
-/// The body of every error answer.
+/// The body of every error response.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Error)]
 pub(crate) struct ErrorBody {
     /// Machine-readable error code. Codes never change their meaning; new ones may be added.
     #[schema(example = "invalid_field", pattern = "^[a-z_]+$")]
     code: &'static str,
-    /// Human-readable description, which says what to do. Its wording may change.
+    /// Human-readable description: what is wrong, and what to do. Its wording may change.
     message: String,
     /// The HTTP status code.
     #[schema(schema_with = status_schema)]

@@ -32,15 +32,15 @@ impl<T: FromObject> FromRequest<AppState> for JsonBody<T> {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
         if !is_sent_as(T::MEDIA_TYPES, request.headers()) {
-            return Err(ApiError::UnsupportedMediaType { taken: T::MEDIA_TYPES });
+            return Err(ApiError::UnsupportedMediaType { accepted: T::MEDIA_TYPES });
         }
         // What is announced as too large is not even asked for.
         if request.body().size_hint().lower() > MAX_BODY_BYTES as u64 {
             return Err(ApiError::BodyTooLarge);
         }
         let caller = request.extensions().get::<Arc<Caller>>().ok_or(ApiError::MissingApiKey)?;
-        let arriving = app.admission.body_arrives(caller.key.id)?;
-        let waiting = app.admission.wait();
+        let arriving = app.admission.admit_body(caller.key.id)?;
+        let waiting = app.admission.suspend();
         let reading = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
         let body = timeout(app.body_timeout, reading).await;
         drop(arriving);
@@ -58,14 +58,16 @@ impl<T: FromObject> FromRequest<AppState> for JsonBody<T> {
 }
 
 /// One of the media types, alone or with `charset=utf-8`.
-fn is_sent_as(taken: &[&str], headers: &HeaderMap) -> bool {
+fn is_sent_as(accepted: &[&str], headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return false;
     };
     let Ok(value) = value.to_str() else { return false };
     let mut parts = value.split(';').map(str::trim);
-    parts.next().is_some_and(|essence| taken.iter().any(|taken| essence.eq_ignore_ascii_case(taken)))
+    parts
+        .next()
+        .is_some_and(|essence| accepted.iter().any(|media_type| essence.eq_ignore_ascii_case(media_type)))
         && parts.all(|parameter| {
             ["charset=utf-8", "charset=\"utf-8\""].iter().any(|utf8| parameter.eq_ignore_ascii_case(utf8))
         })
@@ -95,7 +97,7 @@ impl Query {
         let value = values.next();
         match values.next() {
             None => Ok(value),
-            Some(_) => Err(ApiError::InvalidParameter { name, problem: "must be there only once".into() }),
+            Some(_) => Err(ApiError::InvalidParameter { name, problem: "must be given only once".into() }),
         }
     }
 

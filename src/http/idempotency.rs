@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a request that a client may send again without fear.
+//! The `Idempotency-Key` header, which makes it safe to retry a request.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -11,17 +11,17 @@ use super::parameters::Parameter;
 use crate::domain::idempotency::IdempotencyKey;
 use crate::wire::field::string;
 
-/// What an answer carries that was given before.
+/// The header of a response to a request that took effect before.
 pub(crate) const REPLAYED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("idempotent-replayed"), HeaderValue::from_static("true"));
 
-/// The client's key for a request, if it sent one.
+/// The idempotency key of a request, if there is one.
 pub(crate) struct OptionalIdempotencyKey(pub(crate) Option<IdempotencyKey>);
 
 const PARAMETER: Parameter = Parameter {
     name: "Idempotency-Key",
-    description: "A key of your choice for this request, such as a UUID, kept for 24 hours: a retry with the same key \
-                  takes effect once.",
+    description: "A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with \
+                  the same key takes effect once.",
     schema: || string(None).min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!-~]+$")).into(),
     example: Some("8e03978e-40d5-43e8-bc93-6894a57f9324"),
 };
@@ -41,7 +41,7 @@ impl<S: Sync> FromRequestParts<S> for OptionalIdempotencyKey {
         let key = value.to_str().ok().and_then(|text| text.parse().ok());
         if key.is_none() || values.next().is_some() {
             return Err(ApiError::InvalidHeader {
-                problem: "`Idempotency-Key` must be there once, with 1 to 255 visible ASCII characters",
+                problem: "`Idempotency-Key` must be sent once, with 1 to 255 visible ASCII characters",
             });
         }
         Ok(Self(key))

@@ -1,4 +1,4 @@
-//! Addresses that answers point to, and the cursor that carries a walk from page to page.
+//! The URLs in responses, and the pagination cursor.
 
 use axum::http::HeaderValue;
 use base64::Engine;
@@ -9,7 +9,7 @@ use crate::domain::order::OrderId;
 use crate::domain::page::PageLimit;
 use crate::domain::pet::PetId;
 
-/// Makes addresses: below the public base address if the operator named one, else relative to the host.
+/// Builds URLs: below the public base URL if the operator set one, else relative to the host.
 pub(crate) struct Links {
     base: String,
 }
@@ -29,7 +29,7 @@ impl Links {
         ascii(&format!("{}/store/orders/{}", self.base, id.get()))
     }
 
-    /// `Link` to the page of a list that begins after an id, if there is one, with the same filters and limit.
+    /// `Link` to the next page of a list, with the same filters and limit, if there is one. It starts after this id.
     pub(crate) fn next_page(
         &self,
         list: &str,
@@ -45,17 +45,17 @@ impl Links {
         Some(ascii(&format!("<{}{list}?{}>; rel=\"next\"", self.base, query.finish())))
     }
 
-    /// `Link` to what takes the place of getPet, for the pet that was asked for.
+    /// `Link` to the successor of getPet, for the requested pet.
     pub(crate) fn successor_of_get_pet(&self, id: Option<PetId>) -> HeaderValue {
         let query = id.map_or(String::new(), |id| format!("?id={}", id.get()));
         ascii(&format!("<{}/pets{query}>; rel=\"successor-version\"", self.base))
     }
 }
 
-/// The first byte of a cursor, so that its form can change without an old one being misread.
+/// The first byte of a cursor, so that its format can change without misreading old cursors.
 const CURSOR_VERSION: u8 = 1;
 
-/// The cursor of the page that begins after this id. It is opaque to clients but no secret: it grants nothing.
+/// The cursor of the page that starts after this id. It is opaque to clients but not secret: it grants nothing.
 fn encode_cursor(after: i64) -> String {
     let mut bytes = [CURSOR_VERSION; 9];
     bytes[1..].copy_from_slice(&after.to_be_bytes());
@@ -72,7 +72,7 @@ pub(crate) fn decode_cursor<Id: TryFrom<i64>>(cursor: &str) -> Option<Id> {
 }
 
 fn ascii(text: &str) -> HeaderValue {
-    // Only digits, words of ours and a base address that was checked at the start: always a header's value.
+    // Only digits, known words and a base URL that was checked on startup: always a valid header value.
     HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_a_cursor_is_frozen() {
+    fn the_format_of_a_cursor_is_frozen() {
         assert_eq!(encode_cursor(20), "AQAAAAAAAAAU");
     }
 

@@ -1,8 +1,8 @@
-//! The interface: HTTP and JSON in front of the storage.
+//! The HTTP interface.
 //!
 //! **Invariants:**
-//! - every error answer has the Error body, whatever went wrong;
-//! - everything under `/v1` but `OPTIONS` needs a key, unknown routes too;
+//! - every error response has the Error body, whatever went wrong;
+//! - everything under `/v1` except `OPTIONS` needs a key, unknown routes too;
 //! - a status code is named in [`error`], and a JSON member in [`crate::wire`].
 
 mod admin;
@@ -37,23 +37,23 @@ pub use transport::{ConnectionLimiter, serve};
 
 use document::{DocsPage, ServedDocument};
 use links::Links;
-use pets::Removal;
+use pets::GetPetDeprecation;
 use pipeline::{Admission, KeyCache};
 
-/// Tells the time. Passed in, so that a test can choose it.
+/// Returns the current time. Passed in, so that a test can set it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What handlers work with. Cheap to clone.
+/// The state that all handlers share. Cheap to clone.
 #[derive(Clone)]
-pub struct AppState(Arc<Parts>);
+pub struct AppState(Arc<AppStateInner>);
 
-/// The parts of it.
-pub struct Parts {
+/// The fields of [`AppState`].
+pub struct AppStateInner {
     storage: Storage,
     keys: KeyCache,
     clock: Clock,
     links: Links,
-    get_pet_removal: Removal,
+    get_pet_deprecation: GetPetDeprecation,
     body_timeout: Duration,
     document: ServedDocument,
     docs_page: DocsPage,
@@ -62,7 +62,7 @@ pub struct Parts {
 }
 
 impl AppState {
-    /// Brings together what handlers work with.
+    /// Creates the state from the settings.
     #[must_use]
     pub fn new(
         storage: Storage,
@@ -71,12 +71,12 @@ impl AppState {
         timeouts: &TimeoutSettings,
         limits: &LimitSettings,
     ) -> Self {
-        Self(Arc::new(Parts {
+        Self(Arc::new(AppStateInner {
             keys: KeyCache::new(storage.clone(), limits.default_rate_limit),
             storage,
             clock,
             links: Links::new(settings.public_base_url.as_ref()),
-            get_pet_removal: Removal::new(settings.get_pet_removal),
+            get_pet_deprecation: GetPetDeprecation::new(settings.get_pet_removal),
             body_timeout: timeouts.body_timeout,
             document: ServedDocument::new(interface_document(settings)),
             docs_page: DocsPage::new(settings),
@@ -85,8 +85,8 @@ impl AppState {
         }))
     }
 
-    /// From now on `/readyz` answers 503, and every answer asks its client to connect anew, elsewhere if a balancer is
-    /// in between. Requests are still served.
+    /// Makes `/readyz` answer 503, and every response close its connection, so that a load balancer moves clients to
+    /// another node. Requests are still served.
     pub fn prepare_to_stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
@@ -95,28 +95,28 @@ impl AppState {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Measures what is only looked at now and then.
+    /// Updates the gauges that are only read when metrics are scraped.
     fn measure(&self) {
         gauge!(ACTIVE_REQUESTS).set(count(self.admission.in_progress()));
-        gauge!(KEYS_REMEMBERED).set(count(self.keys.remembered()));
+        gauge!(KEYS_REMEMBERED).set(count(self.keys.entry_count()));
         self.storage.measure();
     }
 
-    /// Runs beside the service, for ever: hears of changed keys, and writes down which were used.
+    /// Follows key changes and records last uses in the background, until it is dropped.
     pub async fn maintain_keys(&self) {
-        self.keys.look_after().await;
+        self.keys.run().await;
     }
 
-    /// Writes down at the end which keys were used.
+    /// Records the last uses of keys before the service stops.
     pub async fn flush_last_used(&self) {
         self.keys.flush_last_used().await;
     }
 }
 
 impl Deref for AppState {
-    type Target = Parts;
+    type Target = AppStateInner;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &AppStateInner {
         &self.0
     }
 }

@@ -1,4 +1,4 @@
-//! Which path leads where.
+//! The routes of the public and the private listener.
 
 use axum::Router;
 use axum::extract::Request;
@@ -12,15 +12,15 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::pipeline::Pipeline;
 use super::pipeline::authentication::RequireScope;
-use super::pipeline::cors::Origins;
+use super::pipeline::cors::AllowedOrigins;
 use super::{AppState, admin, document, orders, pets};
 use crate::config::InterfaceSettings;
 use crate::domain::key_record::Scope;
 
-/// The operations, and the document that describes just them.
+/// The routes of all operations, and the OpenAPI document that describes them.
 #[expect(deprecated, reason = "getPet is served until its announced removal")]
 fn operations() -> (Router<AppState>, OpenApi) {
-    OpenApiRouter::with_openapi(document::preamble())
+    OpenApiRouter::with_openapi(document::base_document())
         .routes(operation(Scope::PetsRead, &pets::list_pets_errors(), routes!(pets::list_pets)))
         .routes(operation(Scope::PetsWrite, &pets::create_pet_errors(), routes!(pets::create_pet)))
         .routes(operation(Scope::PetsRead, &pets::get_pet_errors(), routes!(pets::get_pet)))
@@ -33,55 +33,55 @@ fn operations() -> (Router<AppState>, OpenApi) {
         .split_for_parts()
 }
 
-/// One operation: the scope that it needs, enforced and documented, and the errors of its own.
+/// One operation: its scope, enforced and documented, and its documented errors.
 fn operation(
     scope: Scope,
     errors: &[ApiError],
     (schemas, mut paths, handler): UtoipaMethodRouter<AppState>,
 ) -> UtoipaMethodRouter<AppState> {
-    document::describe(&mut paths, scope, errors);
+    document::describe_operation(&mut paths, scope, errors);
     (schemas, paths, handler).map(|handler| handler.route_layer(RequireScope::new(Some(scope))))
 }
 
-/// The interface document, as JSON.
+/// Renders the OpenAPI document as JSON.
 #[must_use]
 pub fn interface_document(settings: &InterfaceSettings) -> String {
     let (_, description) = operations();
-    document::complete(description, settings)
+    document::render(description, settings)
 }
 
-/// Everything that the public listener serves.
+/// The routes of the public listener, behind its pipeline.
 pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Pipeline {
     let (operations, _) = operations();
     let routes = operations
         .route("/openapi.json", without_scope(get(document::openapi_json)))
         .merge(document::routes());
-    let origins = Origins::new(&settings.cors_origins);
-    Pipeline::guarded(with_fallbacks(routes, app.clone()), app, origins)
+    let origins = AllowedOrigins::new(&settings.cors_origins);
+    Pipeline::public(with_fallbacks(routes, app.clone()), app, origins)
 }
 
-/// Everything that the private listener serves.
+/// The routes of the private listener: health checks and metrics.
 pub fn admin_routes(app: AppState) -> Pipeline {
     let routes = Router::new()
         .route("/livez", without_scope(get(admin::livez)))
         .route("/readyz", without_scope(get(admin::readyz)))
         .route("/metrics", without_scope(get(admin::metrics)));
-    Pipeline::open(with_fallbacks(routes, app))
+    Pipeline::admin(with_fallbacks(routes, app))
 }
 
 fn without_scope(handler: MethodRouter<AppState>) -> MethodRouter<AppState> {
     handler.route_layer(RequireScope::new(None))
 }
 
-/// Answers what no route does: `OPTIONS`, another method, another path.
+/// Answers requests that match no route: `OPTIONS`, other methods, other paths.
 fn with_fallbacks(routes: Router<AppState>, app: AppState) -> Router {
     routes
-        .method_not_allowed_fallback(other_method)
+        .method_not_allowed_fallback(method_fallback)
         .fallback(|| async { ApiError::RouteNotFound })
         .with_state(app)
 }
 
-async fn other_method(request: Request) -> Response {
+async fn method_fallback(request: Request) -> Response {
     if request.method() == Method::OPTIONS {
         StatusCode::NO_CONTENT.into_response()
     } else {

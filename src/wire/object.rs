@@ -43,7 +43,7 @@ pub(crate) enum BodyError {
         problem: String,
     },
     /// The body has a member that cannot be set, most likely a misspelt one.
-    #[error("`{pointer}` is not a field that can be set; the nearest that can is `/{nearest}`.")]
+    #[error("`{pointer}` is not a field that you can set; the nearest is `/{nearest}`.")]
     UnknownField {
         /// The JSON Pointer of the member.
         pointer: String,
@@ -123,7 +123,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonObject<'a> {
                         !names.insert(name.clone())
                     };
                     if is_duplicate {
-                        return Err(A::Error::custom(format_args!("`{}` is there twice", shown(&name))));
+                        return Err(A::Error::custom(format_args!("`{}` appears twice", shown(&name))));
                     }
                     members.push((name, value));
                 }
@@ -131,5 +131,31 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonObject<'a> {
             }
         }
         deserializer.deserialize_map(ObjectVisitor).map(JsonObject)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// The shortest time to parse a body of 12,000 bytes with so many members.
+    fn best_time(members: usize) -> Duration {
+        let pad = "x".repeat(12_000 / members - 10);
+        let body: Vec<String> = (0..members).map(|number| format!("\"{number:06}\":\"{pad}\"")).collect();
+        let body = format!("{{{}}}", body.join(","));
+        let time = |_| {
+            let start = Instant::now();
+            assert!(JsonObject::parse(body.as_bytes()).is_ok());
+            start.elapsed()
+        };
+        (0..50).map(time).min().unwrap()
+    }
+
+    #[test]
+    fn the_time_to_parse_an_object_is_linear_in_its_members() {
+        let (few, many) = (best_time(100), best_time(1_000));
+        assert!(many < 30 * few, "{many:?} against {few:?}");
     }
 }

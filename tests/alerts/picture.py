@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what the dashboard shows of a database that is away, from what tests/alerts/run.py recorded.
+"""Draws what the dashboard shows of a database outage, as recorded by tests/alerts/run.py.
 
     tests/alerts/picture.py target/alerts/outage.json docs/img/outage.svg
 """
@@ -16,32 +16,32 @@ TOP, PANEL, GAP, BAND = 68, 104, 40, 18
 
 
 class Picture(Chart):
-    """Panels below each other, over one axis of seconds since the database was stopped."""
+    """Stacked panels over one time axis, in seconds since the database was stopped."""
 
     def __init__(self, outage: dict):
         super().__init__()
         self.outage = outage
-        self.begin = outage["start"] - outage["stopped"]
+        self.start = outage["start"] - outage["stopped"]
         self.end = outage["end"] - outage["stopped"]
         self.times = [moment - outage["stopped"] for moment in range(outage["start"], outage["end"] + 1)]
         self.panels: list[tuple[float, float]] = []
         self.y = TOP
 
     def x(self, second: float) -> float:
-        return LEFT + (second - self.begin) / (self.end - self.begin) * (WIDTH - LEFT - RIGHT)
+        return LEFT + (second - self.start) / (self.end - self.start) * (WIDTH - LEFT - RIGHT)
 
     def series(self, name: str, keep=lambda metric: True) -> list[float]:
-        """The sum of those series at each second; NaN where there is none."""
+        """Returns the sum of the kept series at each second; NaN where there is none."""
         values = [math.nan] * len(self.times)
         for one in self.outage["series"][name]:
             if keep(one["metric"]):
                 for moment, value in one["values"]:
-                    place, value = round(moment) - self.outage["start"], float(value)
-                    values[place] = value if math.isnan(values[place]) else values[place] + value
+                    index, value = round(moment) - self.outage["start"], float(value)
+                    values[index] = value if math.isnan(values[index]) else values[index] + value
         return values
 
     def panel(self, title: str, ticks: list[tuple[float, str]], scale) -> None:
-        """An empty panel, whose ticks are values; `scale` gives the height of a value, from 0 to 1."""
+        """Draws an empty panel. Ticks are values; `scale` maps a value to its height, from 0 to 1."""
         self.panels.append((self.y, self.y + PANEL))
         self.axis(title, self.y, PANEL, [(scale(value), name) for value, name in ticks])
 
@@ -62,7 +62,7 @@ class Picture(Chart):
         self.parts.append(f'<polygon class="{kind}" points="{path}"/>')
 
     def band(self, name: str, values: list[float], kinds) -> None:
-        """A bar with the colour of each second; where `kinds` gives none there is nothing."""
+        """Draws a bar with the colour that `kinds` returns for each second, or nothing for None."""
         self.text(LEFT - 8, self.y + 13, name, "small", "end")
         second = 0
         while second < len(values):
@@ -80,7 +80,7 @@ class Picture(Chart):
     def finish(self, path: str) -> None:
         floor = self.y
         self.parts.append(f'<path class="grid" d="M{LEFT} {floor}H{WIDTH - RIGHT}"/>')
-        for second in range(math.ceil(self.begin / 10) * 10, math.floor(self.end) + 1, 10):
+        for second in range(math.ceil(self.start / 10) * 10, math.floor(self.end) + 1, 10):
             self.text(self.x(second), floor + 18, f"{second} s", "small", "middle")
         left, right = self.x(0), self.x(self.outage["started"] - self.outage["stopped"])
         marks = "".join(f"M{x:.1f} {top}V{bottom}" for top, bottom in self.panels for x in (left, right))
@@ -91,14 +91,14 @@ class Picture(Chart):
         self.text(left, TOP - 20, "stopped", "small", "middle")
         self.text(right, TOP - 20, "started", "small", "middle")
         factor = self.outage["factor"]
-        caption = f"Read every second. The rules wait for, and look back on, one {factor}th of their times here."
+        caption = f"Scraped every second. The durations in the rules are divided by {factor}."
         self.text(LEFT, floor + 40, caption, "small")
-        about = "Requests, times, connections and alerts of a node whose database is stopped and started again"
+        about = "Requests, durations, connections and alerts of a node whose database is stopped and started again"
         self.write(path, floor + 54, about, behind)
 
 
-def status(begin: str):
-    return lambda metric: metric["http_response_status_code"].startswith(begin)
+def status(prefix: str):
+    return lambda metric: metric["http_response_status_code"].startswith(prefix)
 
 
 def main() -> None:
@@ -116,17 +116,17 @@ def main() -> None:
     bad = [0.0 if math.isnan(value) else value for value in picture.series("requests", status("5"))]
     most = max(10, math.ceil(max(map(sum, zip(good, bad))) / 10) * 10)
     both = [sum(pair) for pair in zip(good, bad)]
-    picture.panel("Requests a second, by status", [(v, f"{v}") for v in range(0, most + 1, 10)], lambda v: v / most)
+    picture.panel("Requests per second, by status", [(v, f"{v}") for v in range(0, most + 1, 10)], lambda v: v / most)
     picture.area(none, good, lambda v: v / most, "good")
     picture.area(good, both, lambda v: v / most, "bad")
     picture.legend(picture.y, [("good", "200, 201"), ("bad", "503")])
     picture.next()
 
     def magnitude(value: float) -> float:
-        return (math.log10(max(value, 0.0001)) + 4) / 5  # from 0.1 ms, less than a request takes, to 10 s
+        return (math.log10(max(value, 0.0001)) + 4) / 5  # from 0.1 ms, less than any request takes, to 10 s
 
     ticks = [(0.0001, "0.1 ms"), (0.001, "1 ms"), (0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s")]
-    picture.panel("99 of 100 requests within (p99)", ticks, magnitude)
+    picture.panel("Request duration (p99)", ticks, magnitude)
     picture.line(picture.series("p99"), magnitude, "line")
     picture.next()
 
@@ -138,19 +138,19 @@ def main() -> None:
     picture.line(waiting, lambda v: v / top, "wait")
     picture.legend(picture.y, [("used", "used"), ("idle", "idle")])
     picture.parts.append(f'<path class="wait" d="M{WIDTH - RIGHT + 16} {picture.y + 49}h14"/>')
-    picture.text(WIDTH - RIGHT + 36, picture.y + 54, "work that waits", "small")
+    picture.text(WIDTH - RIGHT + 36, picture.y + 54, "waiting operations", "small")
     picture.next()
 
     picture.text(LEFT, picture.y - 9, "Database and alerts", "name")
     picture.band("up", picture.series("up"), lambda value: {1.0: "good", 0.0: "bad"}.get(value))
-    picture.legend(picture.y, [("good", "the database answers"), ("bad", "it does not")])
+    picture.legend(picture.y, [("good", "database up"), ("bad", "database down")])
     picture.next(BAND + 6)
     for alert in ("PetstoreErrors", "PetstoreDatabaseAway"):
         fires = picture.series("alerts", lambda metric, alert=alert: metric["alertname"] == alert)
         picture.band("", fires, lambda value: None if math.isnan(value) else "bad")
         first = next((second for second, value in zip(picture.times, fires) if not math.isnan(value)), None)
         if first is None:
-            raise SystemExit(f"{alert} did not fire in what was recorded")
+            raise SystemExit(f"{alert} does not fire in the recording")
         picture.text(picture.x(first) - 8, picture.y + 12, f"{alert} fires", "small", "end")
         picture.next(BAND + 2)
     picture.next(6)

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Runs the rules and the dashboard on a real Prometheus while real faults happen.
+"""Tests the alert rules and the dashboard on a real Prometheus, with real faults.
 
     tests/alerts/run.py
 
-Starts a PostgreSQL with two standbys, three nodes of the service (target/release/petstore), a Prometheus that reads them
+Starts a PostgreSQL with two standbys, three nodes of the service (target/release/petstore), a Prometheus that scrapes them
 every second, and clients that send a few dozen requests a second. Then:
 
 1. every expression of every panel of deploy/grafana/petstore.json and of every rule of deploy/prometheus/rules.yaml is
-   asked for, and must not fail; each panel must have data;
-2. no alert may go on firing while all is well, but for the one about getPet, which the clients do call;
-3. each fault is caused for real: its alert must fire, and must end after the fault has. Then all must be well again.
+   evaluated and must not fail; each panel must have data;
+2. without a fault, no alert may keep firing except the one about getPet, which the clients call;
+3. each fault is injected: its alert must fire, and must resolve after the fault. Then no other alert may fire.
 
-The rules wait for minutes, and look back for hours. Here Prometheus gets a copy in which each of their times is divided by
-FACTOR; what they compare is as it is. So the seconds in the table that is printed are those of this run.
+The rules wait for minutes and look back for hours. Prometheus gets a copy with all durations divided by FACTOR; thresholds
+stay. So the seconds in the printed table are those of this run.
 
-What Prometheus saw of the time without a database is kept in target/alerts/outage.json, for tests/alerts/picture.py.
-Needs prometheus, PostgreSQL's server and three minutes. Everything that is started is ended, also on failure.
+What Prometheus recorded of the database outage is kept in target/alerts/outage.json, for tests/alerts/picture.py.
+Needs prometheus, PostgreSQL's server and three minutes. All started processes are stopped, also on failure.
 """
 
 import contextlib
@@ -46,20 +46,20 @@ ROOT = Path(__file__).resolve().parents[2]
 PETSTORE = ROOT / "target/release/petstore"
 RECORDED = ROOT / "target/alerts/outage.json"
 JOB = "petstore"
-# By which the times of the rules are divided: five minutes become five seconds.
+# Divisor of the durations in the rules: five minutes become five seconds.
 FACTOR = 60
-# For panels: five values of a Prometheus that looks every second.
+# For panels: five samples at a scrape interval of one second.
 RATE_INTERVAL = "5s"
-# How long an alert may take to fire or to end, and all to be well again.
-PATIENCE = 45
-# Which alerts fire while all is well: the clients call getPet.
+# Seconds that an alert may take to fire or to resolve.
+TIMEOUT = 45
+# Alerts that fire without a fault: the clients call getPet.
 EXPECTED = {"PetstoreDeprecatedCalls"}
-# For the picture: how long the database stays away, and what is shown of the time before and after.
+# For the picture: the length of the outage, and of the time shown before and after it, in seconds.
 OUTAGE = 20
 MARGIN = 12
 SLOW = "PERFORM pg_sleep(0.8); RETURN NULL"
-UNHURRIED = "PERFORM pg_sleep(0.3); RETURN NULL"  # so that requests meet, however fast the machine is
-BROKEN = "RAISE EXCEPTION 'a fault that was asked for'"
+DELAYED = "PERFORM pg_sleep(0.3); RETURN NULL"  # so that requests overlap on a fast machine too
+BROKEN = "RAISE EXCEPTION 'injected fault'"
 
 
 def say(text: str) -> None:
@@ -72,24 +72,24 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def wait_for(what: str, condition, patience: float = PATIENCE, pause: float = 0.2):
-    """What the condition returns once that is true. Fails if it takes too long."""
-    end = time.monotonic() + patience
+def wait_for(what: str, condition, timeout: float = TIMEOUT, interval: float = 0.2):
+    """Polls the condition until its result is true, and returns that. Fails after the timeout."""
+    deadline = time.monotonic() + timeout
     while not (value := condition()):
-        if time.monotonic() > end:
-            raise SystemExit(f"{what}: not within {patience} seconds")
-        time.sleep(pause)
+        if time.monotonic() > deadline:
+            raise SystemExit(f"timed out after {timeout} seconds: {what}")
+        time.sleep(interval)
     return value
 
 
 class Cluster:
-    """A PostgreSQL that is there while the context is, and can be stopped and started meanwhile."""
+    """A PostgreSQL server that runs as long as the context, and can be stopped and started within it."""
 
-    def __init__(self, directory: Path, of: "Cluster | None" = None):
+    def __init__(self, directory: Path, primary: "Cluster | None" = None):
         self.directory = directory
         self.url = ""
-        if of:
-            self._copy(of)
+        if primary:
+            self._copy(primary)
 
     def __enter__(self):
         self.start()
@@ -122,7 +122,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def trigger(self, body: str):
-        """Adding animals does this as well."""
+        """Runs this PL/pgSQL on every insert of pets."""
         self.execute(
             f"CREATE OR REPLACE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; END $$",
             "CREATE TRIGGER fault BEFORE INSERT ON pets FOR EACH STATEMENT EXECUTE FUNCTION fault()",
@@ -132,7 +132,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def few_partitions(self):
-        """What is left for keys of requests if no node created partitions for days: today and two more."""
+        """Leaves partitions for today and two more days, as if no node had created any for days."""
         self.execute(
             "DO $$ DECLARE partition regclass; BEGIN"
             " FOR partition IN SELECT inhrelid FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
@@ -145,7 +145,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def lock(self):
-        """Nobody can read or write animals."""
+        """Locks the pets against reads and writes."""
         session = subprocess.Popen(self.psql(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         try:
             session.stdin.write("BEGIN; LOCK TABLE pets IN ACCESS EXCLUSIVE MODE;\n")
@@ -158,7 +158,7 @@ class Cluster:
     def _copy(self, primary: "Cluster") -> None:
         self.directory.mkdir()
         as_server = []
-        if os.getuid() == 0:  # which the server refuses to run as
+        if os.getuid() == 0:  # PostgreSQL refuses to run as root
             shutil.chown(self.directory, "postgres")
             as_server = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups"]
         backup = [program("pg_basebackup"), "--dbname", primary.url, "--pgdata", self.directory / "data"]
@@ -167,13 +167,13 @@ class Cluster:
 
 
 def program(name: str) -> str:
-    """A program of the newest PostgreSQL, as scripts/postgres finds it."""
+    """Returns the path of a program of the newest PostgreSQL, as scripts/postgres does."""
     installed = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[-2]))
     return os.path.join(os.environ.get("PGBIN") or (installed or [""])[-1], name)
 
 
 class Process:
-    """A program that runs while the context does, and can be killed and started meanwhile."""
+    """A process that runs as long as the context, and can be killed and started within it."""
 
     def __init__(self, command: list, log: Path, environment: dict | None = None, files: int | None = None):
         self.command, self.log, self.files = command, log, files
@@ -214,8 +214,8 @@ class Node(Process):
 
     def ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/readyz", timeout=2) as answer:
-                return answer.status == 200
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/readyz", timeout=2) as response:
+                return response.status == 200
         except OSError:
             return False
 
@@ -225,10 +225,10 @@ class Node(Process):
 
 
 class Clients:
-    """Sends so many requests a second to a node while the context is there, this share of which adds an animal."""
+    """Sends `rate` requests a second to a node as long as the context; the share `adds` of them adds a pet."""
 
     def __init__(self, node: Node, key: str, rate: float, threads: int, adds: float = 0.15):
-        self.node, self.key, self.pause, self.adds = node, key, threads / rate, adds
+        self.node, self.key, self.interval, self.adds = node, key, threads / rate, adds
         self.done = threading.Event()
         self.threads = [threading.Thread(target=self._send, args=(n,), daemon=True) for n in range(threads)]
 
@@ -245,17 +245,17 @@ class Clients:
     def _send(self, number: int) -> None:
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         connection = http.client.HTTPConnection("127.0.0.1", self.node.port, timeout=20)
-        # Not all at once.
-        self.done.wait(self.pause * number / len(self.threads))
+        # Spread the threads over the interval.
+        self.done.wait(self.interval * number / len(self.threads))
         while not self.done.is_set():
-            begun = time.monotonic()
+            started = time.monotonic()
             method, path, body = self._request()
             try:
                 connection.request(method, path, body, headers)
                 connection.getresponse().read()
             except (OSError, http.client.HTTPException):
-                connection.close()  # the next request opens it anew
-            self.done.wait(max(0.0, self.pause - (time.monotonic() - begun)))
+                connection.close()  # the next request reconnects
+            self.done.wait(max(0.0, self.interval - (time.monotonic() - started)))
 
     def _request(self) -> tuple:
         chance = random.random()
@@ -270,12 +270,12 @@ class Clients:
 
 
 class Prometheus(Process):
-    """Reads the nodes every second, and has the rules with their times divided."""
+    """Scrapes the nodes every second, and evaluates the rules with their durations divided by FACTOR."""
 
     def __init__(self, directory: Path, nodes: list[Node]):
-        (directory / "rules.yaml").write_text(shortened(check.RULES.read_text()))
+        (directory / "rules.yaml").write_text(with_short_durations(check.RULES.read_text()))
         targets = [{"targets": [f"127.0.0.1:{node.admin}"], "labels": {"instance": node.name}} for node in nodes]
-        config = {  # JSON is YAML, too
+        config = {  # JSON is valid YAML
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yaml"],
             "scrape_configs": [{"job_name": JOB, "static_configs": targets}],
@@ -286,38 +286,40 @@ class Prometheus(Process):
         listen = ["--web.listen-address", f"127.0.0.1:{self.port}", "--log.level", "warn"]
         super().__init__(["prometheus", *options, *listen], directory / "prometheus.log")
 
-    def ask(self, path: str, **parameters) -> dict:
+    def get(self, path: str, **parameters) -> dict:
         query = urllib.parse.urlencode(parameters)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}?{query}", timeout=20) as answer:
-                return json.load(answer)["data"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}?{query}", timeout=20) as response:
+                return json.load(response)["data"]
         except urllib.error.HTTPError as error:
-            raise SystemExit(f"Prometheus refuses {parameters}: {json.load(error)['error']}") from None
+            raise SystemExit(f"Prometheus rejected {parameters}: {json.load(error)['error']}") from None
 
-    def is_there(self) -> bool:
+    def is_ready(self) -> bool:
         try:
-            return bool(self.ask("rules")["groups"])
+            # Until it is ready, the API answers 503 with plain text.
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=20).close()
+            return bool(self.get("rules")["groups"])
         except OSError:
             return False
 
-    def now(self, expression: str) -> list[dict]:
-        return self.ask("query", query=expression)["result"]
+    def query(self, expression: str) -> list[dict]:
+        return self.get("query", query=expression)["result"]
 
-    def between(self, expression: str, start: float, end: float) -> list[dict]:
-        return self.ask("query_range", query=expression, start=start, end=end, step=1)["result"]
+    def query_range(self, expression: str, start: float, end: float) -> list[dict]:
+        return self.get("query_range", query=expression, start=start, end=end, step=1)["result"]
 
     def rules(self) -> list[dict]:
-        return [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
+        return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
 
     def firing(self) -> list[dict]:
-        return [alert["labels"] for alert in self.ask("alerts")["alerts"] if alert["state"] == "firing"]
+        return [alert["labels"] for alert in self.get("alerts")["alerts"] if alert["state"] == "firing"]
 
-    def all_is_well(self) -> bool:
+    def has_no_unexpected_alerts(self) -> bool:
         return {labels["alertname"] for labels in self.firing()} <= EXPECTED
 
 
-def shortened(rules: str) -> str:
-    """The rules with each of their times divided by FACTOR."""
+def with_short_durations(rules: str) -> str:
+    """Returns the rules with each duration divided by FACTOR."""
     milliseconds = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
     def divide(match: re.Match) -> str:
@@ -327,7 +329,7 @@ def shortened(rules: str) -> str:
 
 
 def with_variables(expression: str) -> str:
-    """A panel's expression as Grafana would send it, for all nodes."""
+    """Returns a panel's expression as Grafana would send it, for all nodes."""
     variables = {"$job": JOB, "$instance": ".*", "$__rate_interval": RATE_INTERVAL, "$__range": "30s"}
     for name, value in variables.items():
         expression = expression.replace(name, value)
@@ -335,88 +337,88 @@ def with_variables(expression: str) -> str:
 
 
 def has_data(series: list[dict]) -> bool:
-    """Whether there is a number among the values; a quantile of nothing is NaN."""
+    """Whether any value is a number; a quantile of nothing is NaN."""
     values = [value for one in series for _, value in one.get("values") or [one["value"]]]
     return any(not math.isnan(float(value)) for value in values)
 
 
-def without_data(prometheus: Prometheus, since: float, unless: tuple) -> list[str]:
-    """Which panels have no data now, and which recorded series never had any. Fails if any expression of either does."""
+def without_data(prometheus: Prometheus, since: float, except_for: tuple) -> list[str]:
+    """Lists panels without data now and recorded series that never had any. Fails if an expression fails."""
     empty = []
     for panel in check.panels():
         for target in panel["targets"]:
-            if not has_data(prometheus.now(with_variables(target["expr"]))):
+            if not has_data(prometheus.query(with_variables(target["expr"]))):
                 empty.append(f"{panel['title']}: no data for {target['expr']}")
     for rule in prometheus.rules():
-        prometheus.now(rule["query"])
-        recorded = rule["type"] == "recording" and rule["name"] not in unless
-        if recorded and not has_data(prometheus.between(rule["name"], since, time.time())):
+        prometheus.query(rule["query"])
+        recorded = rule["type"] == "recording" and rule["name"] not in except_for
+        if recorded and not has_data(prometheus.query_range(rule["name"], since, time.time())):
             empty.append(f"{rule['name']}: no data")
     return empty
 
 
-def ask_everything(prometheus: Prometheus, since: float, unless: tuple = ()) -> None:
-    """Every panel has data, every series that is recorded has some, and no expression fails."""
-    end = time.monotonic() + PATIENCE
-    while empty := without_data(prometheus, since, unless):  # rates need a few seconds
-        if time.monotonic() > end:
+def check_data(prometheus: Prometheus, since: float, except_for: tuple = ()) -> None:
+    """Checks that every panel and every recorded series has data, and that no expression fails."""
+    deadline = time.monotonic() + TIMEOUT
+    while empty := without_data(prometheus, since, except_for):  # rates need a few seconds
+        if time.monotonic() > deadline:
             raise SystemExit("\n".join(empty))
         time.sleep(1)
     targets = sum(len(panel["targets"]) for panel in check.panels())
     rules = len(prometheus.rules())
-    say(f"{targets} expressions of {len(check.panels())} panels have data; {rules} rules were asked for")
+    say(f"{targets} expressions of {len(check.panels())} panels have data; {rules} rules were evaluated")
 
 
-class Trial:
-    """Causes faults, and watches."""
+class FaultTests:
+    """Injects faults and checks that their alerts fire and resolve."""
 
     def __init__(self, prometheus: Prometheus):
         self.prometheus = prometheus
         self.table: list[tuple] = []
-        self.seen: set[str] = set()
+        self.tested: set[str] = set()
 
-    def sees(self, alert: str, fault: str, context, at_least: float = 0, **labels: str) -> tuple[float, float]:
-        """The alert fires while the context is there, and ends afterwards. Returns when the fault began and ended."""
-        wanted = {"alertname": alert, **labels}
+    def inject(self, alert: str, fault: str, context, at_least: float = 0, **labels: str) -> tuple[float, float]:
+        """Checks that the alert fires within the context and resolves after it. Returns the fault's start and end."""
+        expected = {"alertname": alert, **labels}
         name = f"{alert} ({labels['severity']})" if "severity" in labels else alert
         others: set[str] = set()
 
         def fires() -> bool:
             firing = self.prometheus.firing()
             others.update(labels["alertname"] for labels in firing)
-            return any(wanted.items() <= labels.items() for labels in firing)
+            return any(expected.items() <= labels.items() for labels in firing)
 
-        wait_for(f"{name} does not fire before: {fault}", lambda: not fires())
+        wait_for(f"{name} does not fire before the fault: {fault}", lambda: not fires())
         others.clear()
-        begun = time.time()
+        started = time.time()
         with context:
             wait_for(f"{name} fires: {fault}", fires)
-            to_fire = time.time() - begun
-            while time.time() < begun + at_least:
+            to_fire = time.time() - started
+            while time.time() < started + at_least:
                 fires()
                 time.sleep(0.2)
         ended = time.time()
-        wait_for(f"{name} ends after: {fault}", lambda: not fires())
+        wait_for(f"{name} resolves after the fault: {fault}", lambda: not fires())
         to_resolve = time.time() - ended
-        wait_for(f"all is well after: {fault}", self.prometheus.all_is_well)
-        self.seen.add(alert)
+        wait_for(f"no other alert fires after the fault: {fault}", self.prometheus.has_no_unexpected_alerts)
+        self.tested.add(alert)
         self.table.append((name, fault, to_fire, to_resolve, others - {alert} - EXPECTED))
-        say(f"  {name}: fired after {to_fire:.1f} s, ended after {to_resolve:.1f} s")
-        return begun, ended
+        say(f"  {name}: fired after {to_fire:.1f} s, resolved after {to_resolve:.1f} s")
+        return started, ended
 
-    def sees_deprecated_calls(self) -> None:
-        """The clients call getPet from the start. The alert ends a day later, which only promtool tries."""
-        alert, begun = "PetstoreDeprecatedCalls", time.time()
+    def deprecated_calls(self) -> None:
+        """The clients call getPet from the start. The alert resolves a day later, which only promtool tests."""
+        alert, started = "PetstoreDeprecatedCalls", time.time()
         wait_for(f"{alert} fires", lambda: any(labels["alertname"] == alert for labels in self.prometheus.firing()))
-        self.seen.add(alert)
-        self.table.append((alert, "clients call getPet", time.time() - begun, None, set()))
+        self.tested.add(alert)
+        self.table.append((alert, "clients call getPet", time.time() - started, None, set()))
 
     def print_table(self) -> None:
-        say(f"\n| alert | fault | fires after | ends after | fired as well |  (times of rules / {FACTOR})")
+        say(f"\n| alert | fault | fires after | resolves after | other alerts |  (durations of rules / {FACTOR})")
         say("|---|---|---|---|---|")
         for name, fault, to_fire, to_resolve, others in self.table:
             also = ", ".join(sorted(others))
-            end = "not tried" if to_resolve is None else f"{to_resolve:.1f} s"
+            end = "not tested" if to_resolve is None else f"{to_resolve:.1f} s"
             say(f"| {name} | {fault} | {to_fire:.1f} s | {end} | {also} |")
 
 
@@ -454,36 +456,36 @@ def idle_connections(node: Node, count: int):
         yield
 
 
-def record(prometheus: Prometheus, node: Node, begun: float, ended: float) -> None:
-    """Keeps what the dashboard would show of the outage."""
-    start, end = round(begun - MARGIN), round(ended + MARGIN)
-    mine = f'{{job="{JOB}", instance="{node.name}"}}'
+def record(prometheus: Prometheus, node: Node, started: float, ended: float) -> None:
+    """Saves what the dashboard shows of the outage."""
+    start, end = round(started - MARGIN), round(ended + MARGIN)
+    selector = f'{{job="{JOB}", instance="{node.name}"}}'
     requests = "http_server_request_duration_seconds"
     expressions = {
-        "requests": f"sum by (http_response_status_code) (rate({requests}_count{mine}[3s]))",
-        "p99": f"histogram_quantile(0.99, sum by (le) (rate({requests}_bucket{mine}[3s])))",
-        "used": f'db_client_connection_count{{state="used", {mine[1:]}',
-        "idle": f'db_client_connection_count{{state="idle", {mine[1:]}',
-        "waiting": f"db_client_connection_pending_requests{mine}",
-        "up": f"petstore_database_up{mine}",
+        "requests": f"sum by (http_response_status_code) (rate({requests}_count{selector}[3s]))",
+        "p99": f"histogram_quantile(0.99, sum by (le) (rate({requests}_bucket{selector}[3s])))",
+        "used": f'db_client_connection_count{{state="used", {selector[1:]}',
+        "idle": f'db_client_connection_count{{state="idle", {selector[1:]}',
+        "waiting": f"db_client_connection_pending_requests{selector}",
+        "up": f"petstore_database_up{selector}",
         "alerts": f'ALERTS{{alertstate="firing", severity!="info", instance="{node.name}"}}',
     }
-    data = {name: prometheus.between(expression, start, end) for name, expression in expressions.items()}
-    outage = {"start": start, "end": end, "stopped": begun, "started": ended, "factor": FACTOR, "series": data}
+    data = {name: prometheus.query_range(expression, start, end) for name, expression in expressions.items()}
+    outage = {"start": start, "end": end, "stopped": started, "started": ended, "factor": FACTOR, "series": data}
     RECORDED.parent.mkdir(parents=True, exist_ok=True)
     RECORDED.write_text(json.dumps(outage))
 
 
 def run(directory: Path, running: contextlib.ExitStack) -> None:
-    begun = time.time()
+    started = time.time()
     primary = running.enter_context(Cluster(directory / "primary"))
     environment = os.environ | {"DATABASE_URL": primary.url}
     subprocess.run([PETSTORE, "migrate"], env=environment, stdout=subprocess.DEVNULL, check=True)
     create = [PETSTORE, "keys", "create", "--name", "alerts"]
     key = subprocess.run(create, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    standbys = [running.enter_context(Cluster(directory / name, of=primary)) for name in ("one", "two")]
+    standbys = [running.enter_context(Cluster(directory / name, primary=primary)) for name in ("one", "two")]
 
-    # The faults need a node with few connections to the database, and one with room for little.
+    # The faults need a node with few database connections, and one with low limits.
     plain = Node("plain", directory, primary)
     narrow = Node("narrow", directory, primary, "--database-connections", "2", "--max-connections", "30")
     small = Node("small", directory, primary, "--max-requests", "1", "--header-timeout", "5m", files=120)
@@ -492,48 +494,48 @@ def run(directory: Path, running: contextlib.ExitStack) -> None:
         running.enter_context(node)
         wait_for(f"{node.name} is ready", node.ready)
     prometheus = running.enter_context(Prometheus(directory, nodes))
-    wait_for("Prometheus is there", prometheus.is_there)
+    wait_for("Prometheus is ready", prometheus.is_ready)
     for node, rate, threads in ((plain, 24, 12), (narrow, 12, 8), (small, 2, 1)):
         running.enter_context(Clients(node, key, rate, threads))
-    say(f"all is there after {time.time() - begun:.0f} s; the times of the rules are divided by {FACTOR}")
+    say(f"started after {time.time() - started:.0f} s; the durations of the rules are divided by {FACTOR}")
 
-    trial = Trial(prometheus)
-    trial.sees_deprecated_calls()
+    tests = FaultTests(prometheus)
+    tests.deprecated_calls()
     time.sleep(6)
-    primary.execute("ANALYZE pets")  # what the numbers of animals come from
-    time.sleep(6)  # a node looks every five seconds
-    wait_for("no alert fires while all is well", prometheus.all_is_well)
-    ask_everything(prometheus, begun, unless=("instance:petstore_errors:increase5m",))  # there are none yet
+    primary.execute("ANALYZE pets")  # the number of pets is estimated from these statistics
+    time.sleep(6)  # nodes check every five seconds
+    wait_for("no alert fires without a fault", prometheus.has_no_unexpected_alerts)
+    check_data(prometheus, started, except_for=("instance:petstore_errors:increase5m",))  # no errors yet
 
-    trial.sees("PetstoreSlow", "adding an animal takes 0.8 s", primary.trigger(SLOW))
-    trial.sees("PetstoreErrors", "the database refuses to add animals", primary.trigger(BROKEN))
-    trial.sees("PetstoreFileDescriptors", "95 idle connections, 120 descriptors", idle_connections(small, 95))
-    crowd = together(primary.trigger(UNHURRIED), Clients(small, key, 60, 12, adds=1))
-    trial.sees("PetstoreShedding", "12 clients, --max-requests 1", crowd, reason="requests")
-    turned_away = idle_connections(narrow, 60)
-    trial.sees("PetstoreShedding", "60 connections, --max-connections 30", turned_away, reason="connections")
+    tests.inject("PetstoreSlow", "adding a pet takes 0.8 s", primary.trigger(SLOW))
+    tests.inject("PetstoreErrors", "the database refuses to add pets", primary.trigger(BROKEN))
+    tests.inject("PetstoreFileDescriptors", "95 idle connections, 120 descriptors", idle_connections(small, 95))
+    overload = together(primary.trigger(DELAYED), Clients(small, key, 60, 12, adds=1))
+    tests.inject("PetstoreShedding", "12 clients, --max-requests 1", overload, reason="requests")
+    too_many = idle_connections(narrow, 60)
+    tests.inject("PetstoreShedding", "60 connections, --max-connections 30", too_many, reason="connections")
     partitions = "PetstoreIdempotencyPartitions"
-    trial.sees(partitions, "no partitions for more than two days ahead", primary.few_partitions())
+    tests.inject(partitions, "no partitions for more than two days ahead", primary.few_partitions())
     lost = "PetstoreReplicationLost"
-    trial.sees(lost, "one of two standbys is stopped", stopped(standbys[0]), severity="warning")
-    trial.sees(lost, "both standbys are stopped", stopped(*standbys), severity="critical")
-    trial.sees("PetstorePoolExhausted", "a table is locked, two connections", primary.lock(), instance="narrow")
+    tests.inject(lost, "one of two standbys is stopped", stopped(standbys[0]), severity="warning")
+    tests.inject(lost, "both standbys are stopped", stopped(*standbys), severity="critical")
+    tests.inject("PetstorePoolExhausted", "a table is locked, two connections", primary.lock(), instance="narrow")
     time.sleep(MARGIN)
     outage = stopped(primary)
-    times = trial.sees("PetstoreDatabaseAway", "PostgreSQL is stopped", outage, OUTAGE, instance="plain")
+    times = tests.inject("PetstoreDatabaseAway", "PostgreSQL is stopped", outage, OUTAGE, instance="plain")
     time.sleep(max(0.0, times[1] + MARGIN + 1 - time.time()))
     record(prometheus, plain, *times)
-    trial.sees("PetstoreNodeDown", "a node is killed", killed(narrow), instance="narrow")
-    trial.sees("PetstoreDown", "every node is killed", killed(*nodes))
+    tests.inject("PetstoreNodeDown", "a node is killed", killed(narrow), instance="narrow")
+    tests.inject("PetstoreDown", "every node is killed", killed(*nodes))
 
-    ask_everything(prometheus, begun)
+    check_data(prometheus, started)
     rules = prometheus.rules()
     if failed := [rule for rule in rules if rule["health"] != "ok"]:
         raise SystemExit(f"rules failed: {failed}")
-    if unseen := {rule["name"] for rule in rules if rule["type"] == "alerting"} - trial.seen:
-        raise SystemExit(f"no fault was tried for {unseen}")
-    trial.print_table()
-    say(f"\nevery alert fired and ended as it should, in {time.time() - begun:.0f} s")
+    if untested := {rule["name"] for rule in rules if rule["type"] == "alerting"} - tests.tested:
+        raise SystemExit(f"no fault was injected for {untested}")
+    tests.print_table()
+    say(f"\nevery alert fired and resolved as expected, in {time.time() - started:.0f} s")
 
 
 def main() -> None:
@@ -542,8 +544,8 @@ def main() -> None:
     for name in ("prometheus", "setpriv"):
         if not shutil.which(name):
             raise SystemExit(f"{name} is missing: scripts/install-tools installs it")
-    # So that what was started is ended then, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    # So that SIGTERM stops the started processes too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     directory = Path(tempfile.mkdtemp(prefix="petstore-alerts-"))
     directory.chmod(0o755)
     try:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what clients saw of a failover, from the seconds that `petstore-bench faults` wrote down.
+"""Draws what clients saw of a failover, from the timeline that `petstore-bench faults` wrote.
 
     tests/cluster/picture.py target/faults/timeline.csv docs/img/failover.svg
 """
@@ -16,7 +16,7 @@ TOP, PANEL, GAP = 60, 130, 48
 
 
 def magnitude(seconds: float) -> float:
-    """The height of a time, from 1 ms to 10 s."""
+    """Maps a duration from 1 ms to 10 s to a height from 0 to 1, on a logarithmic scale."""
     return min(1, max(0, (math.log10(max(seconds, 0.001)) + 3) / 4))
 
 
@@ -27,9 +27,9 @@ def main() -> None:
         rows = {int(row["second"]): {name: float(value) for name, value in row.items()} for row in csv.DictReader(file)}
     seconds = range(min(rows), max(rows))
     empty = {"succeeded": 0.0, "failed": 0.0, "broken": 0.0, "slowest": 0.0}
-    away = [second for second in seconds if rows.get(second, empty)["succeeded"] == 0]
-    if not away:
-        raise SystemExit("there is no failover in what was written down")
+    outage = [second for second in seconds if rows.get(second, empty)["succeeded"] == 0]
+    if not outage:
+        raise SystemExit("the timeline contains no failover")
     width = (WIDTH - LEFT - RIGHT) / len(seconds)
     most = max(sum(row[name] for name in ("succeeded", "failed", "broken")) for row in rows.values())
     top = math.ceil(most / 250) * 250
@@ -39,9 +39,9 @@ def main() -> None:
         x = LEFT + (second - seconds[0]) * width
         chart.rect(kind, x + .5, panel + PANEL * (1 - high), width - 1, PANEL * (high - low))
 
-    chart.text(LEFT, 24, f"The primary's machine is killed: {len(away)} seconds without service, nothing lost", "title")
+    chart.text(LEFT, 24, f"The primary's machine is killed: {len(outage)} seconds without service, no data lost", "title")
     ticks = [(v / top, f"{v}") for v in range(0, top + 1, 250)]
-    chart.axis("Attempts a second, with those sent again", TOP, PANEL, ticks)
+    chart.axis("Attempts per second, including retries", TOP, PANEL, ticks)
     for second in seconds:
         row = rows.get(second, empty)
         good, all_ = row["succeeded"] / top, (row["succeeded"] + row["failed"] + row["broken"]) / top
@@ -50,12 +50,12 @@ def main() -> None:
     chart.legend(TOP, [("good", "200, 201"), ("bad", "409, 503")])
     below = TOP + PANEL + GAP
     times = [(0.001, "1 ms"), (0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s")]
-    chart.axis("The slowest of them", below, PANEL, [(magnitude(time), name) for time, name in times])
+    chart.axis("Slowest attempt", below, PANEL, [(magnitude(time), name) for time, name in times])
     for second in seconds:
         bar(second, below, 0, magnitude(rows.get(second, empty)["slowest"]), "slow")
     for second in range(0, len(seconds), 5):
         chart.text(LEFT + second * width, below + PANEL + 18, f"{second} s", "small", "middle")
-    about = "Attempts a second and their times while the primary of the database is killed"
+    about = "Attempts per second and their durations while the database primary is killed"
     chart.write(sys.argv[2], below + PANEL + 36, about, [])
 
 

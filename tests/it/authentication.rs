@@ -9,8 +9,8 @@ use crate::support::postgres::key;
 use crate::support::program::new_key;
 use crate::support::{Client, TestService};
 
-const MISSING: &str = r#"{"code":"missing_api_key","message":"Send your API key in a header: `Authorization: Bearer <API_KEY>`.","status":401}"#;
-const INVALID: &str = r#"{"code":"invalid_api_key","message":"The API key is not valid: check that it was copied whole, has not expired and was not revoked.","status":401}"#;
+const MISSING: &str = r#"{"code":"missing_api_key","message":"The API key is missing: send it as `Authorization: Bearer <API_KEY>`.","status":401}"#;
+const INVALID: &str = r#"{"code":"invalid_api_key","message":"The API key is not valid: check that it is complete, has not expired and has not been revoked.","status":401}"#;
 
 /// Every operation of the document, and paths under `/v1` that lead nowhere.
 fn routes() -> Vec<(Method, String)> {

@@ -1,6 +1,6 @@
 //! `POST /v1/pets`
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::json;
@@ -146,12 +146,12 @@ async fn create_pet_answers_400_to_a_bad_body() {
         (
             r#"{"name": "Rex", "name": "Max", "categoryId": 1}"#,
             "invalid_json",
-            format!("{not_json}`name` is there twice at line 1 column 29."),
+            format!("{not_json}`name` appears twice at line 1 column 29."),
         ),
         (
             r#"{"name": "Rex", "n\u0061me": "Max", "categoryId": 1}"#,
             "invalid_json",
-            format!("{not_json}`name` is there twice at line 1 column 34."),
+            format!("{not_json}`name` appears twice at line 1 column 34."),
         ),
         // Members that are missing.
         ("{}", "missing_field", "`/name` is required: it must be a string of 1 to 255 characters.".into()),
@@ -165,27 +165,27 @@ async fn create_pet_answers_400_to_a_bad_body() {
         (
             r#"{"id": 7, "name": "Rex", "categoryId": 1}"#,
             "unknown_field",
-            "`/id` is not a field that can be set; the nearest that can is `/name`.".into(),
+            "`/id` is not a field that you can set; the nearest is `/name`.".into(),
         ),
         (
             r#"{"name": "Rex", "catgoryId": 1}"#,
             "unknown_field",
-            "`/catgoryId` is not a field that can be set; the nearest that can is `/categoryId`.".into(),
+            "`/catgoryId` is not a field that you can set; the nearest is `/categoryId`.".into(),
         ),
         (
             r#"{"name": "Rex", "category_id": 1}"#,
             "unknown_field",
-            "`/category_id` is not a field that can be set; the nearest that can is `/categoryId`.".into(),
+            "`/category_id` is not a field that you can set; the nearest is `/categoryId`.".into(),
         ),
         (
             r#"{"name": "Rex", "categoryId": 1, "Status": "sold"}"#,
             "unknown_field",
-            "`/Status` is not a field that can be set; the nearest that can is `/status`.".into(),
+            "`/Status` is not a field that you can set; the nearest is `/status`.".into(),
         ),
         (
             r#"{"name": "Rex", "categoryId": 1, "a/b~c": 1}"#,
             "unknown_field",
-            "`/a~1b~0c` is not a field that can be set; the nearest that can is `/name`.".into(),
+            "`/a~1b~0c` is not a field that you can set; the nearest is `/name`.".into(),
         ),
         // Names.
         (r#"{"name": null, "categoryId": 1}"#, "invalid_field", "`/name` must be a string.".into()),
@@ -345,7 +345,7 @@ async fn create_pet_answers_400_to_any_query_parameter() {
     let answer = service.client.post("/v1/pets?dryRun=true", &json!({"name": "Rex", "categoryId": 1})).await;
     assert_eq!(
         answer.body,
-        r#"{"code":"unknown_parameter","message":"`dryRun` is not known: this operation has no query parameters.","status":400}"#
+        r#"{"code":"unknown_parameter","message":"`dryRun` is not allowed: this operation has no query parameters.","status":400}"#
     );
 }
 
@@ -382,30 +382,8 @@ async fn create_pet_says_that_the_outcome_is_unknown_if_it_cannot_read_what_was_
             })
             .await;
         assert_eq!(added.error(), (503, "unavailable".into()));
-        assert!(added.json()["message"].as_str().unwrap().contains("may or may not"), "{}", added.body);
+        assert!(added.json()["message"].as_str().unwrap().contains("is unknown"), "{}", added.body);
     }
     let rows: i64 = database.query_one("SELECT count(*) FROM pets", &[]).await.unwrap().get(0);
     assert_eq!(rows, 2, "each was added once, and none was tried again");
-}
-
-#[tokio::test]
-async fn create_pet_takes_no_longer_for_many_members_than_for_few_large_ones() {
-    let service = TestService::start().await;
-    let time = async |members: usize| {
-        let pad = "x".repeat(12_000 / members - 10);
-        let body: Vec<String> = (0..members).map(|number| format!("\"{number:06}\":\"{pad}\"")).collect();
-        let body = format!("{{{}}}", body.join(","));
-        let mut best = Duration::MAX;
-        for _ in 0..20 {
-            let began = Instant::now();
-            assert_eq!(
-                service.client.post_text("/v1/pets", &body).await.error(),
-                (400, "unknown_field".into())
-            );
-            best = best.min(began.elapsed());
-        }
-        best
-    };
-    let (few, many) = (time(10).await, time(1_000).await);
-    assert!(many < few + Duration::from_millis(4), "{many:?} against {few:?}");
 }

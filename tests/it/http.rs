@@ -343,7 +343,7 @@ async fn a_panic_answers_500_and_the_service_goes_on() {
         let answer = service.client.get("/v1/pets/1").await;
         assert_eq!(
             answer.body,
-            r#"{"code":"internal_error","message":"The service failed: this is a bug. Please report it with the `X-Request-Id` of this answer.","status":500}"#
+            r#"{"code":"internal_error","message":"The service failed: this is a bug. Please report it with the `X-Request-Id` of this response.","status":500}"#
         );
         FELL.store(false, Ordering::Relaxed);
         assert_eq!(service.client.get("/v1/pets").await.status, 200);

@@ -162,9 +162,9 @@ async fn every_bad_row_is_noted_with_its_line_and_its_reason() {
         (7, "`/categoryId` must be an integer from -2^63 to 2^63 - 1."),
         (8, "`/status` must be a string."),
         (9, "`/status` must be one of `available`, `pending`, `sold`."),
-        (10, "`/stauts` is not a field that can be set; the nearest that can is `/status`."),
-        (11, "The line is not usable JSON: `name` is there twice at column 39."),
-        (12, "The line is not usable JSON: `key` is there twice at column 19."),
+        (10, "`/stauts` is not a field that you can set; the nearest is `/status`."),
+        (11, "The line is not usable JSON: `name` appears twice at column 39."),
+        (12, "The line is not usable JSON: `key` appears twice at column 19."),
         (13, "The line is not usable JSON: invalid type: sequence, expected a JSON object at column 0."),
         (15, "The line is not usable JSON: EOF while parsing an object at column 41."),
         (16, "`/key` is required: it is the source's key."),
@@ -243,7 +243,7 @@ async fn a_header_that_is_not_that_of_animals_is_refused() {
         ("", None, "the input is empty"),
         ("name,status", None, "the column `categoryId` is missing"),
         ("categoryId", None, "the column `name` is missing"),
-        ("name,categoryId,name", None, "the column `name` is there twice"),
+        ("name,categoryId,name", None, "the column `name` appears twice"),
         ("name,categoryId", Some("sku"), "the column `sku` is missing"),
         (
             "name,categoryId,Status",
@@ -392,7 +392,7 @@ async fn a_quote_that_is_never_closed_does_not_take_in_the_whole_file() {
     let output = import(&database, &[&file, "--max-errors=9"]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("a row of CSV has more than 262144 bytes: a quote may not be closed"), "{error}");
+    assert!(error.contains("a CSV row has more than 262144 bytes: is a quote not closed?"), "{error}");
     assert_eq!(animals(&database).await, []);
 }
 

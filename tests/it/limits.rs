@@ -30,7 +30,7 @@ async fn a_key_is_refused_once_it_has_used_up_its_limit() {
     assert_eq!(refused.header("ratelimit"), format!("\"key\";r=0;t={wait}"));
     assert_eq!(
         refused.json()["message"],
-        format!("This API key may send 3 requests in 3600 s: send the request again in {wait} s.")
+        format!("The API key has reached its limit of 3 requests in 3600 s: retry in {wait} s.")
     );
     assert_eq!(service.client.get("/v1/pets").await.status, 200, "another key is not affected");
 }

@@ -126,8 +126,8 @@ async fn list_pets_answers_400_to_a_bad_query() {
     let limit = "`limit` must be an integer from 1 to 100.";
     let status = "`status` must be one of `available`, `pending`, `sold`.";
     let id = "`id` must be a positive integer of 64 bits, given at most 100 times.";
-    let cursor = "`cursor` is not one that this service gave out: take it whole from a `Link` header, or leave it \
-        out to begin at the first page.";
+    let cursor = "`cursor` was not issued by this service: copy it from a `Link` header, or leave it out to start \
+        at the first page.";
     let too_many = vec!["id=1"; 101].join("&");
     for (query, code, message) in [
         ("limit=0", "invalid_parameter", limit),
@@ -142,14 +142,14 @@ async fn list_pets_answers_400_to_a_bad_query() {
         ("limit=05", "invalid_parameter", limit),
         ("limit=1e1", "invalid_parameter", limit),
         ("limit=99999999999999999999", "invalid_parameter", limit),
-        ("limit=5&limit=5", "invalid_parameter", "`limit` must be there only once."),
+        ("limit=5&limit=5", "invalid_parameter", "`limit` must be given only once."),
         ("status=", "invalid_parameter", status),
         ("status=Available", "invalid_parameter", status),
         ("status=available,sold", "invalid_parameter", status),
         ("status=lost", "invalid_parameter", status),
         ("status=sold%00", "invalid_parameter", status),
         ("status=%ff", "invalid_parameter", status),
-        ("status=sold&status=available", "invalid_parameter", "`status` must be there only once."),
+        ("status=sold&status=available", "invalid_parameter", "`status` must be given only once."),
         ("id=0", "invalid_parameter", id),
         ("id=-1", "invalid_parameter", id),
         ("id=abc", "invalid_parameter", id),
@@ -161,7 +161,7 @@ async fn list_pets_answers_400_to_a_bad_query() {
         ("cursor=20", "invalid_cursor", cursor),
         ("cursor=AgAAAAAAAAAU", "invalid_cursor", cursor),
         ("cursor=AQAAAAAAAAAU%3D", "invalid_cursor", cursor),
-        ("cursor=AQAAAAAAAAAU&cursor=AQAAAAAAAAAU", "invalid_parameter", "`cursor` must be there only once."),
+        ("cursor=AQAAAAAAAAAU&cursor=AQAAAAAAAAAU", "invalid_parameter", "`cursor` must be given only once."),
         (
             "stauts=sold",
             "unknown_parameter",

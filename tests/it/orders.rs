@@ -100,7 +100,7 @@ async fn a_cancelled_order_gives_the_animal_back_to_the_next_buyer() {
     assert_eq!(status_of(client, pet).await, "pending");
     let other_end = end(client, first, "complete", None).await;
     assert_eq!(other_end.error(), (409, "invalid_transition".into()));
-    assert_eq!(other_end.json()["message"], "The order is `cancelled`, and cannot become `completed`.");
+    assert_eq!(other_end.json()["message"], "The order is `cancelled` and cannot become `completed`.");
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn only_a_pet_that_there_is_can_be_ordered() {
     for missing in [1, i64::MAX] {
         let answer = place(client, missing).await;
         assert_eq!(answer.error(), (400, "invalid_field".into()));
-        assert_eq!(answer.json()["message"], "`/petId` must be the id of a pet that there is.");
+        assert_eq!(answer.json()["message"], "`/petId` must be the id of an existing pet.");
     }
     assert_eq!(client.get(ORDERS).await.body, "[]");
 }
@@ -126,12 +126,12 @@ async fn a_bad_body_is_refused_with_its_reason() {
         (
             r#"{"petID": 7}"#,
             "unknown_field",
-            "`/petID` is not a field that can be set; the nearest that can is `/petId`.",
+            "`/petID` is not a field that you can set; the nearest is `/petId`.",
         ),
         (
             r#"{"petId": 7, "quantity": 2}"#,
             "unknown_field",
-            "`/quantity` is not a field that can be set; the nearest that can is `/petId`.",
+            "`/quantity` is not a field that you can set; the nearest is `/petId`.",
         ),
     ] {
         let answer = service.client.post_text(ORDERS, body).await;

@@ -80,7 +80,7 @@ async fn a_request_that_takes_longer_than_the_time_to_finish_is_cut_off_and_the_
     locked_out(&database.connect().await).await;
     let (exited_well, log) = service.terminate();
     assert!(exited_well, "{log}");
-    assert!(log.contains("requests were still under way"), "{log}");
+    assert!(log.contains("requests were still in flight"), "{log}");
     assert!(asking.await.unwrap().is_err());
 }
 

@@ -61,7 +61,7 @@ impl Drop for PrivatePostgres {
     }
 }
 
-const UNAVAILABLE: &str = r#"{"code":"unavailable","message":"The service cannot answer at the moment, and nothing was changed: send the request again after the time in `Retry-After`.","status":503}"#;
+const UNAVAILABLE: &str = r#"{"code":"unavailable","message":"The service is temporarily unavailable, and nothing was changed: retry after the number of seconds in `Retry-After`.","status":503}"#;
 
 /// A database that was away is asked again within a second.
 async fn becomes_well(client: &Client, path: &str) {
@@ -253,6 +253,6 @@ async fn a_write_that_loses_its_connection_says_that_its_outcome_is_unknown() {
     }
     assert_eq!(
         adding.await.unwrap().body,
-        r#"{"code":"unavailable","message":"The service lost its database while it stored the change, which may or may not have taken effect: send the request again with the same `Idempotency-Key`, or look first if you sent none.","status":503}"#
+        r#"{"code":"unavailable","message":"The outcome of this request is unknown, because the database failed before it confirmed the change: retry with the same `Idempotency-Key`, or if you sent none, check first whether the change took effect.","status":503}"#
     );
 }

@@ -1,8 +1,8 @@
-//! The interface document, the page at `/docs` that shows it, and the files of the page.
+//! The OpenAPI document, and the page at `/docs` that shows it.
 
 mod openapi;
 mod page;
 mod precompressed;
 
-pub(crate) use openapi::{ServedDocument, complete, describe, openapi_json, preamble};
+pub(crate) use openapi::{ServedDocument, base_document, describe_operation, openapi_json, render};
 pub(crate) use page::{DocsPage, routes};

@@ -1,4 +1,4 @@
-//! The interface document: OpenAPI 3.1, derived from the operations themselves.
+//! The OpenAPI 3.1 document, derived from the operations.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -10,7 +10,7 @@ use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, Paths};
-use utoipa::openapi::response::{Response as Answer, ResponseBuilder};
+use utoipa::openapi::response::{Response as ApiResponse, ResponseBuilder};
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::server::ServerBuilder;
@@ -36,26 +36,26 @@ const BEARER: &str = "bearer";
         title = "Pet Store",
         version = "1.0.0",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
-        description = "An inventory of animals: list them, add them, sell each of them once.\n\n\
+        description = "A pet store inventory: list pets, add them, and sell each of them once.\n\n\
             Send your API key with every request: `Authorization: Bearer <API_KEY>`. Every error has the same \
             body; act on its `code`, read its `message`, and quote the `X-Request-Id` header when you ask for \
-            help (your own is kept if it is 1 to 64 of `A-Za-z0-9._-`). A field or a parameter that this \
-            document does not describe is refused, never ignored.\n\n\
+            help. You may send your own, of 1 to 64 of `A-Za-z0-9._-`. A field or a parameter that this document \
+            does not describe is rejected, never ignored.\n\n\
             Operations without a marker are stable. Those marked `x-stability: beta` may change with 90 days' notice, \
             `experimental` ones at any time.",
     ),
     tags(
-        (name = "animals", description = "The animals of the shop."),
-        (name = "store", description = "Orders: an animal is in one open order at most, and sold once."),
+        (name = "animals", description = "The pets of the shop."),
+        (name = "store", description = "Orders: a pet has at most one open order, and is sold once."),
     ),
     components(schemas(ErrorBody, OrderStatus, PetStatus)),
     security(("bearer" = [])),
 )]
-struct Preamble;
+struct BaseDocument;
 
 /// The document without its operations.
-pub(crate) fn preamble() -> OpenApi {
-    let mut document = Preamble::openapi();
+pub(crate) fn base_document() -> OpenApi {
+    let mut document = BaseDocument::openapi();
     let bearer = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some("Your API key: `psk_` and 38 more characters."))
@@ -66,8 +66,8 @@ pub(crate) fn preamble() -> OpenApi {
     document
 }
 
-/// Adds to an operation what the router knows of it: its scope, and the errors that it can answer.
-pub(crate) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError]) {
+/// Adds the scope, the errors and the common headers to an operation.
+pub(crate) fn describe_operation(paths: &mut Paths, scope: Scope, own_errors: &[ApiError]) {
     let operations =
         paths.paths.values_mut().flat_map(|path| [&mut path.get, &mut path.post, &mut path.patch]).flatten();
     for operation in operations {
@@ -75,35 +75,29 @@ pub(crate) fn describe(paths: &mut Paths, scope: Scope, own_errors: &[ApiError])
         for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
             add_error(operation, error);
         }
-        repeat_headers(operation);
-        for (status, answer) in &mut operation.responses.responses {
-            if let RefOr::T(answer) = answer {
-                add_header(answer, "X-Request-Id", "Names this request in the service's log.");
-                // Refused before it is known whose limit it would be.
+        copy_headers(operation);
+        for (status, response) in &mut operation.responses.responses {
+            if let RefOr::T(response) = response {
+                add_header(response, "X-Request-Id", "Identifies this request in the service's log.");
+                // Rejected before the key is known, and so its limit.
                 if !["401", "414", "431"].contains(&status.as_str()) {
-                    add_header(
-                        answer,
-                        "RateLimit-Policy",
-                        "The key's limit, if any: `q` requests in `w` seconds.",
-                    );
-                    add_header(
-                        answer,
-                        "RateLimit",
-                        "What is left of it: `r` requests; all again in `t` seconds.",
-                    );
+                    let policy = "The key's rate limit, if any: `q` requests in `w` seconds.";
+                    let state = "What is left of the limit: `r` requests. It is full again in `t` seconds.";
+                    add_header(response, "RateLimit-Policy", policy);
+                    add_header(response, "RateLimit", state);
                 }
             }
         }
     }
 }
 
-/// Copies headers of a success to other answers that have them: 304 those of what the client has, and whatever else the
-/// handler of a deprecated operation answers those that announce its end.
-fn repeat_headers(operation: &mut Operation) {
+/// Copies headers of the success response to other responses that also have them: to 304, and from a deprecated
+/// operation to everything that its handler answers.
+fn copy_headers(operation: &mut Operation) {
     let deprecated = operation.deprecated.is_some();
     let Some(RefOr::T(success)) = operation.responses.responses.get("200").cloned() else { return };
-    for (status, answer) in &mut operation.responses.responses {
-        let RefOr::T(answer) = answer else { continue };
+    for (status, response) in &mut operation.responses.responses {
+        let RefOr::T(response) = response else { continue };
         let names: &[&str] = match status.as_str() {
             "304" => &["ETag", "Link", "Deprecation", "Sunset"],
             "401" | "403" | "414" | "429" | "431" => &[],
@@ -111,7 +105,7 @@ fn repeat_headers(operation: &mut Operation) {
             _ => &[],
         };
         for (name, header) in success.headers.iter().filter(|(name, _)| names.contains(&name.as_str())) {
-            answer.headers.insert(name.clone(), header.clone());
+            response.headers.insert(name.clone(), header.clone());
         }
     }
 }
@@ -135,69 +129,69 @@ fn errors_of_every_operation(scope: Scope) -> Vec<ApiError> {
 /// Adds an error as one more example of its status.
 fn add_error(operation: &mut Operation, error: &ApiError) {
     let (status, code) = error.code();
-    let answer = operation
+    let response = operation
         .responses
         .responses
         .entry(status.as_str().to_owned())
-        .or_insert_with(|| RefOr::T(error_answer(status)));
-    let RefOr::T(answer) = answer else { return };
-    let Some(RefOr::T(content)) = answer.content.get_mut(json::MEDIA_TYPE) else {
+        .or_insert_with(|| RefOr::T(error_response(status)));
+    let RefOr::T(response) = response else { return };
+    let Some(RefOr::T(content)) = response.content.get_mut(json::MEDIA_TYPE) else {
         return;
     };
     let example = ExampleBuilder::new().value(serde_json::to_value(error.body()).ok()).build();
     content.examples.insert(code.to_owned(), RefOr::T(example));
 }
 
-fn error_answer(status: StatusCode) -> Answer {
+fn error_response(status: StatusCode) -> ApiResponse {
     let schema = Ref::from_schema_name("Error");
-    let mut answer = ResponseBuilder::new()
-        .description(meaning(status))
+    let mut response = ResponseBuilder::new()
+        .description(description_of(status))
         .content(json::MEDIA_TYPE, ContentBuilder::new().schema(Some(schema)).build())
         .build();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            add_header(&mut answer, "WWW-Authenticate", "What a key must have (RFC 6750).");
+            add_header(&mut response, "WWW-Authenticate", "The challenge and the required scope (RFC 6750).");
         }
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
-            add_header(&mut answer, "Retry-After", "How many seconds to wait before the next attempt.");
+            add_header(&mut response, "Retry-After", "How many seconds to wait before a retry.");
         }
         _ => {}
     }
-    answer
+    response
 }
 
-fn meaning(status: StatusCode) -> &'static str {
+fn description_of(status: StatusCode) -> &'static str {
     match status {
         StatusCode::BAD_REQUEST => "The request is missing required fields or contains invalid values.",
         StatusCode::UNAUTHORIZED => "Missing or invalid API key.",
-        StatusCode::FORBIDDEN => "The API key does not carry the scope that the operation needs.",
+        StatusCode::FORBIDDEN => "The API key lacks the scope that the operation requires.",
         StatusCode::NOT_FOUND => "The requested resource could not be found.",
         StatusCode::REQUEST_TIMEOUT => "The body did not arrive in time.",
         StatusCode::CONFLICT => {
-            "The request does not fit what is there now, or the same request is still under way."
+            "The request conflicts with the current state, or the same request is still in progress."
         }
-        StatusCode::UNPROCESSABLE_ENTITY => "The `Idempotency-Key` was used for another request.",
-        StatusCode::PRECONDITION_FAILED => "The animal is not as `If-Match` says.",
+        StatusCode::UNPROCESSABLE_ENTITY => "The `Idempotency-Key` was used for a different request.",
+        StatusCode::PRECONDITION_FAILED => "The pet has changed: `If-Match` does not match.",
         StatusCode::GONE => "The operation has been removed.",
-        StatusCode::PAYLOAD_TOO_LARGE => "The body has more than 16 KiB.",
-        StatusCode::URI_TOO_LONG => "Path and query have more than 8 KiB.",
+        StatusCode::PAYLOAD_TOO_LARGE => "The body is larger than 16 KiB.",
+        StatusCode::URI_TOO_LONG => "The path and query are longer than 8 KiB.",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "The body is not sent as JSON.",
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The headers have more than 16 KiB in all.",
-        StatusCode::TOO_MANY_REQUESTS => "The API key has used up its limit.",
-        StatusCode::SERVICE_UNAVAILABLE => "The service cannot answer at the moment.",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The headers are larger than 16 KiB in total.",
+        StatusCode::TOO_MANY_REQUESTS => "The API key has reached its rate limit.",
+        StatusCode::SERVICE_UNAVAILABLE => "The service is temporarily unavailable.",
         _ => "The service failed.",
     }
 }
 
-fn add_header(answer: &mut Answer, name: &str, description: &str) {
+fn add_header(response: &mut ApiResponse, name: &str, description: &str) {
     let schema = ObjectBuilder::new().schema_type(Type::String);
     let header = HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build();
-    answer.headers.insert(name.to_owned(), RefOr::T(header));
+    response.headers.insert(name.to_owned(), RefOr::T(header));
 }
 
-/// The whole document, as JSON: what describes the operations, completed by what the operator set.
-pub(crate) fn complete(mut document: OpenApi, settings: &InterfaceSettings) -> String {
-    // The servers' addresses end in the prefix that the routes begin with.
+/// Renders the document as JSON, with the servers and the removal date from the settings.
+pub(crate) fn render(mut document: OpenApi, settings: &InterfaceSettings) -> String {
+    // The servers' URLs end in the prefix that the routes start with.
     document.paths.paths = document
         .paths
         .paths
@@ -215,7 +209,7 @@ pub(crate) fn complete(mut document: OpenApi, settings: &InterfaceSettings) -> S
     serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
 }
 
-/// Extensions come in an order of chance; the document is to be the same each time.
+/// Sorts extensions, which come in random order, so that the document is reproducible.
 fn sort_extensions(document: &mut Value) {
     let paths = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
     let operations = paths.filter_map(Value::as_object_mut).flat_map(|path| path.values_mut());
@@ -242,7 +236,7 @@ pub(crate) struct ServedDocument(Precompressed);
 
 impl ServedDocument {
     pub(crate) fn new(document: String) -> Self {
-        Self(Precompressed::of_plain(json::MEDIA_TYPE, document))
+        Self(Precompressed::from_plain(json::MEDIA_TYPE, document))
     }
 }
 

@@ -1,7 +1,7 @@
-//! `GET /docs`: a page that shows the interface document and calls the service.
+//! `GET /docs`: a page that shows the OpenAPI document and can call the service.
 //!
-//! **Invariants:** everything that the page needs is in the binary and served from here, and its policy
-//! (Content-Security-Policy) lets it load and call nothing else than this service and the servers of the document.
+//! **Invariants:** the binary contains everything that the page needs, and the page's `Content-Security-Policy` lets it
+//! load and call only this service and the servers of the document.
 
 use std::iter;
 
@@ -24,28 +24,28 @@ const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// A file in the binary, as it is or compressed.
+/// A file that is embedded in the binary, plain or compressed.
 #[derive(Clone, Copy)]
-enum Embedded {
+enum Asset {
     Plain(&'static str),
     Gzip(&'static [u8]),
 }
 
-/// The page and its files: where each is served, and what it is.
-const FILES: [(&str, &str, Embedded); 6] = [
-    ("/docs", HTML, Embedded::Plain(include_str!("../../../assets/docs/page.html"))),
-    ("/docs/page.js", JAVASCRIPT, Embedded::Plain(include_str!("../../../assets/docs/page.js"))),
-    ("/docs/page.css", CSS, Embedded::Plain(include_str!("../../../assets/docs/page.css"))),
-    ("/docs/icon.svg", SVG, Embedded::Plain(include_str!("../../../assets/docs/icon.svg"))),
+/// The page and its files: path, media type and content.
+const FILES: [(&str, &str, Asset); 6] = [
+    ("/docs", HTML, Asset::Plain(include_str!("../../../assets/docs/page.html"))),
+    ("/docs/page.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/page.js"))),
+    ("/docs/page.css", CSS, Asset::Plain(include_str!("../../../assets/docs/page.css"))),
+    ("/docs/icon.svg", SVG, Asset::Plain(include_str!("../../../assets/docs/icon.svg"))),
     (
         "/docs/swagger-ui-bundle.js",
         JAVASCRIPT,
-        Embedded::Gzip(include_bytes!("../../../assets/docs/swagger-ui/swagger-ui-bundle.js.gz")),
+        Asset::Gzip(include_bytes!("../../../assets/docs/swagger-ui/swagger-ui-bundle.js.gz")),
     ),
-    ("/docs/licences.txt", TEXT, Embedded::Plain(LICENCES)),
+    ("/docs/licences.txt", TEXT, Asset::Plain(LICENCES)),
 ];
 
-/// Those of Swagger UI, and of what is in its script.
+/// The licences of Swagger UI and of the packages in its bundle.
 const LICENCES: &str = concat!(
     include_str!("../../../assets/docs/swagger-ui/NOTICE"),
     "\n",
@@ -54,7 +54,7 @@ const LICENCES: &str = concat!(
     include_str!("../../../assets/docs/swagger-ui/swagger-ui-bundle.js.LICENSE.txt"),
 );
 
-/// The files as this service serves them, in the order of [`FILES`].
+/// The files as served, in the order of [`FILES`].
 pub(crate) struct DocsPage {
     files: [Precompressed; FILES.len()],
     policy: HeaderValue,
@@ -63,8 +63,8 @@ pub(crate) struct DocsPage {
 impl DocsPage {
     pub(crate) fn new(settings: &InterfaceSettings) -> Self {
         let files = FILES.map(|(_, media_type, body)| match body {
-            Embedded::Plain(text) => Precompressed::of_plain(media_type, text),
-            Embedded::Gzip(bytes) => Precompressed::of_gzip(media_type, bytes),
+            Asset::Plain(text) => Precompressed::from_plain(media_type, text),
+            Asset::Gzip(bytes) => Precompressed::from_gzip(media_type, bytes),
         });
         Self { files, policy: policy(settings) }
     }
@@ -79,7 +79,7 @@ impl DocsPage {
     }
 }
 
-/// What the page may load and call. No inline scripts or styles, and nothing that is made from text.
+/// The `Content-Security-Policy` of the page. No inline scripts or styles, no `eval`.
 fn policy(settings: &InterfaceSettings) -> HeaderValue {
     let servers = [&settings.public_base_url, &settings.staging_base_url].into_iter().flatten();
     let callable: Vec<&str> = iter::once("'self'").chain(servers.map(BaseUrl::origin)).collect();
@@ -88,11 +88,11 @@ fn policy(settings: &InterfaceSettings) -> HeaderValue {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src {callable}; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    // Base addresses were checked at the start: always a header's value.
+    // Base URLs were checked on startup: always a valid header value.
     HeaderValue::from_str(&policy).unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'"))
 }
 
-/// A route for each file, so that any other path is answered as everywhere.
+/// One route per file, so that any other path gets the usual 404.
 pub(crate) fn routes() -> Router<AppState> {
     FILES.into_iter().enumerate().fold(Router::new(), |routes, (file, (path, _, _))| {
         let handler =

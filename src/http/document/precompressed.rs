@@ -1,6 +1,6 @@
-//! Bodies that are the same for everybody, in two forms: compressed for clients that take gzip, plain for all others.
+//! Static bodies in two forms: compressed for clients that accept gzip, plain for all others.
 //!
-//! **Invariants:** each form has an `ETag` of its own, and `Vary` says that there are two.
+//! **Invariants:** each form has its own `ETag`, and `Vary` names `Accept-Encoding`.
 
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use flate2::write::GzEncoder;
 
 use crate::http::conditional::{IfNoneMatch, with_tag};
 
-/// Whether the client takes gzip.
+/// Whether the client accepts gzip.
 #[derive(Clone, Copy)]
 pub(crate) struct AcceptsGzip(bool);
 
@@ -31,49 +31,50 @@ impl<S: Sync> FromRequestParts<S> for AcceptsGzip {
     }
 }
 
-/// gzip is taken if it is named, or `*` is, with a weight above 0. A weight that is none counts as 0.
+/// gzip is accepted if it or `*` is listed with a weight above 0. An invalid weight counts as 0.
 fn accepts_gzip<'a>(codings: impl Iterator<Item = &'a str>) -> bool {
     let (mut gzip, mut any) = (None, None);
     for coding in codings {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
         let weight = weight.trim();
         let weight = weight.strip_prefix("q=").or_else(|| weight.strip_prefix("Q="));
-        let taken = weight.and_then(|weight| weight.parse::<f32>().ok()).is_some_and(|weight| weight > 0.0);
+        let accepted =
+            weight.and_then(|weight| weight.parse::<f32>().ok()).is_some_and(|weight| weight > 0.0);
         match name.trim() {
             name if name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip") => {
-                gzip = Some(taken);
+                gzip = Some(accepted);
             }
-            "*" => any = Some(taken),
+            "*" => any = Some(accepted),
             _ => {}
         }
     }
     gzip.or(any).unwrap_or(false)
 }
 
-/// A body in both forms. The one that was not given is made when it is first asked for, and kept.
+/// A body in both forms. The missing one is derived on first use, and kept.
 pub(crate) struct Precompressed {
     media_type: HeaderValue,
-    plain: OnceLock<Tagged>,
-    gzip: OnceLock<Tagged>,
+    plain: OnceLock<TaggedBody>,
+    gzip: OnceLock<TaggedBody>,
 }
 
 /// A body and its `ETag`.
-type Tagged = (Bytes, Bytes);
+type TaggedBody = (Bytes, Bytes);
 
 impl Precompressed {
-    /// From the plain body.
-    pub(crate) fn of_plain(media_type: &'static str, body: impl Into<Bytes>) -> Self {
+    /// Creates it from the plain body.
+    pub(crate) fn from_plain(media_type: &'static str, body: impl Into<Bytes>) -> Self {
         let plain = OnceLock::from(with_tag(body, None));
         Self { media_type: HeaderValue::from_static(media_type), plain, gzip: OnceLock::new() }
     }
 
-    /// From the compressed body.
-    pub(crate) fn of_gzip(media_type: &'static str, body: &'static [u8]) -> Self {
+    /// Creates it from the compressed body.
+    pub(crate) fn from_gzip(media_type: &'static str, body: &'static [u8]) -> Self {
         let gzip = OnceLock::from(with_tag(body, None));
         Self { media_type: HeaderValue::from_static(media_type), plain: OnceLock::new(), gzip }
     }
 
-    /// Answers 200 with the form that the client takes, or 304 if the client has that already.
+    /// Answers 200 with the form that the client accepts, or 304 if the client has it already.
     pub(crate) fn answer(&self, known: &IfNoneMatch, AcceptsGzip(gzip): AcceptsGzip) -> Response {
         let (body, tag) = if gzip { self.gzip() } else { self.plain() }.clone();
         let mut response = known.answer(body, tag, None);
@@ -89,11 +90,11 @@ impl Precompressed {
         response
     }
 
-    fn gzip(&self) -> &Tagged {
+    fn gzip(&self) -> &TaggedBody {
         self.gzip.get_or_init(|| with_tag(compress(&self.plain().0), None))
     }
 
-    fn plain(&self) -> &Tagged {
+    fn plain(&self) -> &TaggedBody {
         self.plain.get_or_init(|| with_tag(decompress(&self.gzip().0), None))
     }
 }
@@ -107,7 +108,7 @@ fn compress(plain: &[u8]) -> Vec<u8> {
 
 fn decompress(gzip: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
-    // What is embedded was compressed by us; a test reads it.
+    // The embedded files are valid gzip; a test checks that.
     let _ = GzDecoder::new(gzip).read_to_end(&mut plain);
     plain
 }
@@ -117,8 +118,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gzip_is_taken_if_it_or_anything_is_named_and_not_refused() {
-        for (header, taken) in [
+    fn gzip_is_accepted_if_it_or_anything_is_listed_and_not_refused() {
+        for (header, accepted) in [
             ("gzip", true),
             ("GZIP", true),
             ("x-gzip", true),
@@ -135,14 +136,14 @@ mod tests {
             ("gzip;q=high", false),
             ("gzipped", false),
         ] {
-            assert_eq!(accepts_gzip(header.split(',')), taken, "{header}");
+            assert_eq!(accepts_gzip(header.split(',')), accepted, "{header}");
         }
     }
 
     #[test]
-    fn each_form_is_made_from_the_other() {
+    fn each_form_is_derived_from_the_other() {
         let plain = "dog, cat, dog, cat, ".repeat(100);
-        let forms = Precompressed::of_plain("text/plain", plain.clone());
+        let forms = Precompressed::from_plain("text/plain", plain.clone());
         let (gzip, gzip_tag) = forms.gzip();
         assert!(gzip.len() < plain.len() / 10);
         assert_ne!(*gzip_tag, forms.plain().1);

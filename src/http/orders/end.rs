@@ -20,8 +20,8 @@ use crate::wire::order::ORDER;
 
 /// Complete an order
 ///
-/// The buyer takes the animal: the order is `completed` and the animal `sold`, both or neither. A completed order can be
-/// completed again: nothing changes, and the answer is the same. A cancelled one cannot.
+/// Sells the pet: the order becomes `completed` and the pet `sold`, both or neither. Completing a completed order again
+/// changes nothing, and the response is the same. A cancelled order cannot be completed.
 #[utoipa::path(
     post,
     path = "/v1/store/orders/{orderId}/complete",
@@ -34,7 +34,7 @@ use crate::wire::order::ORDER;
     ),
     responses(
         (status = 200, description = "The completed order.", body = Order, headers(
-            ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
+            ("Idempotent-Replayed" = String, description = "`true` if an earlier attempt with the same key took effect."),
         )),
     ),
 )]
@@ -51,8 +51,8 @@ pub(crate) async fn complete_order(
 
 /// Cancel an order
 ///
-/// The shop keeps the animal: the order is `cancelled` and the animal `available` again, both or neither. A cancelled
-/// order can be cancelled again: nothing changes, and the answer is the same. A completed one cannot.
+/// Releases the pet: the order becomes `cancelled` and the pet `available` again, both or neither. Cancelling a cancelled
+/// order again changes nothing, and the response is the same. A completed order cannot be cancelled.
 #[utoipa::path(
     post,
     path = "/v1/store/orders/{orderId}/cancel",
@@ -65,7 +65,7 @@ pub(crate) async fn complete_order(
     ),
     responses(
         (status = 200, description = "The cancelled order.", body = Order, headers(
-            ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
+            ("Idempotent-Replayed" = String, description = "`true` if an earlier attempt with the same key took effect."),
         )),
     ),
 )]
@@ -107,7 +107,7 @@ fn ended(order: &Order) -> Response {
     ([media_type], ORDER.render(order)).into_response()
 }
 
-/// What can go wrong here, besides what can go wrong everywhere.
+/// The errors of this operation, besides those of every operation.
 pub(crate) fn end_order_errors() -> Vec<ApiError> {
     vec![
         ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },

@@ -25,7 +25,7 @@ use crate::wire::order::ORDER;
         (status = 200, description = "The requested order.", body = Order, headers(
             ("ETag" = String, description = "Changes with the order; for `If-None-Match`."),
         )),
-        (status = 304, description = "The order is still as `If-None-Match` names it."),
+        (status = 304, description = "The order has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
 )]
 pub(crate) async fn get_order(
@@ -40,7 +40,7 @@ pub(crate) async fn get_order(
     Ok(known.answer(body, tag, None))
 }
 
-/// What can go wrong here, besides what can go wrong everywhere.
+/// The errors of this operation, besides those of every operation.
 pub(crate) fn get_order_errors() -> Vec<ApiError> {
     vec![ApiError::UnknownParameter { name: "fields".into(), nearest: None }, ApiError::OrderNotFound]
 }

@@ -17,8 +17,8 @@ use crate::wire::order::ORDER;
 
 /// List all orders
 ///
-/// A page of orders in the order of their identifiers, which is the order in which they were placed. Follow the `Link`
-/// header with `rel="next"` for the next page; it is absent on the last.
+/// Returns a page of orders by identifier, which is the order in which they were placed. Follow the `Link` header with
+/// `rel="next"` to the next page; it is absent on the last.
 #[utoipa::path(
     get,
     path = "/v1/store/orders",
@@ -31,7 +31,7 @@ use crate::wire::order::ORDER;
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
             ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
         )),
-        (status = 304, description = "The page is still the one that `If-None-Match` names."),
+        (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
 )]
 pub(crate) async fn list_orders(
@@ -92,7 +92,7 @@ fn filters(filter: OrderFilter) -> Vec<(&'static str, String)> {
     status.into_iter().chain(pet_id).collect()
 }
 
-/// What can go wrong here, besides what can go wrong everywhere.
+/// The errors of this operation, besides those of every operation.
 pub(crate) fn list_orders_errors() -> Vec<ApiError> {
     vec![
         ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },

@@ -1,4 +1,4 @@
-//! The operations on orders: one file each, the two ends in one.
+//! The operations on orders: one file each; complete and cancel share one.
 
 mod end;
 mod get;

@@ -21,9 +21,9 @@ use crate::wire::order::{NewOrder, ORDER};
 
 /// Place an order
 ///
-/// Takes an animal that is `available` for one buyer: the order is `placed` and the animal `pending`, both or neither.
-/// However many ask for the same animal at once, one of them gets it. Complete the order to sell the animal, or cancel
-/// it to make the animal `available` again.
+/// Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, both or neither. Of concurrent
+/// requests for the same pet, exactly one succeeds. Complete the order to sell the pet, or cancel it to make the pet
+/// `available` again.
 #[utoipa::path(
     post,
     path = "/v1/store/orders",
@@ -34,8 +34,8 @@ use crate::wire::order::{NewOrder, ORDER};
     request_body(content = NewOrder, content_type = "application/json"),
     responses(
         (status = 201, description = "Order placed; the body includes the assigned `id`.", body = Order, headers(
-            ("Location" = String, description = "The address of the new order."),
-            ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
+            ("Location" = String, description = "The URL of the new order."),
+            ("Idempotent-Replayed" = String, description = "`true` if an earlier attempt with the same key took effect."),
         )),
     ),
 )]
@@ -67,10 +67,10 @@ fn placed(app: &AppState, order: &Order) -> Response {
 }
 
 fn no_such_pet() -> ApiError {
-    BodyError::InvalidField { name: "petId", problem: "must be the id of a pet that there is".into() }.into()
+    BodyError::InvalidField { name: "petId", problem: "must be the id of an existing pet".into() }.into()
 }
 
-/// What can go wrong here, besides what can go wrong everywhere.
+/// The errors of this operation, besides those of every operation.
 pub(crate) fn place_order_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
@@ -83,6 +83,6 @@ pub(crate) fn place_order_errors() -> Vec<ApiError> {
         ApiError::IdempotencyInProgress,
         ApiError::IdempotencyKeyReused,
         ApiError::BodyTooLarge,
-        ApiError::UnsupportedMediaType { taken: NewOrder::MEDIA_TYPES },
+        ApiError::UnsupportedMediaType { accepted: NewOrder::MEDIA_TYPES },
     ]
 }

@@ -22,8 +22,8 @@ use crate::wire::pet::PET;
 
 /// Add an animal
 ///
-/// Stores the animal durably before it answers, and gives it an identifier that is never used again. With an
-/// `Idempotency-Key` the request can be sent again after a lost answer, and adds the animal once.
+/// Stores the pet durably before it responds, and assigns an identifier that is never reused. With an
+/// `Idempotency-Key`, you can retry after a lost response, and the pet is added once.
 #[utoipa::path(
     post,
     path = "/v1/pets",
@@ -33,9 +33,9 @@ use crate::wire::pet::PET;
     request_body(content = NewPet, content_type = "application/json"),
     responses(
         (status = 201, description = "Animal added; the body includes the assigned `id`.", body = Pet, headers(
-            ("Location" = String, description = "The address of the new animal."),
-            ("ETag" = String, description = "Changes with the animal; for `If-Match`."),
-            ("Idempotent-Replayed" = String, description = "`true` if this is the answer to an earlier attempt."),
+            ("Location" = String, description = "The URL of the new pet."),
+            ("ETag" = String, description = "Changes with the pet; for `If-Match`."),
+            ("Idempotent-Replayed" = String, description = "`true` if an earlier attempt with the same key took effect."),
         )),
     ),
 )]
@@ -66,7 +66,7 @@ fn created(app: &AppState, pet: &Pet) -> Response {
     (StatusCode::CREATED, headers, body).into_response()
 }
 
-/// What can go wrong here, besides what can go wrong everywhere.
+/// The errors of this operation, besides those of every operation.
 pub(crate) fn create_pet_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
@@ -78,6 +78,6 @@ pub(crate) fn create_pet_errors() -> Vec<ApiError> {
         ApiError::IdempotencyInProgress,
         ApiError::IdempotencyKeyReused,
         ApiError::BodyTooLarge,
-        ApiError::UnsupportedMediaType { taken: NewPet::MEDIA_TYPES },
+        ApiError::UnsupportedMediaType { accepted: NewPet::MEDIA_TYPES },
     ]
 }

@@ -1,4 +1,4 @@
-//! `GET /pets/{petId}`, and its announced end.
+//! `GET /pets/{petId}`, and its deprecation.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const DEPRECATED_ON: Date = date(2026, 11, 15);
 
 /// Get an animal
 ///
-/// Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also takes the
+/// Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also accepts the
 /// `status` filter and many identifiers at once.
 #[utoipa::path(
     get,
@@ -37,13 +37,13 @@ const DEPRECATED_ON: Date = date(2026, 11, 15);
     ),
     responses(
         (status = 200, description = "The requested animal.", body = Pet, headers(
-            ("ETag" = String, description = "Changes with the animal; for `If-None-Match`."),
+            ("ETag" = String, description = "Changes with the pet; for `If-None-Match`."),
             ("Deprecation" = String, description = "Since when the operation is deprecated (RFC 9745)."),
             ("Sunset" = String, description = "When the operation is removed (RFC 8594)."),
-            ("Link" = String, description = "The documentation, with `rel=\"deprecation\"`, and what to call \
-                instead, with `rel=\"successor-version\"`."),
+            ("Link" = String, description = "The documentation, with `rel=\"deprecation\"`, and the \
+                replacement, with `rel=\"successor-version\"`."),
         )),
-        (status = 304, description = "The animal is still as `If-None-Match` names it."),
+        (status = 304, description = "The pet has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
 )]
 #[deprecated]
@@ -56,13 +56,13 @@ pub(crate) async fn get_pet(
 ) -> Response {
     caller.get_pet_calls().increment(1);
     let wanted = id.as_ref().ok().map(|id| id.0);
-    let mut response = match app.get_pet_removal.check((app.clock)()).and(query).and(id) {
+    let mut response = match app.get_pet_deprecation.check((app.clock)()).and(query).and(id) {
         Ok(PetIdInPath(id)) => fetch(&app, &known, id).await,
         Err(error) => Err(error),
     }
     .into_response();
     let successor = app.links.successor_of_get_pet(wanted);
-    app.get_pet_removal.announce(response.headers_mut(), successor);
+    app.get_pet_deprecation.add_headers(response.headers_mut(), successor);
     response
 }
 
@@ -72,7 +72,7 @@ async fn fetch(app: &AppState, known: &IfNoneMatch, id: PetId) -> Result<Respons
     Ok(known.answer(body, tag, None))
 }
 
-/// What can go wrong here, besides what can go wrong everywhere.
+/// The errors of this operation, besides those of every operation.
 pub(crate) fn get_pet_errors() -> Vec<ApiError> {
     vec![
         ApiError::UnknownParameter { name: "fields".into(), nearest: None },
@@ -81,28 +81,28 @@ pub(crate) fn get_pet_errors() -> Vec<ApiError> {
     ]
 }
 
-/// When getPet goes, and the headers that say so.
-pub(crate) struct Removal {
-    at: Timestamp,
+/// The deprecation of getPet: its removal date, and the headers that announce it.
+pub(crate) struct GetPetDeprecation {
+    removed_at: Timestamp,
     deprecation: HeaderValue,
     sunset: HeaderValue,
 }
 
-impl Removal {
-    /// `postponed` is the operator's own day, if there is one.
+impl GetPetDeprecation {
+    /// `postponed` is the removal date that the operator set, if any.
     pub(crate) fn new(postponed: Option<Date>) -> Self {
-        let at = midnight(postponed.unwrap_or(GET_PET_REMOVAL));
+        let removed_at = midnight(postponed.unwrap_or(GET_PET_REMOVAL));
         let since = midnight(DEPRECATED_ON).as_second();
-        let sunset = at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        let sunset = removed_at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
         let ascii = |text: String| text.parse().unwrap_or_else(|_| HeaderValue::from_static(""));
-        Self { at, deprecation: ascii(format!("@{since}")), sunset: ascii(sunset) }
+        Self { removed_at, deprecation: ascii(format!("@{since}")), sunset: ascii(sunset) }
     }
 
     fn check(&self, now: Timestamp) -> Result<(), ApiError> {
-        if now < self.at { Ok(()) } else { Err(ApiError::OperationRemoved) }
+        if now < self.removed_at { Ok(()) } else { Err(ApiError::OperationRemoved) }
     }
 
-    fn announce(&self, headers: &mut HeaderMap, successor: HeaderValue) {
+    fn add_headers(&self, headers: &mut HeaderMap, successor: HeaderValue) {
         headers.insert(HeaderName::from_static("deprecation"), self.deprecation.clone());
         headers.insert(HeaderName::from_static("sunset"), self.sunset.clone());
         headers

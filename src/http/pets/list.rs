@@ -18,9 +18,9 @@ use crate::wire::pet::PET;
 
 /// List all animals
 ///
-/// A page of animals in the order of their identifiers. Follow the `Link` header with `rel="next"` for the
-/// next page; it is absent on the last. An animal that was there when a walk through the pages began, and
-/// still matches, appears exactly once, however many are added meanwhile.
+/// Returns a page of pets in the order of their identifiers. Follow the `Link` header with `rel="next"` to the
+/// next page; it is absent on the last. A pet that existed when you read the first page, and still matches,
+/// appears exactly once, however many are added meanwhile.
 #[utoipa::path(
     get,
     path = "/v1/pets",
@@ -32,7 +32,7 @@ use crate::wire::pet::PET;
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
             ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
         )),
-        (status = 304, description = "The page is still the one that `If-None-Match` names."),
+        (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
 )]
 pub(crate) async fn list_pets(
@@ -103,7 +103,7 @@ fn filters(filter: &PetFilter) -> Vec<(&'static str, String)> {
     status.into_iter().chain(ids).collect()
 }
 
-/// What can go wrong here, besides what can go wrong everywhere.
+/// The errors of this operation, besides those of every operation.
 pub(crate) fn list_pets_errors() -> Vec<ApiError> {
     vec![
         ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },

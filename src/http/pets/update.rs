@@ -16,9 +16,9 @@ use crate::wire::pet::PET;
 
 /// Change a pet
 ///
-/// What the body leaves out stays as it is; an empty object changes nothing and answers with the animal and its `ETag`.
-/// Send an `ETag` that you have in `If-Match`, and nothing is changed if the animal is another by now. The `status` of
-/// an animal can become any other, but a sold one not `pending`; while an order is open, only the order changes it.
+/// Fields that the body leaves out do not change; an empty object changes nothing and returns the pet with its `ETag`.
+/// Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The `status` can become
+/// any other, except that a sold pet cannot become `pending`; while an order is open, only the order changes it.
 #[utoipa::path(
     patch,
     path = "/v1/pets/{petId}",
@@ -26,7 +26,7 @@ use crate::wire::pet::PET;
     tag = "animals",
     extensions(("x-stability" = json!("beta"))),
     params(
-        ("petId" = i64, Path, description = "The identifier of the animal to change.", example = 7),
+        ("petId" = i64, Path, description = "The identifier of the pet to change.", example = 7),
         IfMatch,
     ),
     request_body(content(
@@ -34,8 +34,8 @@ use crate::wire::pet::PET;
         (PetPatch = "application/json"),
     )),
     responses(
-        (status = 200, description = "The animal as it is now.", body = Pet, headers(
-            ("ETag" = String, description = "Changes with the animal; for `If-Match`."),
+        (status = 200, description = "The changed pet.", body = Pet, headers(
+            ("ETag" = String, description = "Changes with the pet; for `If-Match`."),
         )),
     ),
 )]
@@ -48,7 +48,7 @@ pub(crate) async fn update_pet(
 ) -> Result<Response, ApiError> {
     let (NoQuery, PetIdInPath(id)) = (query?, id?);
     let change = app.storage.change_pet(id, |pet, has_open_order| {
-        if !known.holds(PET.render(pet)) {
+        if !known.is_satisfied_by(PET.render(pet)) {
             return Err(ApiError::PreconditionFailed);
         }
         patch.apply(pet, has_open_order).map_err(ApiError::from)
@@ -77,7 +77,7 @@ impl From<PatchError> for ApiError {
     }
 }
 
-/// What can go wrong here, besides what can go wrong everywhere.
+/// The errors of this operation, besides those of every operation.
 pub(crate) fn update_pet_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
@@ -90,6 +90,6 @@ pub(crate) fn update_pet_errors() -> Vec<ApiError> {
         ApiError::PetHasOpenOrder,
         ApiError::PreconditionFailed,
         ApiError::BodyTooLarge,
-        ApiError::UnsupportedMediaType { taken: PetPatch::MEDIA_TYPES },
+        ApiError::UnsupportedMediaType { accepted: PetPatch::MEDIA_TYPES },
     ]
 }

@@ -1,4 +1,4 @@
-//! What every answer carries, and what every request leaves in the log, the metrics and the traces.
+//! The headers of every response, and the log line, metrics and trace of every request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -13,27 +13,27 @@ use opentelemetry::Context;
 use opentelemetry_http::HeaderExtractor;
 
 use super::key_cache::Caller;
-use crate::http::error::Cause;
+use crate::http::error::LoggedCause;
 use crate::telemetry::metrics::REQUEST_DURATION;
 use crate::telemetry::traces;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// A route as the log and the metrics know it. Its answers carry it outward.
+/// The route of a request, as the log and the metrics label it. Passed outward as an extension of the response.
 #[derive(Default)]
 pub(crate) struct Route {
     path: OnceLock<MatchedPath>,
-    /// By what they measure, so that measuring is not looking up.
+    /// Cached by label, so that recording a duration needs no lookup in the registry.
     durations: RwLock<HashMap<(&'static str, StatusCode), Histogram>>,
 }
 
 impl Route {
-    /// Learns its pattern from a request that took it.
-    pub(crate) fn taken_by(&self, request: &Request) {
+    /// Sets the pattern from the first request that matched this route.
+    pub(crate) fn learn_pattern(&self, request: &Request) {
         if self.path.get().is_none()
             && let Some(path) = request.extensions().get::<MatchedPath>()
         {
-            // Another request may have told it meanwhile: the same.
+            // A concurrent request may have set it: to the same value.
             let _ = self.path.set(path.clone());
         }
     }
@@ -44,24 +44,24 @@ impl Route {
     }
 
     fn duration(&self, method: &'static str, status: StatusCode) -> Histogram {
-        let known =
+        let cached =
             self.durations.read().unwrap_or_else(PoisonError::into_inner).get(&(method, status)).cloned();
-        known.unwrap_or_else(|| {
-            let measured = histogram!(
+        cached.unwrap_or_else(|| {
+            let histogram = histogram!(
                 REQUEST_DURATION,
                 "http_route" => self.pattern().to_owned(),
                 "http_request_method" => method,
                 "http_response_status_code" => status.as_u16().to_string(),
             );
             let mut durations = self.durations.write().unwrap_or_else(PoisonError::into_inner);
-            durations.insert((method, status), measured.clone());
-            measured
+            durations.insert((method, status), histogram.clone());
+            histogram
         })
     }
 }
 
-/// A client may send any word as a method, and must not make a metric of each.
-fn method_word(method: &Method) -> &'static str {
+/// The label of a method. Unknown methods share one, so that clients cannot create metrics.
+fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
@@ -74,54 +74,54 @@ fn method_word(method: &Method) -> &'static str {
     }
 }
 
-/// A request under way, from its arrival to its line in the log.
+/// Observes a request from its arrival to its log line.
 pub(crate) struct Observation {
     started: Instant,
     request_id: HeaderValue,
     method: &'static str,
-    /// Its span, if traces are kept.
+    /// The span of the request, if traces are exported.
     pub(crate) trace: Option<Context>,
 }
 
 impl Observation {
-    /// Gives the request an id, and a span if it is to be seen.
-    pub(crate) fn begin<B>(request: &hyper::Request<B>, seen: bool) -> Self {
-        let method = method_word(request.method());
+    /// Assigns a request id, and a span if `traced`.
+    pub(crate) fn start<B>(request: &hyper::Request<B>, traced: bool) -> Self {
+        let method = method_label(request.method());
         Self {
             started: Instant::now(),
             request_id: request_id(request.headers()),
             method,
-            trace: seen.then(|| traces::request(&HeaderExtractor(request.headers()), method)).flatten(),
+            trace: traced.then(|| traces::request(&HeaderExtractor(request.headers()), method)).flatten(),
         }
     }
 
-    /// Gives the answer of the private listener the headers that every answer has. Probes come every few seconds, and
-    /// would hide what clients do.
-    pub(crate) fn end_unseen(self, mut response: Response) -> Response {
-        complete(response.headers_mut(), self.request_id.clone());
+    /// Finishes a request to the private listener. Only failures are logged: probes come every few seconds, and would
+    /// hide what clients do.
+    pub(crate) fn finish_admin(self, mut response: Response) -> Response {
+        add_common_headers(response.headers_mut(), self.request_id.clone());
         let request_id = self.request_id.to_str().unwrap_or("-");
         let (method, status) = (self.method, response.status().as_u16());
-        if let Some(Cause(cause)) = response.extensions().get::<Cause>() {
-            tracing::warn!(request_id, method, status, cause, "a probe failed");
+        if let Some(LoggedCause(cause)) = response.extensions().get::<LoggedCause>() {
+            tracing::warn!(request_id, method, status, cause, "health check failed");
         }
         response
     }
 
-    /// Gives the answer the headers that every answer has, logs one line, and measures. `elsewhere` is the route of
-    /// requests that have none.
-    pub(crate) fn end(self, mut response: Response, elsewhere: &Route) -> Response {
-        complete(response.headers_mut(), self.request_id.clone());
+    /// Adds the common headers, writes the log line and records the duration. `unmatched` is the route of requests that
+    /// match none.
+    pub(crate) fn finish(self, mut response: Response, unmatched: &Route) -> Response {
+        add_common_headers(response.headers_mut(), self.request_id.clone());
         let (elapsed, status) = (self.started.elapsed(), response.status());
-        let route = response.extensions().get::<Arc<Route>>().map_or(elsewhere, Arc::as_ref);
+        let route = response.extensions().get::<Arc<Route>>().map_or(unmatched, Arc::as_ref);
         route.duration(self.method, status).record(elapsed);
         let (method, route, status) = (self.method, route.pattern(), status.as_u16());
         let trace_id = self.trace.map(|trace| traces::end_request(&trace, method, route, status));
         let request_id = self.request_id.to_str().unwrap_or("-");
         let microseconds = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let key = response.extensions().get::<Arc<Caller>>().map(|caller| caller.key.id.0);
-        match response.extensions().get::<Cause>() {
+        match response.extensions().get::<LoggedCause>() {
             None => tracing::info!(request_id, trace_id, method, route, status, key, microseconds, "request"),
-            Some(Cause(cause)) => {
+            Some(LoggedCause(cause)) => {
                 tracing::error!(
                     request_id,
                     trace_id,
@@ -139,9 +139,9 @@ impl Observation {
     }
 }
 
-fn complete(headers: &mut HeaderMap, request_id: HeaderValue) {
+fn add_common_headers(headers: &mut HeaderMap, request_id: HeaderValue) {
     headers.insert(REQUEST_ID, request_id);
-    // What may be kept says so itself.
+    // Cacheable responses set this header themselves.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     // The router lists the methods that have a handler; OPTIONS is answered on every path.
     if let Some(Ok(handled)) = headers.get(header::ALLOW).map(HeaderValue::to_str) {
@@ -152,7 +152,7 @@ fn complete(headers: &mut HeaderMap, request_id: HeaderValue) {
     }
 }
 
-/// The client's own id if it is safe to repeat, else a new one.
+/// The client's request id if it is safe to echo, else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let safe = |id: &&HeaderValue| {
         (1..=64).contains(&id.len())

@@ -1,8 +1,8 @@
-//! Admission control: how many requests are in progress at once, and how many wait for their clients meanwhile.
+//! Admission control: limits the requests in progress, and the request bodies that are still arriving.
 //!
 //! **Invariants:**
-//! - a request that waits for its client holds no permit: slow clients cannot keep others from being served;
-//! - incomplete bodies are bounded in number, and so in memory, and one key has only a share of them.
+//! - a request that waits for its client holds no permit, so slow clients cannot block others;
+//! - incomplete bodies are bounded in number, and so in memory, and each key has only a share of them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,34 +14,34 @@ use crate::domain::key_record::KeyId;
 use crate::http::error::ApiError;
 use crate::telemetry::metrics::REQUESTS_SHED;
 
-/// One key may have one in so many of all incomplete bodies.
-const SHARE: usize = 4;
+/// One key may have at most this fraction of all incomplete bodies: a quarter.
+const KEY_SHARE_DIVISOR: usize = 4;
 
-/// Bounds the requests in progress.
+/// Limits the requests in progress.
 pub(crate) struct Admission {
     max: usize,
     in_progress: AtomicUsize,
-    incomplete: Mutex<Incomplete>,
+    incomplete: Mutex<IncompleteBodies>,
     refused_requests: Counter,
     refused_bodies: Counter,
 }
 
-/// The bodies that are still arriving.
+/// The number of bodies that are still arriving.
 #[derive(Default)]
-struct Incomplete {
+struct IncompleteBodies {
     total: usize,
     by_key: HashMap<KeyId, usize>,
 }
 
-/// A request in progress, until it is dropped.
-pub(crate) struct InProgress<'a>(&'a Admission);
+/// Counts a request as in progress until dropped.
+pub(crate) struct AdmissionPermit<'a>(&'a Admission);
 
-/// A request that waits for its client, and leaves its permit to others until it is dropped.
+/// Frees the permit of a waiting request for others until dropped.
 #[must_use]
-pub(crate) struct Waiting<'a>(&'a Admission);
+pub(crate) struct SuspendedPermit<'a>(&'a Admission);
 
-/// A body that is still arriving, until it is dropped.
-pub(crate) struct Arriving<'a> {
+/// Counts a body as still arriving until dropped.
+pub(crate) struct ArrivingBody<'a> {
     admission: &'a Admission,
     key: KeyId,
 }
@@ -57,11 +57,11 @@ impl Admission {
         }
     }
 
-    /// Begins a request, if there is a permit left.
-    pub(crate) fn begin(&self) -> Result<InProgress<'_>, ApiError> {
-        let more = |count| (count < self.max).then_some(count + 1);
-        match self.in_progress.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(InProgress(self)),
+    /// Admits a request if there is a permit left.
+    pub(crate) fn acquire(&self) -> Result<AdmissionPermit<'_>, ApiError> {
+        let increment = |count| (count < self.max).then_some(count + 1);
+        match self.in_progress.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment) {
+            Ok(_) => Ok(AdmissionPermit(self)),
             Err(_) => Err(self.refuse_request()),
         }
     }
@@ -76,32 +76,32 @@ impl Admission {
         self.in_progress.load(Ordering::Relaxed)
     }
 
-    /// Leaves the permit of a request in progress to others while it waits.
-    pub(crate) fn wait(&self) -> Waiting<'_> {
+    /// Frees the permit of a request in progress while it waits.
+    pub(crate) fn suspend(&self) -> SuspendedPermit<'_> {
         self.in_progress.fetch_sub(1, Ordering::Relaxed);
-        Waiting(self)
+        SuspendedPermit(self)
     }
 
-    /// Counts a body that is about to arrive.
-    pub(crate) fn body_arrives(&self, key: KeyId) -> Result<Arriving<'_>, ApiError> {
+    /// Admits a body that is about to arrive.
+    pub(crate) fn admit_body(&self, key: KeyId) -> Result<ArrivingBody<'_>, ApiError> {
         let mut incomplete = self.incomplete();
-        let of_key = incomplete.by_key.get(&key).copied().unwrap_or_default();
-        if incomplete.total >= self.max || of_key >= (self.max / SHARE).max(1) {
+        let by_this_key = incomplete.by_key.get(&key).copied().unwrap_or_default();
+        if incomplete.total >= self.max || by_this_key >= (self.max / KEY_SHARE_DIVISOR).max(1) {
             self.refused_bodies.increment(1);
             return Err(ApiError::Unavailable { cause: "too many request bodies are incomplete".into() });
         }
         incomplete.total += 1;
-        incomplete.by_key.insert(key, of_key + 1);
-        Ok(Arriving { admission: self, key })
+        incomplete.by_key.insert(key, by_this_key + 1);
+        Ok(ArrivingBody { admission: self, key })
     }
 
-    fn incomplete(&self) -> MutexGuard<'_, Incomplete> {
+    fn incomplete(&self) -> MutexGuard<'_, IncompleteBodies> {
         self.incomplete.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting<'_> {
-    /// Goes on with the request, if there is a permit left by now.
+impl SuspendedPermit<'_> {
+    /// Continues the request if there is a permit left.
     pub(crate) fn resume(self) -> Result<(), ApiError> {
         let admission = self.0;
         drop(self);
@@ -109,26 +109,26 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for InProgress<'_> {
+impl Drop for AdmissionPermit<'_> {
     fn drop(&mut self) {
         self.0.in_progress.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for SuspendedPermit<'_> {
     fn drop(&mut self) {
-        // Perhaps one too many for the moment: the request is in progress until it is answered, if only with 503.
+        // May exceed the limit briefly: the request is in progress until it is answered, even if with 503.
         self.0.in_progress.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Arriving<'_> {
+impl Drop for ArrivingBody<'_> {
     fn drop(&mut self) {
         let mut incomplete = self.admission.incomplete();
         incomplete.total -= 1;
-        if let Some(of_key) = incomplete.by_key.get_mut(&self.key) {
-            *of_key -= 1;
-            if *of_key == 0 {
+        if let Some(by_this_key) = incomplete.by_key.get_mut(&self.key) {
+            *by_this_key -= 1;
+            if *by_this_key == 0 {
                 incomplete.by_key.remove(&self.key);
             }
         }
@@ -140,33 +140,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_waits_for_its_client_leaves_its_permit_to_another() {
+    fn a_request_that_waits_for_its_client_frees_its_permit() {
         let admission = Admission::new(1);
-        let first = admission.begin().unwrap();
-        assert!(admission.begin().is_err());
-        let waiting = admission.wait();
-        let second = admission.begin().unwrap();
-        assert!(waiting.resume().is_err(), "another one has it now");
+        let first = admission.acquire().unwrap();
+        assert!(admission.acquire().is_err());
+        let waiting = admission.suspend();
+        let second = admission.acquire().unwrap();
+        assert!(waiting.resume().is_err(), "another request has the permit");
         drop(first);
-        assert!(admission.begin().is_err());
+        assert!(admission.acquire().is_err());
         drop(second);
         assert_eq!(admission.in_progress(), 0);
-        let _third = admission.begin().unwrap();
-        assert!(admission.wait().resume().is_ok());
+        let _third = admission.acquire().unwrap();
+        assert!(admission.suspend().resume().is_ok());
     }
 
     #[test]
     fn one_key_has_a_share_of_the_incomplete_bodies_and_all_keys_together_are_bounded() {
         let admission = Admission::new(8);
         let arriving: Vec<_> = (0..4)
-            .flat_map(|key| [admission.body_arrives(KeyId(key)), admission.body_arrives(KeyId(key))])
+            .flat_map(|key| [admission.admit_body(KeyId(key)), admission.admit_body(KeyId(key))])
             .collect();
         assert!(arriving.iter().all(Result::is_ok));
-        assert!(admission.body_arrives(KeyId(9)).is_err(), "all are taken");
+        assert!(admission.admit_body(KeyId(9)).is_err(), "all are taken");
         drop(arriving);
-        let _two = (admission.body_arrives(KeyId(1)).unwrap(), admission.body_arrives(KeyId(1)).unwrap());
-        assert!(admission.body_arrives(KeyId(1)).is_err(), "a quarter of them");
-        assert!(admission.body_arrives(KeyId(2)).is_ok());
-        assert_eq!(admission.incomplete().by_key.len(), 1, "nothing is remembered of a key without any");
+        let _two = (admission.admit_body(KeyId(1)).unwrap(), admission.admit_body(KeyId(1)).unwrap());
+        assert!(admission.admit_body(KeyId(1)).is_err(), "a quarter of them");
+        assert!(admission.admit_body(KeyId(2)).is_ok());
+        assert_eq!(admission.incomplete().by_key.len(), 1, "a key without bodies takes no memory");
     }
 }

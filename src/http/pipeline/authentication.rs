@@ -1,6 +1,6 @@
-//! API keys in the `Authorization` header, and what each may do.
+//! Authentication by API key, and the scopes that operations require.
 //!
-//! **Invariant:** a malformed, an unknown, an expired and a revoked key look alike from outside.
+//! **Invariant:** a client cannot tell a malformed, an unknown, an expired and a revoked key apart.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,18 +18,18 @@ use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::Scope;
 use crate::http::error::ApiError;
 
-/// The key of a request that needs one: everything under `/v1` does, but for `OPTIONS`.
-pub(crate) fn key_of(request: &Request) -> Result<Option<ApiKey>, ApiError> {
+/// Reads the API key of a request that needs one: everything under `/v1` does, except `OPTIONS`.
+pub(crate) fn required_key(request: &Request) -> Result<Option<ApiKey>, ApiError> {
     let path = request.uri().path();
     let protected = path == "/v1" || path.starts_with("/v1/");
     if protected && request.method() != Method::OPTIONS {
-        bearer(request.headers()).map(Some)
+        bearer_token(request.headers()).map(Some)
     } else {
         Ok(None)
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Result<ApiKey, ApiError> {
+fn bearer_token(headers: &HeaderMap) -> Result<ApiKey, ApiError> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next().ok_or(ApiError::MissingApiKey)?;
     if values.next().is_some() {
@@ -43,10 +43,10 @@ fn bearer(headers: &HeaderMap) -> Result<ApiKey, ApiError> {
     key.parse().map_err(|_| ApiError::InvalidApiKey)
 }
 
-/// Stands around the handler of a route: lets a request pass only if its key carries the scope that the route
-/// needs, if it needs one, and hands the route outward to the log and the metrics.
+/// A layer around the handler of a route. It rejects requests whose key lacks the scope that the route requires, if
+/// any, and passes the route outward to the log and the metrics.
 ///
-/// A service of its own and not a function: this runs for every request, and `from_fn` copies the handler.
+/// A separate service rather than `from_fn`, which would clone the handler for every request.
 #[derive(Clone)]
 pub(crate) struct RequireScope {
     needed: Option<Scope>,
@@ -54,7 +54,7 @@ pub(crate) struct RequireScope {
 }
 
 impl RequireScope {
-    /// For one route.
+    /// Creates the layer of one route.
     pub(crate) fn new(needed: Option<Scope>) -> Self {
         Self { needed, route: Arc::default() }
     }
@@ -63,16 +63,16 @@ impl RequireScope {
 impl<S> Layer<S> for RequireScope {
     type Service = RequireScopeService<S>;
 
-    fn layer(&self, handler: S) -> RequireScopeService<S> {
-        RequireScopeService { entrance: self.clone(), handler }
+    fn layer(&self, inner: S) -> RequireScopeService<S> {
+        RequireScopeService { layer: self.clone(), inner }
     }
 }
 
 /// A handler behind its [`RequireScope`].
 #[derive(Clone)]
 pub(crate) struct RequireScopeService<S> {
-    entrance: RequireScope,
-    handler: S,
+    layer: RequireScope,
+    inner: S,
 }
 
 impl<S> Service<Request> for RequireScopeService<S>
@@ -85,18 +85,18 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.handler.poll_ready(cx)
+        self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let RequireScope { needed, route } = self.entrance.clone();
-        route.taken_by(&request);
+        let RequireScope { needed, route } = self.layer.clone();
+        route.learn_pattern(&request);
         let missing = needed.filter(|needed| {
             let caller = request.extensions().get::<Arc<Caller>>();
             !caller.is_some_and(|caller| caller.key.scopes.contains(needed))
         });
         let answer = match missing {
-            None => Ok(self.handler.call(request)),
+            None => Ok(self.inner.call(request)),
             Some(needed) => Err(ApiError::InsufficientScope { needed }),
         };
         Box::pin(async move {

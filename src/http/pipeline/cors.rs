@@ -1,79 +1,78 @@
-//! Calls from browser pages of other origins: off, unless the operator lists the origins.
+//! Cross-origin resource sharing (CORS): off, unless the operator lists allowed origins.
 //!
-//! Written here because the usual layer answers every `OPTIONS` itself, and a plain one is ours to answer.
+//! Not tower-http's layer, which answers every `OPTIONS` request: a plain one is answered by the router here.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// What a page may ask for, and what it may read of an answer besides the body.
-const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, PATCH, POST");
-const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
+const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, PATCH, POST");
+const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, X-Request-Id",
 );
-const ANSWER_HEADERS: HeaderValue = HeaderValue::from_static(
+const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Allow, Deprecation, ETag, Idempotent-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, \
      X-Request-Id",
 );
-/// How many seconds a browser may remember what it was told.
+/// How many seconds a browser may cache a preflight response.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// The origins that may call.
-pub(crate) struct Origins(Vec<String>);
+/// The origins whose pages may call the service.
+pub(crate) struct AllowedOrigins(Vec<String>);
 
-/// Where a request comes from.
-pub(crate) enum Origin {
-    /// No origins are listed, so none matters.
-    Off,
-    /// Not a listed one, or not a browser's page.
-    Unlisted,
-    /// A listed one that asks whether it may call.
-    Asking(HeaderValue),
-    /// A listed one that calls.
-    Calling(HeaderValue),
+/// A request, classified by its origin.
+pub(crate) enum CorsRequest {
+    /// No origins are allowed, so no response depends on the origin.
+    Disabled,
+    /// The origin is not allowed, or there is none.
+    NotAllowed,
+    /// A preflight request from an allowed origin.
+    Preflight(HeaderValue),
+    /// Any other request from an allowed origin.
+    Actual(HeaderValue),
 }
 
-impl Origins {
-    pub(crate) fn new(listed: &[String]) -> Self {
-        Self(listed.to_vec())
+impl AllowedOrigins {
+    pub(crate) fn new(origins: &[String]) -> Self {
+        Self(origins.to_vec())
     }
 
-    /// Sorts a request by its origin.
-    pub(crate) fn look_at(&self, request: &Request) -> Origin {
+    /// Classifies a request by its origin.
+    pub(crate) fn classify(&self, request: &Request) -> CorsRequest {
         if self.0.is_empty() {
-            return Origin::Off;
+            return CorsRequest::Disabled;
         }
-        let listed =
-            |origin: &&HeaderValue| self.0.iter().any(|listed| listed.as_bytes() == origin.as_bytes());
-        let Some(origin) = request.headers().get(header::ORIGIN).filter(listed).cloned() else {
-            return Origin::Unlisted;
+        let is_allowed =
+            |origin: &&HeaderValue| self.0.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes());
+        let Some(origin) = request.headers().get(header::ORIGIN).filter(is_allowed).cloned() else {
+            return CorsRequest::NotAllowed;
         };
-        let asking = request.method() == Method::OPTIONS
+        let is_preflight = request.method() == Method::OPTIONS
             && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-        if asking { Origin::Asking(origin) } else { Origin::Calling(origin) }
+        if is_preflight { CorsRequest::Preflight(origin) } else { CorsRequest::Actual(origin) }
     }
 }
 
-impl Origin {
-    /// The answer to the question that a browser asks before a call; a call is answered elsewhere.
-    pub(crate) fn answer_to_question(&self) -> Option<Response> {
-        matches!(self, Self::Asking(_)).then(|| StatusCode::NO_CONTENT.into_response())
+impl CorsRequest {
+    /// The response to a preflight request; the router answers all others.
+    pub(crate) fn preflight_response(&self) -> Option<Response> {
+        matches!(self, Self::Preflight(_)).then(|| StatusCode::NO_CONTENT.into_response())
     }
 
-    /// Tells the browser what it may do with the answer.
-    pub(crate) fn allow(self, headers: &mut HeaderMap) {
-        if matches!(self, Self::Off) {
+    /// Adds the CORS headers to the response.
+    pub(crate) fn add_headers(self, headers: &mut HeaderMap) {
+        if matches!(self, Self::Disabled) {
             return;
         }
         headers.append(header::VARY, HeaderValue::from_static("Origin"));
-        if matches!(self, Self::Asking(_)) {
-            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
-            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, REQUEST_HEADERS);
+        if matches!(self, Self::Preflight(_)) {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS);
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED_HEADERS);
             headers.insert(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
         }
-        if let Self::Asking(origin) | Self::Calling(origin) = self {
+        if let Self::Preflight(origin) | Self::Actual(origin) = self {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, ANSWER_HEADERS);
+            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
         }
     }
 }

@@ -1,19 +1,19 @@
-//! How large a request may be, and what its head must have: checked before anything else.
+//! Limits on the size of a request, and checks of its head that come before all others.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Version, header};
 
 use crate::http::error::ApiError;
 
-/// The most bytes of a body.
+/// The maximum size of a body.
 pub(crate) const MAX_BODY_BYTES: usize = 16 * 1024;
-/// The most bytes of path and query.
+/// The maximum size of path and query together.
 const MAX_URI_BYTES: usize = 8 * 1024;
-/// The most bytes of all headers together, as they stand on the wire.
+/// The maximum size of all headers together, on the wire.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 
-/// Refuses a request whose head is too large, does not name exactly one host, or has a transfer coding that a proxy might
-/// read otherwise.
+/// Rejects a request whose head is too large, does not name exactly one host, or has a transfer coding that a proxy might
+/// interpret differently.
 pub(crate) fn check_head(request: &Request) -> Result<(), ApiError> {
     if request.uri().path_and_query().map_or(0, |target| target.as_str().len()) > MAX_URI_BYTES {
         Err(ApiError::UriTooLong)
@@ -21,10 +21,10 @@ pub(crate) fn check_head(request: &Request) -> Result<(), ApiError> {
         Err(ApiError::HeadersTooLarge)
     } else if !names_one_host(request) {
         Err(ApiError::InvalidHeader {
-            problem: "The request must have exactly one `Host` header, with a host name or address and perhaps a port",
+            problem: "The request must have exactly one `Host` header, with a host name or address and an optional port",
         })
     } else if !has_simple_coding(request.headers()) {
-        Err(ApiError::InvalidFraming { problem: "`Transfer-Encoding` must be `chunked` and nothing else" })
+        Err(ApiError::InvalidFraming { problem: "`Transfer-Encoding` must be `chunked`" })
     } else {
         Ok(())
     }
@@ -43,7 +43,7 @@ fn names_one_host(request: &Request) -> bool {
     }
 }
 
-/// What a host and a port are made of, as RFC 3986 has them.
+/// Whether RFC 3986 allows the byte in a host and port.
 fn is_host_character(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(&byte)
 }

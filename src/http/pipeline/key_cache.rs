@@ -1,10 +1,10 @@
-//! The keys that this node knows.
+//! The cache of API keys, and the time each key was last used.
 //!
 //! **Invariants:**
-//! - what a look-up found is used only as long as [`Freshness`] covers it, from the first request on;
-//! - requests that need the same key at once share one look-up;
-//! - what is remembered is bounded, and unknown keys cannot push out known ones;
-//! - a request never waits for the note that its key was used.
+//! - a cached record is used only while it is fresh ([`KeyFreshness`]), from the first request on;
+//! - concurrent requests with the same key share one lookup;
+//! - memory is bounded, and unknown keys cannot evict known ones;
+//! - a request never waits until the last use of its key is recorded.
 
 use std::collections::HashMap;
 use std::mem;
@@ -19,9 +19,9 @@ use moka::future::Cache;
 use tokio::time::sleep;
 
 use super::admission::Admission;
-use super::key_freshness::{Freshness, LookUpStart};
-use super::rate_limits::{Limiter, Limiters};
-use super::unknown_keys::UnknownKeys;
+use super::key_freshness::{KeyFreshness, LookupStart};
+use super::rate_limits::{KeyRateLimiter, RateLimiterCache};
+use super::unknown_key_throttle::UnknownKeyThrottle;
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{IssuedKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
@@ -30,27 +30,27 @@ use crate::storage::{KeyNotification, Storage, StorageError};
 use crate::telemetry;
 use crate::telemetry::metrics::{DEPRECATED_CALLS, KEY_LOOKUPS};
 
-/// How long a key that was not found is refused without another look.
-const MAX_REFUSAL: Duration = Duration::from_secs(2);
-/// How many keys are remembered, and how many refused. Beyond it the least used are looked up again.
+/// How long an unknown key is rejected without another lookup.
+const NEGATIVE_TTL: Duration = Duration::from_secs(2);
+/// How many known keys are cached, and how many unknown ones. Beyond that, the least used are evicted.
 const MAX_KEYS: u64 = 10_000;
-/// How often a key is looked up for one request, if it is changed each time meanwhile.
-const LOOK_UPS: usize = 3;
-/// How often it is written down which keys were used.
-const NOTE_INTERVAL: Duration = Duration::from_secs(10);
+/// How many lookups one request makes if the key changes during each of them.
+const MAX_LOOKUPS: usize = 3;
+/// How often the last uses of keys are written to the database.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Somebody who calls with a key in force.
+/// The caller of a request: a valid key and its rate limiter.
 pub(crate) struct Caller {
     pub(crate) key: IssuedKey,
-    pub(crate) limiter: Option<Arc<Limiter>>,
+    pub(crate) limiter: Option<Arc<KeyRateLimiter>>,
     get_pet_calls: OnceLock<Counter>,
-    look_up: LookUpStart,
-    /// The minute of its last use that was noted.
-    noted_minute: AtomicI64,
+    lookup: LookupStart,
+    /// The minute of the last use that was recorded.
+    last_used_minute: AtomicI64,
 }
 
 impl Caller {
-    /// Counts calls of getPet with this key.
+    /// The counter of getPet calls with this key.
     pub(crate) fn get_pet_calls(&self) -> &Counter {
         self.get_pet_calls.get_or_init(|| {
             let key_id = self.key.id.0.to_string();
@@ -59,36 +59,37 @@ impl Caller {
     }
 }
 
-/// Keys that were lately looked up.
+/// Caches API keys, known and unknown.
 pub(crate) struct KeyCache {
     storage: Storage,
     known: Cache<KeyDigest, Arc<Caller>>,
+    /// The negative cache.
     unknown: Cache<KeyDigest, ()>,
-    freshness: Arc<Freshness>,
-    unknown_keys: UnknownKeys,
-    limiters: Limiters,
-    /// When keys were used since it was last written down.
+    freshness: Arc<KeyFreshness>,
+    throttle: UnknownKeyThrottle,
+    rate_limiters: RateLimiterCache,
+    /// When keys were last used, as far as it is not flushed yet.
     uses: Mutex<HashMap<KeyId, SystemTime>>,
     hits: Counter,
     misses: Counter,
     refusals: Counter,
 }
 
-enum Miss {
-    Unknown,
-    Failed(StorageError),
+enum LookupError {
+    UnknownKey,
+    Storage(StorageError),
 }
 
 impl KeyCache {
-    /// `default_limit` holds for keys without one of their own.
+    /// `default_limit` applies to keys without their own rate limit.
     pub(crate) fn new(storage: Storage, default_limit: Option<RateLimit>) -> Self {
         Self {
             storage,
             known: Cache::new(MAX_KEYS),
-            unknown: Cache::builder().max_capacity(MAX_KEYS).time_to_live(MAX_REFUSAL).build(),
-            freshness: Arc::new(Freshness::new()),
-            unknown_keys: UnknownKeys::new(),
-            limiters: Limiters::new(default_limit),
+            unknown: Cache::builder().max_capacity(MAX_KEYS).time_to_live(NEGATIVE_TTL).build(),
+            freshness: Arc::new(KeyFreshness::new()),
+            throttle: UnknownKeyThrottle::new(),
+            rate_limiters: RateLimiterCache::new(default_limit),
             uses: Mutex::default(),
             hits: counter!(KEY_LOOKUPS, "outcome" => "hit"),
             misses: counter!(KEY_LOOKUPS, "outcome" => "miss"),
@@ -96,14 +97,14 @@ impl KeyCache {
         }
     }
 
-    /// How many keys are remembered.
-    pub(crate) fn remembered(&self) -> u64 {
+    /// How many known keys are cached.
+    pub(crate) fn entry_count(&self) -> u64 {
         self.known.entry_count()
     }
 
-    /// Who calls with this key; an error if it is not in force. A key that is not known yet may have to wait, for which
-    /// it leaves its permit to others.
-    pub(crate) async fn find(
+    /// Returns the caller with this key, or an error if the key is not valid. A key that is not cached may have to wait
+    /// for its lookup; the request gives up its permit meanwhile.
+    pub(crate) async fn authenticate(
         &self,
         key: &ApiKey,
         client: Option<IpAddr>,
@@ -112,12 +113,12 @@ impl KeyCache {
     ) -> Result<Arc<Caller>, ApiError> {
         let digest = key.digest();
         let caller = match self.known.get(&digest).await {
-            Some(caller) if self.freshness.covers(&caller.look_up) => {
+            Some(caller) if self.freshness.is_fresh(&caller.lookup) => {
                 self.hits.increment(1);
                 caller
             }
             Some(_) => self.look_up(digest, now.into()).await?,
-            None => self.look_up_first(digest, client, admission, now.into()).await?,
+            None => self.look_up_throttled(digest, client, admission, now.into()).await?,
         };
         if caller.key.expired(now.into()) {
             return Err(ApiError::InvalidApiKey);
@@ -126,8 +127,8 @@ impl KeyCache {
         Ok(caller)
     }
 
-    /// Looks up a key that is not known yet, and perhaps was never issued.
-    async fn look_up_first(
+    /// Looks up a key that is not cached, and perhaps was never issued.
+    async fn look_up_throttled(
         &self,
         digest: KeyDigest,
         client: Option<IpAddr>,
@@ -138,65 +139,62 @@ impl KeyCache {
             self.refusals.increment(1);
             return Err(ApiError::InvalidApiKey);
         }
-        if let Some(delay) = self.unknown_keys.delay(client) {
-            let waiting = admission.wait();
+        if let Some(delay) = self.throttle.delay(client) {
+            let waiting = admission.suspend();
             sleep(delay).await;
             waiting.resume()?;
         }
         let found = self.look_up(digest, now).await;
         if let Err(ApiError::InvalidApiKey) = found {
-            self.unknown_keys.found_nothing(client);
+            self.throttle.record_miss(client);
         }
         found
     }
 
-    /// Looks a key up until what was found is not outdated already.
+    /// Looks up a key, again if it changed during the lookup.
     async fn look_up(&self, digest: KeyDigest, now: SystemTime) -> Result<Arc<Caller>, ApiError> {
-        for _ in 0..LOOK_UPS {
-            let caller = match self.known.try_get_with(digest, self.ask_database(digest, now)).await {
+        for _ in 0..MAX_LOOKUPS {
+            let caller = match self.known.try_get_with(digest, self.load(digest, now)).await {
                 Ok(caller) => caller,
-                Err(miss) => return Err(self.missed(digest, &miss).await),
+                Err(error) => match &*error {
+                    LookupError::UnknownKey => {
+                        self.unknown.insert(digest, ()).await;
+                        return Err(ApiError::InvalidApiKey);
+                    }
+                    LookupError::Storage(error) => return Err(error.into()),
+                },
             };
-            if self.freshness.covers(&caller.look_up) {
+            if self.freshness.is_fresh(&caller.lookup) {
                 return Ok(caller);
             }
-            // It was known before, or the key was changed after the look-up began.
+            // The cached record has expired, or the key changed after the lookup started.
             self.known.invalidate(&digest).await;
         }
-        Err(ApiError::Unavailable { cause: "the key was changed during each look-up".into() })
+        Err(ApiError::Unavailable { cause: "the key changed during every lookup".into() })
     }
 
-    async fn missed(&self, digest: KeyDigest, miss: &Miss) -> ApiError {
-        match miss {
-            Miss::Unknown => {
-                self.unknown.insert(digest, ()).await;
-                ApiError::InvalidApiKey
-            }
-            Miss::Failed(error) => error.into(),
-        }
-    }
-
-    async fn ask_database(&self, digest: KeyDigest, now: SystemTime) -> Result<Arc<Caller>, Miss> {
+    /// Loads a key from the database.
+    async fn load(&self, digest: KeyDigest, now: SystemTime) -> Result<Arc<Caller>, LookupError> {
         self.misses.increment(1);
-        let look_up = self.freshness.look_up_begins(&digest);
+        let lookup = self.freshness.start_lookup(&digest);
         match self.storage.find_api_key(digest).await {
             Ok(Some(key)) if !key.expired(now) => Ok(Arc::new(Caller {
-                limiter: self.limiters.of(&key),
+                limiter: self.rate_limiters.for_key(&key),
                 key,
                 get_pet_calls: OnceLock::new(),
-                look_up,
-                noted_minute: AtomicI64::new(i64::MIN),
+                lookup,
+                last_used_minute: AtomicI64::new(i64::MIN),
             })),
-            Ok(_) => Err(Miss::Unknown),
-            Err(error) => Err(Miss::Failed(error)),
+            Ok(_) => Err(LookupError::UnknownKey),
+            Err(error) => Err(LookupError::Storage(error)),
         }
     }
 
-    /// Remembers, once a minute, that a key is used.
+    /// Records that a key is used, once per minute.
     fn record_use(&self, caller: &Caller, now: Timestamp) {
         let minute = now.as_second().div_euclid(60);
-        if caller.noted_minute.load(Ordering::Relaxed) < minute
-            && caller.noted_minute.fetch_max(minute, Ordering::Relaxed) < minute
+        if caller.last_used_minute.load(Ordering::Relaxed) < minute
+            && caller.last_used_minute.fetch_max(minute, Ordering::Relaxed) < minute
             && let Ok(at) = Timestamp::from_second(minute * 60)
         {
             self.uses().insert(caller.key.id, at.into());
@@ -207,42 +205,45 @@ impl KeyCache {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hears of changed keys, and writes down which were used, for ever.
-    pub(crate) async fn look_after(&self) {
+    /// Follows key changes and flushes last uses, until it is dropped.
+    pub(crate) async fn run(&self) {
         let freshness = self.freshness.clone();
-        let follow = self.storage.listen_for_key_changes(move |news| match news {
+        let follow_changes = self.storage.listen_for_key_changes(move |notification| match notification {
             KeyNotification::Subscribed => freshness.subscribed(),
             KeyNotification::NotifiedUpTo(moment) => freshness.notified_up_to(moment),
             KeyNotification::Changed(digest) => freshness.changed(&digest),
             KeyNotification::Lost(error) => {
                 freshness.unsubscribed();
                 let cause = telemetry::with_causes(&error);
-                tracing::warn!(cause, "changed keys are not heard of at once, but within 5 seconds");
+                tracing::warn!(
+                    cause,
+                    "not receiving key change notifications; key changes now take up to 5 s to apply"
+                );
             }
         });
-        let note = async {
+        let flush_uses = async {
             loop {
-                sleep(NOTE_INTERVAL).await;
+                sleep(FLUSH_INTERVAL).await;
                 self.flush_last_used().await;
             }
         };
-        tokio::join!(follow, note);
+        tokio::join!(follow_changes, flush_uses);
     }
 
-    /// Writes down which keys were used since it was last done. What fails is tried again the next time.
+    /// Writes the last uses of keys to the database. What fails is retried with the next flush.
     pub(crate) async fn flush_last_used(&self) {
         let mut uses: Vec<(KeyId, SystemTime)> = mem::take(&mut *self.uses()).into_iter().collect();
         if uses.is_empty() {
             return;
         }
-        // In one order on all nodes, so that they do not lock each other out.
+        // In the same order on all nodes, so that they cannot deadlock.
         uses.sort_unstable_by_key(|(id, _)| id.0);
         if let Err(error) = self.storage.record_key_uses(&uses).await {
             let cause = telemetry::with_causes(&error);
-            tracing::warn!(cause, "it could not be written down which keys were used");
-            let mut waiting = self.uses();
+            tracing::warn!(cause, "could not record when keys were last used");
+            let mut unflushed = self.uses();
             for (id, at) in uses {
-                waiting.entry(id).or_insert(at);
+                unflushed.entry(id).or_insert(at);
             }
         }
     }

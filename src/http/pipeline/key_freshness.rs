@@ -1,9 +1,9 @@
-//! How long a node may rely on the record of a key that it has looked up.
+//! Decides how long a node may use a cached key record.
 //!
-//! **Invariants**, whatever the order in which a look-up, a change and the notification of the change happen:
-//! - a record is not used once the node was notified of a change since its look-up began;
-//! - a record is used for [`MAX_AGE`] from the start of its look-up; longer, up to [`MAX_TTL`], only while notifications
-//!   are known to arrive.
+//! **Invariants**, in whatever order a lookup, a change and the notification of the change happen:
+//! - a record is not used once the node was notified of a change since the lookup started;
+//! - a record is used for [`UNNOTIFIED_TTL`] from the start of its lookup; longer, up to [`MAX_TTL`], only while
+//!   notifications are known to arrive.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,35 +12,35 @@ use tokio::time::Instant;
 
 use crate::domain::api_key::KeyDigest;
 
-/// How long a record may be used where changes may go unnoticed.
-pub(super) const MAX_AGE: Duration = Duration::from_secs(4);
+/// How long a record may be used while notifications may be missed.
+const UNNOTIFIED_TTL: Duration = Duration::from_secs(4);
 /// How long a record may be used at all.
-pub(super) const MAX_TTL: Duration = Duration::from_mins(1);
+const MAX_TTL: Duration = Duration::from_mins(1);
 
-/// Changes are counted in so many slots, by digest: few keys share one, and a shared slot only costs another look-up.
+/// The number of change counters. A key's digest selects one; keys that share one only cost each other extra lookups.
 const SLOTS: usize = 1024;
 
-/// What a node knows about changes of keys.
-pub(super) struct Freshness {
+/// Tracks key changes and whether their notifications arrive.
+pub(super) struct KeyFreshness {
     start: Instant,
     changes: Vec<AtomicU64>,
-    /// The current subscription to notifications; 0 while there is none.
+    /// The number of the current subscription to notifications; 0 while there is none.
     subscription: AtomicU64,
     subscriptions: AtomicU64,
-    /// All changes made before this moment have been notified, in milliseconds from the start.
+    /// All changes made before this moment have been notified, in milliseconds since the start.
     notified_up_to: AtomicU64,
 }
 
-/// What was known when a look-up began.
+/// The state when a lookup started, to compare with later.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LookUpStart {
+pub(super) struct LookupStart {
     at: Instant,
     slot: usize,
     changes: u64,
     subscription: u64,
 }
 
-impl Freshness {
+impl KeyFreshness {
     pub(super) fn new() -> Self {
         let zero = AtomicU64::default;
         Self {
@@ -52,10 +52,10 @@ impl Freshness {
         }
     }
 
-    /// To be called before the database is asked for the key.
-    pub(super) fn look_up_begins(&self, digest: &KeyDigest) -> LookUpStart {
+    /// Starts a lookup. Call it before the database is queried.
+    pub(super) fn start_lookup(&self, digest: &KeyDigest) -> LookupStart {
         let slot = slot(digest);
-        LookUpStart {
+        LookupStart {
             at: Instant::now(),
             slot,
             changes: self.changes[slot].load(Ordering::SeqCst),
@@ -63,17 +63,17 @@ impl Freshness {
         }
     }
 
-    /// A key was changed.
+    /// Invalidates the records of a key that was changed.
     pub(super) fn changed(&self, digest: &KeyDigest) {
         self.changes[slot(digest)].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// From now on, changes are notified.
+    /// Changes are notified from now on.
     pub(super) fn subscribed(&self) {
         self.subscription.store(self.subscriptions.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
     }
 
-    /// Changes may go unnoticed from now on.
+    /// Notifications may be missed from now on.
     pub(super) fn unsubscribed(&self) {
         self.subscription.store(0, Ordering::SeqCst);
     }
@@ -83,20 +83,20 @@ impl Freshness {
         self.notified_up_to.store(self.milliseconds(moment), Ordering::SeqCst);
     }
 
-    /// Whether what a look-up found may still be used.
-    pub(super) fn covers(&self, look_up: &LookUpStart) -> bool {
+    /// Whether the result of a lookup may still be used.
+    pub(super) fn is_fresh(&self, lookup: &LookupStart) -> bool {
         let now = Instant::now();
-        let age = now - look_up.at;
-        self.changes[look_up.slot].load(Ordering::SeqCst) == look_up.changes
-            && (age < MAX_AGE || (age < MAX_TTL && self.is_notified_since(look_up, now)))
+        let age = now - lookup.at;
+        self.changes[lookup.slot].load(Ordering::SeqCst) == lookup.changes
+            && (age < UNNOTIFIED_TTL || (age < MAX_TTL && self.is_notified_since(lookup, now)))
     }
 
-    /// Whether every change since the look-up began was notified, up to [`MAX_AGE`] ago.
-    fn is_notified_since(&self, look_up: &LookUpStart, now: Instant) -> bool {
+    /// Whether every change between the start of the lookup and [`UNNOTIFIED_TTL`] ago was notified.
+    fn is_notified_since(&self, lookup: &LookupStart, now: Instant) -> bool {
         let silence = self.milliseconds(now).saturating_sub(self.notified_up_to.load(Ordering::SeqCst));
-        look_up.subscription != 0
-            && look_up.subscription == self.subscription.load(Ordering::SeqCst)
-            && u128::from(silence) < MAX_AGE.as_millis()
+        lookup.subscription != 0
+            && lookup.subscription == self.subscription.load(Ordering::SeqCst)
+            && u128::from(silence) < UNNOTIFIED_TTL.as_millis()
     }
 
     fn milliseconds(&self, moment: Instant) -> u64 {
@@ -105,7 +105,7 @@ impl Freshness {
 }
 
 fn slot(digest: &KeyDigest) -> usize {
-    // A digest is as good as random.
+    // Digests are uniformly distributed.
     let bytes = digest.as_bytes();
     usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) % SLOTS
 }
@@ -118,19 +118,19 @@ mod tests {
 
     use super::*;
 
-    /// What can happen around one change of one key.
+    /// An event around one change of one key.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Step {
-        LookUpBegins,
+        LookupStarts,
         DatabaseReads,
-        LookUpEnds,
+        LookupEnds,
         ChangeCommits,
         ChangeIsNotified,
         SubscriptionIsLost,
         Subscribes,
     }
     use Step::{
-        ChangeCommits, ChangeIsNotified, DatabaseReads, LookUpBegins, LookUpEnds, Subscribes,
+        ChangeCommits, ChangeIsNotified, DatabaseReads, LookupEnds, LookupStarts, Subscribes,
         SubscriptionIsLost,
     };
 
@@ -140,10 +140,10 @@ mod tests {
             return vec![Vec::new()];
         }
         let mut all = Vec::new();
-        for (place, sequence) in sequences.iter().enumerate() {
+        for (index, sequence) in sequences.iter().enumerate() {
             let [first, rest @ ..] = sequence else { continue };
             let mut remaining = sequences.to_vec();
-            remaining[place] = rest;
+            remaining[index] = rest;
             for mut order in interleavings(&remaining) {
                 order.insert(0, *first);
                 all.push(order);
@@ -152,12 +152,12 @@ mod tests {
         all
     }
 
-    /// A node, and the database as it really is.
-    #[expect(clippy::struct_excessive_bools, reason = "a step each that may have happened")]
-    struct World {
-        node: Freshness,
+    /// A node and the actual state of the database.
+    #[expect(clippy::struct_excessive_bools, reason = "one flag per step that may have happened")]
+    struct Simulation {
+        node: KeyFreshness,
         subscribed: bool,
-        begun: Option<LookUpStart>,
+        started: Option<LookupStart>,
         found_old: Option<bool>,
         ended: bool,
         changed_at: Option<Instant>,
@@ -166,30 +166,30 @@ mod tests {
         notified: bool,
     }
 
-    impl World {
+    impl Simulation {
         fn new() -> Self {
-            let world = Self {
-                node: Freshness::new(),
+            let simulation = Self {
+                node: KeyFreshness::new(),
                 subscribed: true,
-                begun: None,
+                started: None,
                 found_old: None,
                 ended: false,
                 changed_at: None,
                 in_transit: false,
                 notified: false,
             };
-            world.node.subscribed();
-            world
+            simulation.node.subscribed();
+            simulation
         }
 
         fn step(&mut self, step: Step) {
             match step {
-                LookUpBegins => self.begun = Some(self.node.look_up_begins(&digest())),
+                LookupStarts => self.started = Some(self.node.start_lookup(&digest())),
                 DatabaseReads => self.found_old = Some(self.changed_at.is_none()),
-                LookUpEnds => self.ended = true,
+                LookupEnds => self.ended = true,
                 ChangeCommits => {
                     self.changed_at = Some(Instant::now());
-                    // To nobody, while nobody is subscribed.
+                    // Not delivered unless the node is subscribed.
                     self.in_transit = self.subscribed;
                 }
                 ChangeIsNotified => {
@@ -210,7 +210,7 @@ mod tests {
             }
         }
 
-        /// The node's notification to itself arrives behind that of the change, so it proves nothing later.
+        /// The node's heartbeat arrives after a notification in transit, so until then it proves nothing newer.
         fn heartbeat(&self) {
             let proven = match self.changed_at {
                 Some(changed) if self.in_transit => changed,
@@ -221,14 +221,14 @@ mod tests {
             }
         }
 
-        /// A request comes: is what the look-up found used although it is not so any more?
+        /// Checks that a request at this moment does not use an outdated record.
         fn check(&self, history: &[(Step, u64)]) {
-            let (Some(begun), Some(changed_at), true, Some(true)) =
-                (&self.begun, self.changed_at, self.ended, self.found_old)
+            let (Some(started), Some(changed_at), true, Some(true)) =
+                (&self.started, self.changed_at, self.ended, self.found_old)
             else {
                 return;
             };
-            if self.node.covers(begun) {
+            if self.node.is_fresh(started) {
                 assert!(!self.notified, "used after the change was notified: {history:?}");
                 assert!(changed_at.elapsed() < Duration::from_secs(5), "used for too long: {history:?}");
             }
@@ -239,67 +239,67 @@ mod tests {
         crate::domain::api_key::ApiKey::generate(|| 0).digest()
     }
 
-    /// Walks through one order of steps, with pauses in between that `seed` chooses.
-    async fn walk(order: &[Step], mut seed: u64) {
-        let mut world = World::new();
+    /// Runs one order of steps, with pauses in between that `seed` selects.
+    async fn simulate(order: &[Step], mut seed: u64) {
+        let mut simulation = Simulation::new();
         let mut history = Vec::new();
         for step in order {
             let pause = [0, 400, 2_500, 4_500][usize::try_from(seed % 4).unwrap()];
             seed /= 4;
-            // Heartbeats come every second.
+            // One heartbeat per 500 ms.
             for _ in 0..pause / 500 {
                 advance(Duration::from_millis(500)).await;
-                world.heartbeat();
-                world.check(&history);
+                simulation.heartbeat();
+                simulation.check(&history);
             }
             advance(Duration::from_millis(pause % 500)).await;
-            world.step(*step);
+            simulation.step(*step);
             history.push((*step, pause));
-            world.check(&history);
+            simulation.check(&history);
         }
         for _ in 0..16 {
             advance(Duration::from_millis(500)).await;
-            world.heartbeat();
-            world.check(&history);
+            simulation.heartbeat();
+            simulation.check(&history);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_old_record_is_never_used_after_a_notification_nor_for_five_seconds_in_any_order() {
-        let look_up: &[Step] = &[LookUpBegins, DatabaseReads, LookUpEnds];
+        let lookup: &[Step] = &[LookupStarts, DatabaseReads, LookupEnds];
         let change: &[Step] = &[ChangeCommits, ChangeIsNotified];
         let connection: &[Step] = &[SubscriptionIsLost, Subscribes];
-        let mut walks = 0;
+        let mut runs = 0;
         for order in
-            interleavings(&[look_up, change]).into_iter().chain(interleavings(&[look_up, change, connection]))
+            interleavings(&[lookup, change]).into_iter().chain(interleavings(&[lookup, change, connection]))
         {
             let pauses = 4_u64.pow(u32::try_from(order.len()).unwrap());
             // All pauses for the short orders, every 149th choice for the long ones.
             let stride = if order.len() <= 5 { 1 } else { 149 };
             for seed in (0..pauses).step_by(stride) {
-                walk(&order, seed).await;
-                walks += 1;
+                simulate(&order, seed).await;
+                runs += 1;
             }
         }
-        assert!(walks > 30_000, "{walks}");
+        assert!(runs > 30_000, "{runs}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_record_is_used_for_a_minute_while_notifications_arrive_and_for_four_seconds_otherwise() {
-        let node = Freshness::new();
+        let node = KeyFreshness::new();
         node.subscribed();
-        let look_up = node.look_up_begins(&digest());
+        let lookup = node.start_lookup(&digest());
         for _ in 0..59 {
             advance(Duration::from_secs(1)).await;
             node.notified_up_to(Instant::now());
-            assert!(node.covers(&look_up));
+            assert!(node.is_fresh(&lookup));
         }
         advance(Duration::from_secs(1)).await;
-        assert!(!node.covers(&look_up), "a minute is enough");
-        let look_up = node.look_up_begins(&digest());
+        assert!(!node.is_fresh(&lookup), "a minute is the maximum");
+        let lookup = node.start_lookup(&digest());
         advance(Duration::from_millis(3_999)).await;
-        assert!(node.covers(&look_up));
+        assert!(node.is_fresh(&lookup));
         advance(Duration::from_millis(1)).await;
-        assert!(!node.covers(&look_up), "no notification for four seconds");
+        assert!(!node.is_fresh(&lookup), "no notification for four seconds");
     }
 }

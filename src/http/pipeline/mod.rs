@@ -1,7 +1,7 @@
-//! The pipeline: what every request passes through, in order, from its connection to its route and back.
+//! The pipeline that every request passes through, from its connection to its route and back.
 //!
-//! Plain code rather than layers of the router: it runs before any routing, reads from top to bottom, and costs a
-//! busy service less.
+//! Plain code rather than router layers: it runs before routing, reads from top to bottom, and costs a busy service
+//! less.
 
 pub(crate) mod access_log;
 mod admission;
@@ -11,7 +11,7 @@ pub(crate) mod head_limits;
 pub(crate) mod key_cache;
 mod key_freshness;
 mod rate_limits;
-mod unknown_keys;
+mod unknown_key_throttle;
 mod unread_body;
 
 use std::net::IpAddr;
@@ -35,115 +35,110 @@ use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
 
 use access_log::{Observation, Route};
 pub(crate) use admission::Admission;
-use authentication::key_of;
-use cors::Origins;
+use authentication::required_key;
+use cors::AllowedOrigins;
 use head_limits::check_head;
 pub(crate) use key_cache::KeyCache;
 
-/// What answers every request of a listener. Cheap to clone.
+/// Answers all requests of a listener. Cheap to clone.
 #[derive(Clone)]
-pub struct Pipeline(Arc<Parts>);
+pub struct Pipeline(Arc<Inner>);
 
-struct Parts {
+struct Inner {
     routes: TowerToHyperService<Router>,
-    /// What stands before the routes of the public listener.
-    guard: Option<Guard>,
-    /// Where requests of the public listener are counted that come to no route.
-    elsewhere: Route,
+    /// What only the public listener checks.
+    public: Option<PublicChecks>,
+    /// Labels requests that match no route.
+    unmatched: Route,
 }
 
-struct Guard {
+struct PublicChecks {
     app: AppState,
-    origins: Origins,
+    origins: AllowedOrigins,
     rate_limited: Counter,
 }
 
 impl Pipeline {
-    /// Lets everybody in.
-    pub(super) fn open(routes: Router) -> Self {
+    /// The pipeline of the private listener: no checks.
+    pub(super) fn admin(routes: Router) -> Self {
         Self::new(routes, None)
     }
 
-    /// Looks at size, origin, key and rate first.
-    pub(super) fn guarded(routes: Router, app: AppState, origins: Origins) -> Self {
-        Self::new(routes, Some(Guard { app, origins, rate_limited: counter!(REQUESTS_RATE_LIMITED) }))
+    /// The pipeline of the public listener: CORS, admission, head limits, authentication and rate limits.
+    pub(super) fn public(routes: Router, app: AppState, origins: AllowedOrigins) -> Self {
+        Self::new(routes, Some(PublicChecks { app, origins, rate_limited: counter!(REQUESTS_RATE_LIMITED) }))
     }
 
-    fn new(routes: Router, guard: Option<Guard>) -> Self {
+    fn new(routes: Router, public: Option<PublicChecks>) -> Self {
         let routes = TowerToHyperService::new(routes);
-        Self(Arc::new(Parts { routes, guard, elsewhere: Route::default() }))
+        Self(Arc::new(Inner { routes, public, unmatched: Route::default() }))
     }
 
-    /// Answers a request, whatever happens on the way. `client` is its address, unless that is a proxy's.
-    pub(super) async fn answer(&self, request: hyper::Request<Incoming>, client: Option<IpAddr>) -> Response {
-        let observation = Observation::begin(&request, self.0.guard.is_some());
+    /// Answers a request, even if its handler panics. `client` is its address, unless the peer is a trusted proxy.
+    pub(super) async fn handle(&self, request: hyper::Request<Incoming>, client: Option<IpAddr>) -> Response {
+        let observation = Observation::start(&request, self.0.public.is_some());
         let (head, body) = request.into_parts();
-        let (body, unread) = unread_body::lend(&head.headers, body);
-        // A panic is logged where it happens; the client gets an answer like any other.
-        let passing = AssertUnwindSafe(self.pass(Request::from_parts(head, body), client)).catch_unwind();
+        let (body, unread) = unread_body::track(&head.headers, body);
+        // The panic hook logs a panic; the client gets the usual Error body.
+        let future = AssertUnwindSafe(self.process(Request::from_parts(head, body), client)).catch_unwind();
         let response = match &observation.trace {
-            None => passing.await,
-            Some(trace) => passing.with_context(trace.clone()).await,
+            None => future.await,
+            Some(trace) => future.with_context(trace.clone()).await,
         };
         let mut response = response.unwrap_or_else(|_| {
             ApiError::Internal { cause: "a panic, logged separately".into() }.into_response()
         });
         if let Some(unread) = unread {
-            unread.finish(response.headers_mut()).await;
+            unread.drain_or_close(response.headers_mut()).await;
         }
-        if self.0.guard.is_some() {
-            observation.end(response, &self.0.elsewhere)
+        if self.0.public.is_some() {
+            observation.finish(response, &self.0.unmatched)
         } else {
-            observation.end_unseen(response)
+            observation.finish_admin(response)
         }
     }
 
-    async fn pass(&self, request: Request, client: Option<IpAddr>) -> Response {
-        let Some(guard) = &self.0.guard else { return self.route(request).await };
-        let app = &guard.app;
-        let origin = guard.origins.look_at(&request);
-        let mut response = match origin.answer_to_question() {
-            // Before admission: it is answered however many requests are in progress, and never counted as refused.
-            Some(answer) => answer,
-            None => match app.admission.begin() {
-                Ok(_in_progress) => {
-                    self.enter(guard, request, client).await.unwrap_or_else(IntoResponse::into_response)
-                }
-                Err(refused) => refused.into_response(),
-            },
+    async fn process(&self, request: Request, client: Option<IpAddr>) -> Response {
+        let Some(checks) = &self.0.public else { return self.route(request).await };
+        let cors = checks.origins.classify(&request);
+        let mut response = match cors.preflight_response() {
+            // Before admission: a preflight request is answered even under overload, and never counted as refused.
+            Some(response) => response,
+            None => self.check_and_route(checks, request, client).await.into_response(),
         };
-        origin.allow(response.headers_mut());
-        if app.is_stopping() {
+        cors.add_headers(response.headers_mut());
+        if checks.app.is_stopping() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 
-    /// The order of the checks is size, key, rate, path, method, and within the operation scope, media type, body,
-    /// values.
-    async fn enter(
+    /// Checks admission, size, key and rate, in this order, and routes the request. Path and method come next; then,
+    /// within the operation, scope, media type, body and values.
+    async fn check_and_route(
         &self,
-        guard: &Guard,
+        checks: &PublicChecks,
         mut request: Request,
         client: Option<IpAddr>,
     ) -> Result<Response, ApiError> {
-        let app = &guard.app;
+        let app = &checks.app;
+        let _permit = app.admission.acquire()?;
         check_head(&request)?;
-        let Some(key) = key_of(&request)? else { return Ok(self.route(request).await) };
-        let caller = app.keys.find(&key, client, &app.admission, (app.clock)()).await?;
-        let (passed, allowance) = caller.limiter.as_ref().map(|limiter| limiter.count()).unzip();
-        // Inward to the handler, and outward to the log.
+        let Some(key) = required_key(&request)? else { return Ok(self.route(request).await) };
+        let caller = app.keys.authenticate(&key, client, &app.admission, (app.clock)()).await?;
+        let (allowed, rate_limit) = caller.limiter.as_ref().map(|limiter| limiter.check()).unzip();
+        // For the handler; in the response, for the log.
         request.extensions_mut().insert(caller.clone());
-        let mut response = match passed {
+        let mut response = match allowed {
             None | Some(Ok(())) => self.route(request).await,
             Some(Err(error)) => {
-                guard.rate_limited.increment(1);
+                checks.rate_limited.increment(1);
                 error.into_response()
             }
         };
         response.extensions_mut().insert(caller);
-        if let Some(allowance) = allowance {
-            allowance.announce(response.headers_mut());
+        if let Some(rate_limit) = rate_limit {
+            rate_limit.add_headers(response.headers_mut());
         }
         Ok(response)
     }

@@ -1,6 +1,6 @@
-//! Rate limits: how often a key may ask of this node, and the headers that say so.
+//! Rate limits per API key and node, and the headers that report them.
 //!
-//! **Invariant:** what is remembered is bounded: a limiter for each of at most [`MAX_LIMITERS`] keys.
+//! **Invariant:** memory is bounded: at most [`MAX_LIMITERS`] limiters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,48 +16,48 @@ use crate::domain::key_record::{IssuedKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
 use crate::http::error::ApiError;
 
-/// How many limited keys are told apart. Beyond it the one that was quiet the longest begins anew.
+/// How many limiters are kept. Beyond that, the least used key starts again with its full limit.
 const MAX_LIMITERS: u64 = 10_000;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STATE: HeaderName = HeaderName::from_static("ratelimit");
 
-/// The limiters of all keys. They outlive what is known of a key, so that looking it up again gives nobody more.
-pub(crate) struct Limiters {
+/// The rate limiters of all keys. They outlive the cached keys, so a new lookup does not reset a limit.
+pub(crate) struct RateLimiterCache {
     default_limit: Option<RateLimit>,
-    of_key: Cache<(KeyId, RateLimit), Arc<Limiter>>,
+    limiters: Cache<(KeyId, RateLimit), Arc<KeyRateLimiter>>,
 }
 
-impl Limiters {
+impl RateLimiterCache {
     pub(crate) fn new(default_limit: Option<RateLimit>) -> Self {
-        Self { default_limit, of_key: Cache::new(MAX_LIMITERS) }
+        Self { default_limit, limiters: Cache::new(MAX_LIMITERS) }
     }
 
-    /// The limiter of a key, if it has a limit.
-    pub(crate) fn of(&self, key: &IssuedKey) -> Option<Arc<Limiter>> {
+    /// Returns the limiter of a key, if the key is limited.
+    pub(crate) fn for_key(&self, key: &IssuedKey) -> Option<Arc<KeyRateLimiter>> {
         let limit = key.rate_limit.or(self.default_limit)?;
-        Some(self.of_key.get_with((key.id, limit), || Arc::new(Limiter::new(limit))))
+        Some(self.limiters.get_with((key.id, limit), || Arc::new(KeyRateLimiter::new(limit))))
     }
 }
 
-/// Counts the requests of one key.
-pub(crate) struct Limiter {
+/// Limits the requests of one key.
+pub(crate) struct KeyRateLimiter {
     limit: RateLimit,
     bucket: RateLimiter<NotKeyed, InMemoryState, MonotonicClock, StateInformationMiddleware>,
 }
 
-/// What is left of a limit after a request.
-pub(crate) struct Allowance {
+/// What is left of a rate limit after a request.
+pub(crate) struct RateLimitState {
     limit: RateLimit,
     remaining: u32,
-    /// Until when there is nothing more to wait for: the next request if this one was refused, else all of them.
-    wait: Duration,
+    /// The time until the next request is allowed if this one was rejected, else until the full limit is available.
+    reset_after: Duration,
 }
 
-impl Limiter {
+impl KeyRateLimiter {
     fn new(limit: RateLimit) -> Self {
         let interval = Duration::from_secs(limit.seconds().into()) / limit.requests().get();
-        // The interval is not zero: a limit has at most a request a nanosecond.
+        // The interval is not zero: a limit allows at most one request per nanosecond.
         let quota = Quota::with_period(interval.max(Duration::from_nanos(1)))
             .unwrap_or_else(|| Quota::per_second(limit.requests()))
             .allow_burst(limit.requests());
@@ -65,29 +65,29 @@ impl Limiter {
         Self { limit, bucket: bucket.with_middleware() }
     }
 
-    /// Counts a request, and returns whether it may pass and what is left.
-    pub(crate) fn count(&self) -> (Result<(), ApiError>, Allowance) {
+    /// Counts a request. Returns whether it is allowed, and what is left.
+    pub(crate) fn check(&self) -> (Result<(), ApiError>, RateLimitState) {
         match self.bucket.check() {
             Ok(state) => {
                 let remaining = state.remaining_burst_capacity();
                 let used = self.limit.requests().get().saturating_sub(remaining);
-                let wait = state.quota().replenish_interval() * used;
-                (Ok(()), Allowance { limit: self.limit, remaining, wait })
+                let reset_after = state.quota().replenish_interval() * used;
+                (Ok(()), RateLimitState { limit: self.limit, remaining, reset_after })
             }
-            Err(refused) => {
-                let wait = refused.wait_time_from(MonotonicClock.now());
-                let error = ApiError::RateLimited { limit: self.limit, seconds: whole_seconds(wait) };
-                (Err(error), Allowance { limit: self.limit, remaining: 0, wait })
+            Err(rejected) => {
+                let reset_after = rejected.wait_time_from(MonotonicClock.now());
+                let error = ApiError::RateLimited { limit: self.limit, seconds: whole_seconds(reset_after) };
+                (Err(error), RateLimitState { limit: self.limit, remaining: 0, reset_after })
             }
         }
     }
 }
 
-impl Allowance {
-    /// Tells the client where it stands.
-    pub(crate) fn announce(&self, headers: &mut HeaderMap) {
+impl RateLimitState {
+    /// Reports the limit to the client.
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         let policy = format!("\"key\";q={};w={}", self.limit.requests(), self.limit.seconds());
-        let state = format!("\"key\";r={};t={}", self.remaining, whole_seconds(self.wait));
+        let state = format!("\"key\";r={};t={}", self.remaining, whole_seconds(self.reset_after));
         for (name, value) in [(POLICY, policy), (STATE, state)] {
             headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
         }
@@ -103,24 +103,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_lets_its_number_pass_and_says_how_long_to_wait() {
-        let limiter = Limiter::new("3/h".parse().unwrap());
+    fn a_limit_allows_its_number_of_requests_and_says_how_long_to_wait() {
+        let limiter = KeyRateLimiter::new("3/h".parse().unwrap());
         for left in ["r=2;t=1200", "r=1;t=2400", "r=0;t=3600"] {
-            let (passed, allowance) = limiter.count();
-            assert!(passed.is_ok());
+            let (allowed, state) = limiter.check();
+            assert!(allowed.is_ok());
             let mut headers = HeaderMap::new();
-            allowance.announce(&mut headers);
+            state.add_headers(&mut headers);
             assert_eq!(headers["ratelimit-policy"], "\"key\";q=3;w=3600");
             assert_eq!(headers["ratelimit"], format!("\"key\";{left}"));
         }
-        let (refused, allowance) = limiter.count();
-        assert!(matches!(refused, Err(ApiError::RateLimited { seconds: 1_199..=1_200, .. })), "{refused:?}");
-        assert_eq!(allowance.remaining, 0);
+        let (result, state) = limiter.check();
+        assert!(matches!(result, Err(ApiError::RateLimited { seconds: 1_199..=1_200, .. })), "{result:?}");
+        assert_eq!(state.remaining, 0);
     }
 
     #[test]
     fn a_key_keeps_its_limiter_until_its_limit_changes() {
-        let limiters = Limiters::new(Some("7/s".parse().unwrap()));
+        let limiters = RateLimiterCache::new(Some("7/s".parse().unwrap()));
         let key = |limit: Option<&str>| IssuedKey {
             lineage: KeyId(1),
             id: KeyId(1),
@@ -128,16 +128,16 @@ mod tests {
             expires_at: None,
             rate_limit: limit.map(|limit| limit.parse().unwrap()),
         };
-        let limited = limiters.of(&key(Some("3/h"))).unwrap();
-        assert!(Arc::ptr_eq(&limited, &limiters.of(&key(Some("3/h"))).unwrap()));
-        assert!(!Arc::ptr_eq(&limited, &limiters.of(&key(Some("4/h"))).unwrap()));
-        assert_eq!(limiters.of(&key(None)).unwrap().limit.to_string(), "7/s");
-        assert!(Limiters::new(None).of(&key(None)).is_none());
+        let limited = limiters.for_key(&key(Some("3/h"))).unwrap();
+        assert!(Arc::ptr_eq(&limited, &limiters.for_key(&key(Some("3/h"))).unwrap()));
+        assert!(!Arc::ptr_eq(&limited, &limiters.for_key(&key(Some("4/h"))).unwrap()));
+        assert_eq!(limiters.for_key(&key(None)).unwrap().limit.to_string(), "7/s");
+        assert!(RateLimiterCache::new(None).for_key(&key(None)).is_none());
     }
 
     #[test]
-    fn the_greatest_limit_is_one() {
-        let limiter = Limiter::new(RateLimit::new(RateLimit::MAX_REQUESTS, 1).unwrap());
-        assert!(limiter.count().0.is_ok());
+    fn the_greatest_limit_is_accepted() {
+        let limiter = KeyRateLimiter::new(RateLimit::new(RateLimit::MAX_REQUESTS, 1).unwrap());
+        assert!(limiter.check().0.is_ok());
     }
 }

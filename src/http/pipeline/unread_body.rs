@@ -1,5 +1,5 @@
-//! Bodies that are answered before they are read: what is left of one is read and dropped if it is there already;
-//! otherwise the connection cannot be used for another request, and the answer says so.
+//! Drains request bodies that a handler did not read, so that the connection can be reused. If the rest of a body does
+//! not arrive in time, the response closes the connection.
 
 use std::mem;
 use std::pin::Pin;
@@ -16,60 +16,60 @@ use tokio::time::timeout;
 
 use super::head_limits::MAX_BODY_BYTES;
 
-/// How long the rest of a body is waited for. It is worth a moment: most often it came with the head.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long to wait for the rest of a body. Most often it has arrived with the head.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// What is left of a body.
+/// The unread part of a body.
 #[derive(Default)]
-enum Rest {
+enum Remainder {
     #[default]
     Nothing,
     Unread(Incoming),
-    /// It ended in the middle, or is not framed as it should be.
+    /// The body ended early, or its framing is invalid.
     Broken,
 }
 
-/// A body that a handler may read; what it leaves comes back.
-struct LentBody {
+/// A body that keeps its unread part when it is dropped.
+struct TrackedBody {
     body: Option<Incoming>,
-    lender: Arc<Mutex<Rest>>,
+    remainder: Arc<Mutex<Remainder>>,
 }
 
-/// What a handler leaves of a request's body.
+/// The part of a request body that its handler does not read.
 pub(super) struct UnreadBody {
-    rest: Arc<Mutex<Rest>>,
-    /// The client sends the body only if it is asked to.
-    is_expected: bool,
+    remainder: Arc<Mutex<Remainder>>,
+    /// The client sends the body only after `100 Continue`.
+    expects_continue: bool,
 }
 
-/// Gives a request's body to a handler.
-pub(super) fn lend(headers: &HeaderMap, body: Incoming) -> (Body, Option<UnreadBody>) {
+/// Wraps a request body for its handler.
+pub(super) fn track(headers: &HeaderMap, body: Incoming) -> (Body, Option<UnreadBody>) {
     if body.is_end_stream() {
         return (Body::empty(), None);
     }
-    let rest = Arc::default();
-    let lent = LentBody { body: Some(body), lender: Arc::clone(&rest) };
-    (Body::new(lent), Some(UnreadBody { rest, is_expected: headers.contains_key(header::EXPECT) }))
+    let (remainder, expects_continue) = (Arc::default(), headers.contains_key(header::EXPECT));
+    let tracked = TrackedBody { body: Some(body), remainder: Arc::clone(&remainder) };
+    (Body::new(tracked), Some(UnreadBody { remainder, expects_continue }))
 }
 
 impl UnreadBody {
-    /// Prepares the answer's headers for what becomes of the connection.
-    pub(super) async fn finish(self, answer: &mut HeaderMap) {
-        let rest = mem::take(&mut *self.rest.lock().unwrap_or_else(PoisonError::into_inner));
-        let is_usable = match rest {
-            Rest::Nothing => true,
-            Rest::Unread(_) if self.is_expected || answer.contains_key(header::CONNECTION) => false,
-            Rest::Unread(rest) => timeout(PATIENCE, ends(rest)).await.unwrap_or(false),
-            Rest::Broken => false,
+    /// Drains the body, or adds `Connection: close` to the response headers.
+    pub(super) async fn drain_or_close(self, headers: &mut HeaderMap) {
+        let remainder = mem::take(&mut *self.remainder.lock().unwrap_or_else(PoisonError::into_inner));
+        let is_closing = self.expects_continue || headers.contains_key(header::CONNECTION);
+        let is_reusable = match remainder {
+            Remainder::Nothing => true,
+            Remainder::Unread(body) if !is_closing => timeout(DRAIN_TIMEOUT, drain(body)).await == Ok(true),
+            Remainder::Unread(_) | Remainder::Broken => false,
         };
-        if !is_usable {
-            answer.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        if !is_reusable {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
 }
 
-/// Reads a body, if it is not too long, and returns whether it ended well.
-async fn ends(mut body: Incoming) -> bool {
+/// Reads a body to its end. Returns false if it is too large or broken.
+async fn drain(mut body: Incoming) -> bool {
     let mut left = MAX_BODY_BYTES;
     while let Some(frame) = body.frame().await {
         let length = frame.as_ref().ok().and_then(Frame::data_ref).map(Bytes::len);
@@ -81,7 +81,7 @@ async fn ends(mut body: Incoming) -> bool {
     true
 }
 
-impl HttpBody for LentBody {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -95,7 +95,7 @@ impl HttpBody for LentBody {
             self.body = None;
         }
         if let Some(Err(_)) = frame {
-            self.give_back(Rest::Broken);
+            self.set_remainder(Remainder::Broken);
         }
         Poll::Ready(frame)
     }
@@ -109,16 +109,16 @@ impl HttpBody for LentBody {
     }
 }
 
-impl Drop for LentBody {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
-        if let Some(rest) = self.body.take().filter(|body| !body.is_end_stream()) {
-            self.give_back(Rest::Unread(rest));
+        if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
+            self.set_remainder(Remainder::Unread(body));
         }
     }
 }
 
-impl LentBody {
-    fn give_back(&self, rest: Rest) {
-        *self.lender.lock().unwrap_or_else(PoisonError::into_inner) = rest;
+impl TrackedBody {
+    fn set_remainder(&self, remainder: Remainder) {
+        *self.remainder.lock().unwrap_or_else(PoisonError::into_inner) = remainder;
     }
 }

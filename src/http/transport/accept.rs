@@ -1,4 +1,4 @@
-//! The accept loop: from a listening socket to requests, with a deadline on each step that a client controls.
+//! The accept loop, with a timeout on each step that a client controls.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::config::TimeoutSettings;
 use crate::http::pipeline::Pipeline;
 
-/// Room for the largest head that is allowed, and some more, so that most heads that are too large are answered as such
-/// by our own checks. A half-sent head costs no more memory than this.
+/// The read buffer for a request head. Larger than the largest allowed head, so that our own checks report most heads that
+/// are too large. An incomplete head costs no more memory than this.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
-/// How long to wait when no connection can be accepted, most likely for want of file descriptors.
+/// How long to wait after a failed accept, most likely because of too few file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `shutdown` resolves; then accepts no more connections and lets requests in progress finish. A limiter
-/// bounds the connections; without one, they are not bounded.
+/// Serves until `shutdown` resolves; then accepts no more connections and lets requests in progress finish. Without a
+/// limiter, the number of connections is not limited.
 pub async fn serve(
     listener: TcpListener,
     pipeline: Pipeline,
@@ -35,7 +35,7 @@ pub async fn serve(
     http.timer(TokioTimer::new())
         .header_read_timeout(timeouts.header_timeout)
         .max_buf_size(MAX_HEAD_BYTES)
-        // A client may have nothing more to send, and still wait for its answer.
+        // A client may shut down its sending side and still wait for the response.
         .half_close(true);
     let connections = GracefulShutdown::new();
     tokio::pin!(shutdown);
@@ -55,41 +55,40 @@ pub async fn serve(
                         continue;
                     }
                 };
-                // An answer is written whole; waiting to fill a packet would only delay it.
+                // A response is written at once; waiting to fill a packet would only delay it.
                 let _ = socket.set_nodelay(true);
-                let client = permit.as_ref().and_then(ConnectionPermit::client);
+                let client = permit.as_ref().and_then(ConnectionPermit::client_address);
                 let pipeline = pipeline.clone();
                 let service = service_fn(move |request| {
                     let pipeline = pipeline.clone();
-                    // In a box of its own, which is gone with the answer: hyper keeps room for it as long as the
-                    // connection lasts.
-                    Box::pin(async move { Ok::<_, Infallible>(pipeline.answer(request, client).await) })
+                    // Boxed, because hyper reserves memory for an unboxed future as long as the connection lasts.
+                    Box::pin(async move { Ok::<_, Infallible>(pipeline.handle(request, client).await) })
                 });
                 let socket = ClientIo::new(socket, timeouts.body_timeout, permit);
                 let connection = connections.watch(http.serve_connection(socket, service));
                 tokio::spawn(async move {
                     if let Err(error) = connection.await {
-                        tracing::debug!(%error, "a client's connection ended");
+                        tracing::debug!(%error, "client connection failed");
                     }
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "could not accept a connection");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
     }
     drop(listener);
     if timeout(timeouts.drain_timeout, connections.shutdown()).await.is_err() {
-        tracing::warn!("requests were still under way when the time to finish them was over");
+        tracing::warn!("requests were still in flight when the drain timeout elapsed");
     }
 }
 
-/// Tells a client that its connection is refused, if not too many are told so already.
-fn refuse_connection(limiter: &ConnectionLimiter, socket: TcpStream, patience: Duration) {
-    let Some(permit) = limiter.refuse() else { return };
+/// Answers 503 and closes the connection; without an answer if too many others are being refused.
+fn refuse_connection(limiter: &ConnectionLimiter, socket: TcpStream, write_timeout: Duration) {
+    let Some(permit) = limiter.acquire_refusal() else { return };
     tokio::spawn(async move {
-        ClientIo::new(socket, patience, None).refuse().await;
+        ClientIo::new(socket, write_timeout, None).refuse().await;
         drop(permit);
     });
 }

@@ -1,12 +1,12 @@
-//! What hyper leaves to be desired between it and a client's socket: [`ClientIo`].
+//! The layer between hyper and a client's socket, which makes up for gaps in hyper: [`ClientIo`].
 //!
-//! - hyper answers a request that is not HTTP by itself, with a status and no body, before any handler runs:
-//!   such an answer gets the Error body here, and the status that fits.
+//! - hyper itself answers a request that is not valid HTTP, with a status and no body, before any handler runs. Such a
+//!   response gets the Error body here, and the right status.
 //! - It accepts some heads that it should not: see [`head_scanner`](super::head_scanner).
-//! - It takes room for as much as a client sends at once: here a read is small.
-//! - It closes at once, although a client may still be sending, which can cost that client its answer. After a request
+//! - It allocates memory for as much as a client sends at once. Reads are small here.
+//! - It closes at once while a client may still be sending, which can cost that client its response. After a request
 //!   with an `Upgrade` that was not granted, it does not even shut the connection down.
-//! - It waits for ever for a client that does not read.
+//! - It waits indefinitely for a client that does not read.
 
 use std::future::poll_fn;
 use std::io;
@@ -29,25 +29,25 @@ use crate::http::error::ApiError;
 use crate::http::pipeline::access_log::{REQUEST_ID, new_request_id};
 use crate::wire::json;
 
-/// How long, and for how many bytes, a client that is still sending is listened to after the last answer.
-/// Closing at once would reset the connection, and the client might never read why it was refused.
+/// How long, and for how many bytes, to keep reading from a client after the last response. Closing at once would reset
+/// the connection, and the client might never read why it was refused.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 1024 * 1024;
 
-/// How much is read at once. hyper doubles its buffer whenever a read fills it.
+/// The size of one read. hyper doubles its buffer whenever a read fills it.
 const READ_BYTES: usize = 4096;
 
-/// A client's socket.
+/// A client's socket, as hyper uses it.
 pub(crate) struct ClientIo {
     socket: TcpStream,
     head: HeadScanner,
-    /// What is still to be written instead of hyper's own answer.
-    substitute: Bytes,
+    /// What is left to write of the response that replaces hyper's own.
+    replacement: Bytes,
     linger: Option<Linger>,
-    /// How long the client may leave the socket full.
-    patience: Duration,
-    stalled: Option<Pin<Box<Sleep>>>,
-    has_answered: bool,
+    /// How long a write may make no progress.
+    write_timeout: Duration,
+    write_deadline: Option<Pin<Box<Sleep>>>,
+    has_written: bool,
     /// Held until the socket is closed.
     permit: Option<ConnectionPermit>,
 }
@@ -58,25 +58,25 @@ struct Linger {
 }
 
 impl ClientIo {
-    /// A client that takes nothing of an answer for longer than `patience` is cut off.
-    pub(crate) fn new(socket: TcpStream, patience: Duration, permit: Option<ConnectionPermit>) -> Self {
+    /// A client that reads nothing of a response for `write_timeout` is disconnected.
+    pub(crate) fn new(socket: TcpStream, write_timeout: Duration, permit: Option<ConnectionPermit>) -> Self {
         Self {
             socket,
             head: HeadScanner::new(),
-            substitute: Bytes::new(),
+            replacement: Bytes::new(),
             linger: None,
-            patience,
-            stalled: None,
-            has_answered: false,
+            write_timeout,
+            write_deadline: None,
+            has_written: false,
             permit,
         }
     }
 
-    /// Answers that the connection is refused, whatever it asks, and closes it.
+    /// Answers 503 without reading a request, and closes the connection.
     pub(crate) async fn refuse(mut self) {
-        self.substitute = complete(&ApiError::Unavailable { cause: String::new() }, "retry-after: 1\r\n");
-        // What becomes of it is the client's business.
-        if poll_fn(|cx| self.poll_substitute(cx)).await.is_ok() {
+        self.replacement = render(&ApiError::Unavailable { cause: String::new() }, "retry-after: 1\r\n");
+        // A failure concerns only the client.
+        if poll_fn(|cx| self.poll_replacement(cx)).await.is_ok() {
             let _ = poll_fn(|cx| Pin::new(&mut self).poll_shutdown(cx)).await;
         }
     }
@@ -85,34 +85,34 @@ impl ClientIo {
         Pin::new(&mut self.socket)
     }
 
-    /// Writes what is left of an answer of our own.
-    fn poll_substitute(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.substitute.is_empty() {
-            let rest = self.substitute.clone();
+    /// Writes what is left of the replacement.
+    fn poll_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.replacement.is_empty() {
+            let rest = self.replacement.clone();
             let written = self.socket().poll_write(cx, &rest);
-            let written = ready!(self.unless_stalled(cx, written))?;
+            let written = ready!(self.with_write_timeout(cx, written))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.substitute.advance(written);
+            self.replacement.advance(written);
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Passes on what came of a write, unless writes have made no progress for too long.
-    fn unless_stalled(
+    /// Returns the result of a write, or an error if writes have made no progress for too long.
+    fn with_write_timeout(
         &mut self,
         cx: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
-            self.stalled = None;
-            self.has_answered = true;
+            self.write_deadline = None;
+            self.has_written = true;
             return written;
         }
-        let patience = self.patience;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
-        stalled.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let write_timeout = self.write_timeout;
+        let write_deadline = self.write_deadline.get_or_insert_with(|| Box::pin(sleep(write_timeout)));
+        write_deadline.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -133,16 +133,16 @@ impl Read for ClientIo {
 
 impl Write for ClientIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.substitute.is_empty() {
-            match substitute(buf, self.head.problem()) {
+        if self.replacement.is_empty() {
+            match replacement(buf, self.head.problem()) {
                 None => {
                     let written = self.socket().poll_write(cx, buf);
-                    return self.unless_stalled(cx, written);
+                    return self.with_write_timeout(cx, written);
                 }
-                Some(answer) => self.substitute = answer,
+                Some(response) => self.replacement = response,
             }
         }
-        ready!(self.poll_substitute(cx))?;
+        ready!(self.poll_replacement(cx))?;
         Poll::Ready(Ok(buf.len()))
     }
 
@@ -151,12 +151,12 @@ impl Write for ClientIo {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // hyper's own answers are one buffer.
+        // hyper's own responses are one buffer.
         if let [only] = bufs {
             return self.poll_write(cx, only);
         }
         let written = self.socket().poll_write_vectored(cx, bufs);
-        self.unless_stalled(cx, written)
+        self.with_write_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -183,7 +183,7 @@ impl Write for ClientIo {
                 break;
             }
             match buf.filled().len() {
-                // The client is done, too, or gone.
+                // The client has closed, too, or is gone.
                 0 => break,
                 read => linger.bytes_left = linger.bytes_left.saturating_sub(read),
             }
@@ -195,7 +195,7 @@ impl Write for ClientIo {
 impl Drop for ClientIo {
     /// Closes as [`poll_shutdown`](Write::poll_shutdown) does, in the background, if hyper did not.
     fn drop(&mut self) {
-        if self.linger.is_some() || self.stalled.is_some() || !self.has_answered {
+        if self.linger.is_some() || self.write_deadline.is_some() || !self.has_written {
             return;
         }
         let (Ok(socket), Ok(runtime)) = (self.socket.as_fd().try_clone_to_owned(), Handle::try_current())
@@ -203,44 +203,44 @@ impl Drop for ClientIo {
             return;
         };
         let Ok(socket) = TcpStream::from_std(socket.into()) else { return };
-        let mut rest = Self::new(socket, self.patience, self.permit.take());
+        let mut rest = Self::new(socket, self.write_timeout, self.permit.take());
         runtime.spawn(async move { poll_fn(|cx| Pin::new(&mut rest).poll_shutdown(cx)).await });
     }
 }
 
-/// If these bytes are an answer that hyper made by itself, the same answer with an Error body.
+/// If these bytes are an error response of hyper's own, the same response with an Error body.
 ///
-/// Every answer of ours carries a request id, so an error without one is hyper's. It closes the connection.
-fn substitute(answer: &[u8], problem: Option<HeadProblem>) -> Option<Bytes> {
-    // An answer after one to an HTTP/1.0 client is of that version.
-    let status = answer.strip_prefix(b"HTTP/1.1 ").or_else(|| answer.strip_prefix(b"HTTP/1.0 "))?.get(..3)?;
+/// Every response of ours has a request id, so an error without one is hyper's. It closes the connection.
+fn replacement(bytes: &[u8], problem: Option<HeadProblem>) -> Option<Bytes> {
+    // After a response to an HTTP/1.0 client, hyper uses that version.
+    let status = bytes.strip_prefix(b"HTTP/1.1 ").or_else(|| bytes.strip_prefix(b"HTTP/1.0 "))?.get(..3)?;
     let error = match (status, problem) {
         (b"400", Some(HeadProblem::BareLineFeed)) => {
-            ApiError::InvalidHeader { problem: "Every line of the request's head must end with CR LF" }
+            ApiError::InvalidHeader { problem: "Every line of the request head must end with CR LF" }
         }
         (b"400" | b"431", Some(HeadProblem::ContentLength)) => ApiError::BodyTooLarge,
         (b"400", _) => ApiError::InvalidHeader {
-            problem: "The request is not valid HTTP/1.1: look at its first line and at its headers",
+            problem: "The request is not valid HTTP/1.1: check its first line and its headers",
         },
-        (b"414", _) | (b"431", Some(HeadProblem::EndlessFirstLine)) => ApiError::UriTooLong,
+        (b"414", _) | (b"431", Some(HeadProblem::UnfinishedFirstLine)) => ApiError::UriTooLong,
         (b"431", _) => ApiError::HeadersTooLarge,
         _ => return None,
     };
-    let head = std::str::from_utf8(answer).ok()?;
+    let head = std::str::from_utf8(bytes).ok()?;
     if head.contains(REQUEST_ID.as_str()) {
         return None;
     }
     let date = head.lines().find(|line| line.starts_with("date: ")).unwrap_or_default();
-    Some(complete(&error, &if date.is_empty() { String::new() } else { format!("{date}\r\n") }))
+    Some(render(&error, &if date.is_empty() { String::new() } else { format!("{date}\r\n") }))
 }
 
-/// An answer with an Error body, after which the connection is closed.
-fn complete(error: &ApiError, headers: &str) -> Bytes {
+/// Renders a response with an Error body that closes the connection.
+fn render(error: &ApiError, headers: &str) -> Bytes {
     let body = String::from_utf8(json::render(&error.body())).unwrap_or_default();
     let request_id = new_request_id();
     let request_id = request_id.to_str().unwrap_or_default();
     let (status, code) = error.code();
-    tracing::info!(request_id, code, "a request was refused before it was read");
+    tracing::info!(request_id, code, "request rejected before it was parsed");
     let length = body.len();
     Bytes::from(format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\

@@ -11,22 +11,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::config::LimitSettings;
 use crate::telemetry::metrics::{CONNECTIONS, CONNECTIONS_REFUSED};
 
-/// How many clients are told at once that they are refused. More are cut off without an answer.
+/// How many refused clients get a response at the same time. Others are disconnected without one.
 const MAX_REFUSALS: usize = 64;
 
 /// Limits the number of open connections.
 pub struct ConnectionLimiter {
     permits: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
-    permits_per_address: u32,
-    /// Many clients come through these, so they are not one.
-    trusted: Vec<IpNet>,
-    taken: Mutex<HashMap<IpAddr, u32>>,
+    max_per_address: u32,
+    /// Not limited per address: a proxy serves many clients.
+    trusted_proxies: Vec<IpNet>,
+    by_address: Mutex<HashMap<IpAddr, u32>>,
     connections: Gauge,
     refused: Counter,
 }
 
-/// The permission for one connection, returned when it is dropped.
+/// Counts a connection as open until dropped.
 pub(crate) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     address: Option<IpAddr>,
@@ -34,54 +34,54 @@ pub(crate) struct ConnectionPermit {
 }
 
 impl ConnectionLimiter {
-    /// With the bounds that the operator set.
+    /// Creates the limiter with the configured limits.
     #[must_use]
     pub fn new(settings: &LimitSettings) -> Arc<Self> {
         Arc::new(Self {
             permits: Arc::new(Semaphore::new(settings.max_connections as usize)),
             refusals: Arc::new(Semaphore::new(MAX_REFUSALS)),
-            permits_per_address: settings.max_connections_per_address,
-            trusted: settings.trusted_proxies.clone(),
-            taken: Mutex::default(),
+            max_per_address: settings.max_connections_per_address,
+            trusted_proxies: settings.trusted_proxies.clone(),
+            by_address: Mutex::default(),
             connections: gauge!(CONNECTIONS),
             refused: counter!(CONNECTIONS_REFUSED),
         })
     }
 
-    /// A permit for a connection from this address, if there is one left.
+    /// Returns a permit for a connection from this address, if there is one left.
     pub(crate) fn acquire(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionPermit> {
         let permit = self.permits.clone().try_acquire_owned().ok()?;
         let peer = peer.to_canonical();
-        let address = if self.trusted.iter().any(|network| network.contains(&peer)) {
+        let address = if self.trusted_proxies.iter().any(|network| network.contains(&peer)) {
             None
         } else {
-            Some(one_client(peer))
+            Some(client_network(peer))
         };
         if let Some(address) = address {
-            let mut taken = self.taken();
-            let taken = taken.entry(address).or_default();
-            if *taken >= self.permits_per_address {
+            let mut by_address = self.by_address();
+            let open = by_address.entry(address).or_default();
+            if *open >= self.max_per_address {
                 return None;
             }
-            *taken += 1;
+            *open += 1;
         }
         self.connections.increment(1.0);
         Some(ConnectionPermit { limiter: self.clone(), address, _permit: permit })
     }
 
-    /// A permit to tell a client that it is refused.
-    pub(crate) fn refuse(&self) -> Option<OwnedSemaphorePermit> {
+    /// Counts a refused connection. Returns a permit to send it a response, if there is one left.
+    pub(crate) fn acquire_refusal(&self) -> Option<OwnedSemaphorePermit> {
         self.refused.increment(1);
         self.refusals.clone().try_acquire_owned().ok()
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<IpAddr, u32>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn by_address(&self) -> MutexGuard<'_, HashMap<IpAddr, u32>> {
+        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What counts as one client: an address, or the network of 64 bits that every client of IPv6 has to itself.
-fn one_client(peer: IpAddr) -> IpAddr {
+/// The network that counts as one client: an IPv4 address or an IPv6 /64.
+fn client_network(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -89,8 +89,8 @@ fn one_client(peer: IpAddr) -> IpAddr {
 }
 
 impl ConnectionPermit {
-    /// The client's address; none for a trusted proxy, behind which there are many clients.
-    pub(crate) fn client(&self) -> Option<IpAddr> {
+    /// The client's address; `None` for a trusted proxy.
+    pub(crate) fn client_address(&self) -> Option<IpAddr> {
         self.address
     }
 }
@@ -99,11 +99,11 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.limiter.connections.decrement(1.0);
         let Some(address) = self.address else { return };
-        let mut taken = self.limiter.taken();
-        if let Some(count) = taken.get_mut(&address) {
+        let mut by_address = self.limiter.by_address();
+        if let Some(count) = by_address.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&address);
+                by_address.remove(&address);
             }
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_has_its_own_places_and_gives_them_back() {
+    fn one_address_has_its_own_permits_and_returns_them() {
         let limiter = limiter(10, 2);
         let (first, _second) =
             (limiter.acquire(address("198.51.100.1")).unwrap(), limiter.acquire(address("198.51.100.1")));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_64_bits_is_one_client() {
+    fn an_ipv6_network_of_64_bits_is_one_client() {
         let limiter = limiter(10, 1);
         let _permit = limiter.acquire(address("2001:db8::1")).unwrap();
         assert!(limiter.acquire(address("2001:db8::2")).is_none());
@@ -147,18 +147,18 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_proxy_has_all_the_places() {
+    fn a_trusted_proxy_can_use_all_permits() {
         let limiter = limiter(3, 1);
         let permits: Vec<_> = (0..4).map(|_| limiter.acquire(address("192.0.2.7"))).collect();
         assert_eq!(permits.iter().flatten().count(), 3);
     }
 
     #[test]
-    fn nothing_is_remembered_of_addresses_that_are_gone() {
+    fn an_address_without_connections_takes_no_memory() {
         let limiter = limiter(10, 5);
         for last in 0..=255 {
             drop(limiter.acquire(IpAddr::from([198, 51, 100, last])));
         }
-        assert!(limiter.taken().is_empty());
+        assert!(limiter.by_address().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! From a listening socket to requests, with a limit on everything that a client controls. Knows sockets, not keys.
+//! Connections: accepts them, limits them and reads requests from them. Knows sockets, not keys.
 
 mod accept;
 mod client_io;

@@ -21,9 +21,9 @@ export type Options<TData extends TDataShape = TDataShape, ThrowOnError extends 
 /**
  * List all animals
  *
- * A page of animals in the order of their identifiers. Follow the `Link` header with `rel="next"` for the
- * next page; it is absent on the last. An animal that was there when a walk through the pages began, and
- * still matches, appears exactly once, however many are added meanwhile.
+ * Returns a page of pets in the order of their identifiers. Follow the `Link` header with `rel="next"` to the
+ * next page; it is absent on the last. A pet that existed when you read the first page, and still matches,
+ * appears exactly once, however many are added meanwhile.
  */
 export const listPets = <ThrowOnError extends boolean = false>(options?: Options<ListPetsData, ThrowOnError>) => (options?.client ?? client).get<ListPetsResponses, ListPetsErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -34,8 +34,8 @@ export const listPets = <ThrowOnError extends boolean = false>(options?: Options
 /**
  * Add an animal
  *
- * Stores the animal durably before it answers, and gives it an identifier that is never used again. With an
- * `Idempotency-Key` the request can be sent again after a lost answer, and adds the animal once.
+ * Stores the pet durably before it responds, and assigns an identifier that is never reused. With an
+ * `Idempotency-Key`, you can retry after a lost response, and the pet is added once.
  */
 export const createPet = <ThrowOnError extends boolean = false>(options: Options<CreatePetData, ThrowOnError>) => (options.client ?? client).post<CreatePetResponses, CreatePetErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -50,7 +50,7 @@ export const createPet = <ThrowOnError extends boolean = false>(options: Options
 /**
  * Get an animal
  *
- * Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also takes the
+ * Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also accepts the
  * `status` filter and many identifiers at once.
  *
  * @deprecated
@@ -62,11 +62,11 @@ export const getPet = <ThrowOnError extends boolean = false>(options: Options<Ge
 });
 
 /**
- * Change an animal
+ * Change a pet
  *
- * What the body leaves out stays as it is; an empty object changes nothing and answers with the animal and its `ETag`.
- * Send an `ETag` that you have in `If-Match`, and nothing is changed if the animal is another by now. The `status` of
- * an animal can become any other, but a sold one not `pending`; while an order is open, only the order changes it.
+ * Fields that the body leaves out do not change; an empty object changes nothing and returns the pet with its `ETag`.
+ * Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The `status` can become
+ * any other, except that a sold pet cannot become `pending`; while an order is open, only the order changes it.
  */
 export const updatePet = <ThrowOnError extends boolean = false>(options: Options<UpdatePetData, ThrowOnError>) => (options.client ?? client).patch<UpdatePetResponses, UpdatePetErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -81,8 +81,8 @@ export const updatePet = <ThrowOnError extends boolean = false>(options: Options
 /**
  * List all orders
  *
- * A page of orders in the order of their identifiers, which is the order in which they were placed. Follow the `Link`
- * header with `rel="next"` for the next page; it is absent on the last.
+ * Returns a page of orders by identifier, which is the order in which they were placed. Follow the `Link` header with
+ * `rel="next"` to the next page; it is absent on the last.
  */
 export const listOrders = <ThrowOnError extends boolean = false>(options?: Options<ListOrdersData, ThrowOnError>) => (options?.client ?? client).get<ListOrdersResponses, ListOrdersErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -93,9 +93,9 @@ export const listOrders = <ThrowOnError extends boolean = false>(options?: Optio
 /**
  * Place an order
  *
- * Takes an animal that is `available` for one buyer: the order is `placed` and the animal `pending`, both or neither.
- * However many ask for the same animal at once, one of them gets it. Complete the order to sell the animal, or cancel
- * it to make the animal `available` again.
+ * Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, both or neither. Of concurrent
+ * requests for the same pet, exactly one succeeds. Complete the order to sell the pet, or cancel it to make the pet
+ * `available` again.
  */
 export const placeOrder = <ThrowOnError extends boolean = false>(options: Options<PlaceOrderData, ThrowOnError>) => (options.client ?? client).post<PlaceOrderResponses, PlaceOrderErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -119,8 +119,8 @@ export const getOrder = <ThrowOnError extends boolean = false>(options: Options<
 /**
  * Cancel an order
  *
- * The shop keeps the animal: the order is `cancelled` and the animal `available` again, both or neither. A cancelled
- * order can be cancelled again: nothing changes, and the answer is the same. A completed one cannot.
+ * Releases the pet: the order becomes `cancelled` and the pet `available` again, both or neither. Cancelling a cancelled
+ * order again changes nothing, and the response is the same. A completed order cannot be cancelled.
  */
 export const cancelOrder = <ThrowOnError extends boolean = false>(options: Options<CancelOrderData, ThrowOnError>) => (options.client ?? client).post<CancelOrderResponses, CancelOrderErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -131,8 +131,8 @@ export const cancelOrder = <ThrowOnError extends boolean = false>(options: Optio
 /**
  * Complete an order
  *
- * The buyer takes the animal: the order is `completed` and the animal `sold`, both or neither. A completed order can be
- * completed again: nothing changes, and the answer is the same. A cancelled one cannot.
+ * Sells the pet: the order becomes `completed` and the pet `sold`, both or neither. Completing a completed order again
+ * changes nothing, and the response is the same. A cancelled order cannot be completed.
  */
 export const completeOrder = <ThrowOnError extends boolean = false>(options: Options<CompleteOrderData, ThrowOnError>) => (options.client ?? client).post<CompleteOrderResponses, CompleteOrderErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],

@@ -5,7 +5,7 @@ export type ClientOptions = {
 };
 
 /**
- * The body of every error answer.
+ * The body of every error response.
  */
 export type Error = {
     /**
@@ -13,7 +13,7 @@ export type Error = {
      */
     code: string;
     /**
-     * Human-readable description, which says what to do. Its wording may change.
+     * Human-readable description: what is wrong, and what to do. Its wording may change.
      */
     message: string;
     status: number;
@@ -128,7 +128,7 @@ export type ListPetsData = {
     body?: never;
     headers?: {
         /**
-         * The `ETag` of an answer that you have: if it is still the same, the answer is 304 without a body.
+         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
          */
         'If-None-Match'?: string;
     };
@@ -165,19 +165,19 @@ export type ListPetsErrors = {
      */
     401: Error;
     /**
-     * The API key does not carry the scope that the operation needs.
+     * The API key lacks the scope that the operation requires.
      */
     403: Error;
     /**
-     * Path and query have more than 8 KiB.
+     * The path and query are longer than 8 KiB.
      */
     414: Error;
     /**
-     * The API key has used up its limit.
+     * The API key has reached its rate limit.
      */
     429: Error;
     /**
-     * The headers have more than 16 KiB in all.
+     * The headers are larger than 16 KiB in total.
      */
     431: Error;
     /**
@@ -185,7 +185,7 @@ export type ListPetsErrors = {
      */
     500: Error;
     /**
-     * The service cannot answer at the moment.
+     * The service is temporarily unavailable.
      */
     503: Error;
 };
@@ -205,8 +205,8 @@ export type CreatePetData = {
     body: NewPet;
     headers?: {
         /**
-         * A name of your choice for this request, such as a UUID, remembered for 24 hours: send the request again with
-         * the same one, and it takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
+         * takes effect once.
          */
         'Idempotency-Key'?: string;
     };
@@ -225,7 +225,7 @@ export type CreatePetErrors = {
      */
     401: Error;
     /**
-     * The API key does not carry the scope that the operation needs.
+     * The API key lacks the scope that the operation requires.
      */
     403: Error;
     /**
@@ -233,15 +233,15 @@ export type CreatePetErrors = {
      */
     408: Error;
     /**
-     * The request does not fit what is there now, or the same request is still under way.
+     * The request conflicts with the current state, or the same request is still in progress.
      */
     409: Error;
     /**
-     * The body has more than 16 KiB.
+     * The body is larger than 16 KiB.
      */
     413: Error;
     /**
-     * Path and query have more than 8 KiB.
+     * The path and query are longer than 8 KiB.
      */
     414: Error;
     /**
@@ -249,15 +249,15 @@ export type CreatePetErrors = {
      */
     415: Error;
     /**
-     * The `Idempotency-Key` was used for another request.
+     * The `Idempotency-Key` was used for a different request.
      */
     422: Error;
     /**
-     * The API key has used up its limit.
+     * The API key has reached its rate limit.
      */
     429: Error;
     /**
-     * The headers have more than 16 KiB in all.
+     * The headers are larger than 16 KiB in total.
      */
     431: Error;
     /**
@@ -265,7 +265,7 @@ export type CreatePetErrors = {
      */
     500: Error;
     /**
-     * The service cannot answer at the moment.
+     * The service is temporarily unavailable.
      */
     503: Error;
 };
@@ -285,7 +285,7 @@ export type GetPetData = {
     body?: never;
     headers?: {
         /**
-         * The `ETag` of an answer that you have: if it is still the same, the answer is 304 without a body.
+         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
          */
         'If-None-Match'?: string;
     };
@@ -309,7 +309,7 @@ export type GetPetErrors = {
      */
     401: Error;
     /**
-     * The API key does not carry the scope that the operation needs.
+     * The API key lacks the scope that the operation requires.
      */
     403: Error;
     /**
@@ -321,15 +321,15 @@ export type GetPetErrors = {
      */
     410: Error;
     /**
-     * Path and query have more than 8 KiB.
+     * The path and query are longer than 8 KiB.
      */
     414: Error;
     /**
-     * The API key has used up its limit.
+     * The API key has reached its rate limit.
      */
     429: Error;
     /**
-     * The headers have more than 16 KiB in all.
+     * The headers are larger than 16 KiB in total.
      */
     431: Error;
     /**
@@ -337,7 +337,7 @@ export type GetPetErrors = {
      */
     500: Error;
     /**
-     * The service cannot answer at the moment.
+     * The service is temporarily unavailable.
      */
     503: Error;
 };
@@ -357,13 +357,13 @@ export type UpdatePetData = {
     body: PetPatch;
     headers?: {
         /**
-         * The `ETag` of the animal as you know it: if it is another by now, nothing is changed and the answer is 412.
+         * The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.
          */
         'If-Match'?: string;
     };
     path: {
         /**
-         * The identifier of the animal to change.
+         * The identifier of the pet to change.
          */
         petId: number;
     };
@@ -381,7 +381,7 @@ export type UpdatePetErrors = {
      */
     401: Error;
     /**
-     * The API key does not carry the scope that the operation needs.
+     * The API key lacks the scope that the operation requires.
      */
     403: Error;
     /**
@@ -393,19 +393,19 @@ export type UpdatePetErrors = {
      */
     408: Error;
     /**
-     * The request does not fit what is there now, or the same request is still under way.
+     * The request conflicts with the current state, or the same request is still in progress.
      */
     409: Error;
     /**
-     * The animal is not as `If-Match` says.
+     * The pet has changed: `If-Match` does not match.
      */
     412: Error;
     /**
-     * The body has more than 16 KiB.
+     * The body is larger than 16 KiB.
      */
     413: Error;
     /**
-     * Path and query have more than 8 KiB.
+     * The path and query are longer than 8 KiB.
      */
     414: Error;
     /**
@@ -413,11 +413,11 @@ export type UpdatePetErrors = {
      */
     415: Error;
     /**
-     * The API key has used up its limit.
+     * The API key has reached its rate limit.
      */
     429: Error;
     /**
-     * The headers have more than 16 KiB in all.
+     * The headers are larger than 16 KiB in total.
      */
     431: Error;
     /**
@@ -425,7 +425,7 @@ export type UpdatePetErrors = {
      */
     500: Error;
     /**
-     * The service cannot answer at the moment.
+     * The service is temporarily unavailable.
      */
     503: Error;
 };
@@ -434,7 +434,7 @@ export type UpdatePetError = UpdatePetErrors[keyof UpdatePetErrors];
 
 export type UpdatePetResponses = {
     /**
-     * The animal as it is now.
+     * The changed pet.
      */
     200: Pet;
 };
@@ -445,7 +445,7 @@ export type ListOrdersData = {
     body?: never;
     headers?: {
         /**
-         * The `ETag` of an answer that you have: if it is still the same, the answer is 304 without a body.
+         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
          */
         'If-None-Match'?: string;
     };
@@ -481,19 +481,19 @@ export type ListOrdersErrors = {
      */
     401: Error;
     /**
-     * The API key does not carry the scope that the operation needs.
+     * The API key lacks the scope that the operation requires.
      */
     403: Error;
     /**
-     * Path and query have more than 8 KiB.
+     * The path and query are longer than 8 KiB.
      */
     414: Error;
     /**
-     * The API key has used up its limit.
+     * The API key has reached its rate limit.
      */
     429: Error;
     /**
-     * The headers have more than 16 KiB in all.
+     * The headers are larger than 16 KiB in total.
      */
     431: Error;
     /**
@@ -501,7 +501,7 @@ export type ListOrdersErrors = {
      */
     500: Error;
     /**
-     * The service cannot answer at the moment.
+     * The service is temporarily unavailable.
      */
     503: Error;
 };
@@ -521,8 +521,8 @@ export type PlaceOrderData = {
     body: NewOrder;
     headers?: {
         /**
-         * A name of your choice for this request, such as a UUID, remembered for 24 hours: send the request again with
-         * the same one, and it takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
+         * takes effect once.
          */
         'Idempotency-Key'?: string;
     };
@@ -541,7 +541,7 @@ export type PlaceOrderErrors = {
      */
     401: Error;
     /**
-     * The API key does not carry the scope that the operation needs.
+     * The API key lacks the scope that the operation requires.
      */
     403: Error;
     /**
@@ -549,15 +549,15 @@ export type PlaceOrderErrors = {
      */
     408: Error;
     /**
-     * The request does not fit what is there now, or the same request is still under way.
+     * The request conflicts with the current state, or the same request is still in progress.
      */
     409: Error;
     /**
-     * The body has more than 16 KiB.
+     * The body is larger than 16 KiB.
      */
     413: Error;
     /**
-     * Path and query have more than 8 KiB.
+     * The path and query are longer than 8 KiB.
      */
     414: Error;
     /**
@@ -565,15 +565,15 @@ export type PlaceOrderErrors = {
      */
     415: Error;
     /**
-     * The `Idempotency-Key` was used for another request.
+     * The `Idempotency-Key` was used for a different request.
      */
     422: Error;
     /**
-     * The API key has used up its limit.
+     * The API key has reached its rate limit.
      */
     429: Error;
     /**
-     * The headers have more than 16 KiB in all.
+     * The headers are larger than 16 KiB in total.
      */
     431: Error;
     /**
@@ -581,7 +581,7 @@ export type PlaceOrderErrors = {
      */
     500: Error;
     /**
-     * The service cannot answer at the moment.
+     * The service is temporarily unavailable.
      */
     503: Error;
 };
@@ -601,7 +601,7 @@ export type GetOrderData = {
     body?: never;
     headers?: {
         /**
-         * The `ETag` of an answer that you have: if it is still the same, the answer is 304 without a body.
+         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
          */
         'If-None-Match'?: string;
     };
@@ -625,7 +625,7 @@ export type GetOrderErrors = {
      */
     401: Error;
     /**
-     * The API key does not carry the scope that the operation needs.
+     * The API key lacks the scope that the operation requires.
      */
     403: Error;
     /**
@@ -633,15 +633,15 @@ export type GetOrderErrors = {
      */
     404: Error;
     /**
-     * Path and query have more than 8 KiB.
+     * The path and query are longer than 8 KiB.
      */
     414: Error;
     /**
-     * The API key has used up its limit.
+     * The API key has reached its rate limit.
      */
     429: Error;
     /**
-     * The headers have more than 16 KiB in all.
+     * The headers are larger than 16 KiB in total.
      */
     431: Error;
     /**
@@ -649,7 +649,7 @@ export type GetOrderErrors = {
      */
     500: Error;
     /**
-     * The service cannot answer at the moment.
+     * The service is temporarily unavailable.
      */
     503: Error;
 };
@@ -669,8 +669,8 @@ export type CancelOrderData = {
     body?: never;
     headers?: {
         /**
-         * A name of your choice for this request, such as a UUID, remembered for 24 hours: send the request again with
-         * the same one, and it takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
+         * takes effect once.
          */
         'Idempotency-Key'?: string;
     };
@@ -694,7 +694,7 @@ export type CancelOrderErrors = {
      */
     401: Error;
     /**
-     * The API key does not carry the scope that the operation needs.
+     * The API key lacks the scope that the operation requires.
      */
     403: Error;
     /**
@@ -702,23 +702,23 @@ export type CancelOrderErrors = {
      */
     404: Error;
     /**
-     * The request does not fit what is there now, or the same request is still under way.
+     * The request conflicts with the current state, or the same request is still in progress.
      */
     409: Error;
     /**
-     * Path and query have more than 8 KiB.
+     * The path and query are longer than 8 KiB.
      */
     414: Error;
     /**
-     * The `Idempotency-Key` was used for another request.
+     * The `Idempotency-Key` was used for a different request.
      */
     422: Error;
     /**
-     * The API key has used up its limit.
+     * The API key has reached its rate limit.
      */
     429: Error;
     /**
-     * The headers have more than 16 KiB in all.
+     * The headers are larger than 16 KiB in total.
      */
     431: Error;
     /**
@@ -726,7 +726,7 @@ export type CancelOrderErrors = {
      */
     500: Error;
     /**
-     * The service cannot answer at the moment.
+     * The service is temporarily unavailable.
      */
     503: Error;
 };
@@ -746,8 +746,8 @@ export type CompleteOrderData = {
     body?: never;
     headers?: {
         /**
-         * A name of your choice for this request, such as a UUID, remembered for 24 hours: send the request again with
-         * the same one, and it takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
+         * takes effect once.
          */
         'Idempotency-Key'?: string;
     };
@@ -771,7 +771,7 @@ export type CompleteOrderErrors = {
      */
     401: Error;
     /**
-     * The API key does not carry the scope that the operation needs.
+     * The API key lacks the scope that the operation requires.
      */
     403: Error;
     /**
@@ -779,23 +779,23 @@ export type CompleteOrderErrors = {
      */
     404: Error;
     /**
-     * The request does not fit what is there now, or the same request is still under way.
+     * The request conflicts with the current state, or the same request is still in progress.
      */
     409: Error;
     /**
-     * Path and query have more than 8 KiB.
+     * The path and query are longer than 8 KiB.
      */
     414: Error;
     /**
-     * The `Idempotency-Key` was used for another request.
+     * The `Idempotency-Key` was used for a different request.
      */
     422: Error;
     /**
-     * The API key has used up its limit.
+     * The API key has reached its rate limit.
      */
     429: Error;
     /**
-     * The headers have more than 16 KiB in all.
+     * The headers are larger than 16 KiB in total.
      */
     431: Error;
     /**
@@ -803,7 +803,7 @@ export type CompleteOrderErrors = {
      */
     500: Error;
     /**
-     * The service cannot answer at the moment.
+     * The service is temporarily unavailable.
      */
     503: Error;
 };

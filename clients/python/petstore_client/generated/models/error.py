@@ -11,12 +11,12 @@ T = TypeVar("T", bound="Error")
 
 @_attrs_define
 class Error:
-    """The body of every error answer.
+    """The body of every error response.
 
     Attributes:
         code (str): Machine-readable error code. Codes never change their meaning; new ones may be added. Example:
             invalid_field.
-        message (str): Human-readable description, which says what to do. Its wording may change.
+        message (str): Human-readable description: what is wrong, and what to do. Its wording may change.
         status (int):
     """
 

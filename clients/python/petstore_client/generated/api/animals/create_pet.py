@@ -131,9 +131,8 @@ def sync_detailed(
 ) -> Response[Error | Pet]:
     """Add an animal
 
-     Stores the animal durably before it answers, and gives it an identifier that is never used again.
-    With an
-    `Idempotency-Key` the request can be sent again after a lost answer, and adds the animal once.
+     Stores the pet durably before it responds, and assigns an identifier that is never reused. With an
+    `Idempotency-Key`, you can retry after a lost response, and the pet is added once.
 
     Args:
         idempotency_key (str | Unset):
@@ -168,9 +167,8 @@ def sync(
 ) -> Error | Pet | None:
     """Add an animal
 
-     Stores the animal durably before it answers, and gives it an identifier that is never used again.
-    With an
-    `Idempotency-Key` the request can be sent again after a lost answer, and adds the animal once.
+     Stores the pet durably before it responds, and assigns an identifier that is never reused. With an
+    `Idempotency-Key`, you can retry after a lost response, and the pet is added once.
 
     Args:
         idempotency_key (str | Unset):
@@ -200,9 +198,8 @@ async def asyncio_detailed(
 ) -> Response[Error | Pet]:
     """Add an animal
 
-     Stores the animal durably before it answers, and gives it an identifier that is never used again.
-    With an
-    `Idempotency-Key` the request can be sent again after a lost answer, and adds the animal once.
+     Stores the pet durably before it responds, and assigns an identifier that is never reused. With an
+    `Idempotency-Key`, you can retry after a lost response, and the pet is added once.
 
     Args:
         idempotency_key (str | Unset):
@@ -235,9 +232,8 @@ async def asyncio(
 ) -> Error | Pet | None:
     """Add an animal
 
-     Stores the animal durably before it answers, and gives it an identifier that is never used again.
-    With an
-    `Idempotency-Key` the request can be sent again after a lost answer, and adds the animal once.
+     Stores the pet durably before it responds, and assigns an identifier that is never reused. With an
+    `Idempotency-Key`, you can retry after a lost response, and the pet is added once.
 
     Args:
         idempotency_key (str | Unset):

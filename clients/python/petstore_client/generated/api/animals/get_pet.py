@@ -118,7 +118,7 @@ def sync_detailed(
 ) -> Response[Any | Error | Pet]:
     """Get an animal
 
-     Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also takes
+     Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also accepts
     the
     `status` filter and many identifiers at once.
 
@@ -154,7 +154,7 @@ def sync(
 ) -> Any | Error | Pet | None:
     """Get an animal
 
-     Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also takes
+     Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also accepts
     the
     `status` filter and many identifiers at once.
 
@@ -185,7 +185,7 @@ async def asyncio_detailed(
 ) -> Response[Any | Error | Pet]:
     """Get an animal
 
-     Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also takes
+     Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also accepts
     the
     `status` filter and many identifiers at once.
 
@@ -219,7 +219,7 @@ async def asyncio(
 ) -> Any | Error | Pet | None:
     """Get an animal
 
-     Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also takes
+     Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also accepts
     the
     `status` filter and many identifiers at once.
 

@@ -144,13 +144,13 @@ def sync_detailed(
     body: PetPatch | Unset = UNSET,
     if_match: str | Unset = UNSET,
 ) -> Response[Error | Pet]:
-    """Change an animal
+    """Change a pet
 
-     What the body leaves out stays as it is; an empty object changes nothing and answers with the animal
-    and its `ETag`.
-    Send an `ETag` that you have in `If-Match`, and nothing is changed if the animal is another by now.
-    The `status` of
-    an animal can become any other, but a sold one not `pending`; while an order is open, only the order
+     Fields that the body leaves out do not change; an empty object changes nothing and returns the pet
+    with its `ETag`.
+    Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The
+    `status` can become
+    any other, except that a sold pet cannot become `pending`; while an order is open, only the order
     changes it.
 
     Args:
@@ -189,13 +189,13 @@ def sync(
     body: PetPatch | Unset = UNSET,
     if_match: str | Unset = UNSET,
 ) -> Error | Pet | None:
-    """Change an animal
+    """Change a pet
 
-     What the body leaves out stays as it is; an empty object changes nothing and answers with the animal
-    and its `ETag`.
-    Send an `ETag` that you have in `If-Match`, and nothing is changed if the animal is another by now.
-    The `status` of
-    an animal can become any other, but a sold one not `pending`; while an order is open, only the order
+     Fields that the body leaves out do not change; an empty object changes nothing and returns the pet
+    with its `ETag`.
+    Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The
+    `status` can become
+    any other, except that a sold pet cannot become `pending`; while an order is open, only the order
     changes it.
 
     Args:
@@ -229,13 +229,13 @@ async def asyncio_detailed(
     body: PetPatch | Unset = UNSET,
     if_match: str | Unset = UNSET,
 ) -> Response[Error | Pet]:
-    """Change an animal
+    """Change a pet
 
-     What the body leaves out stays as it is; an empty object changes nothing and answers with the animal
-    and its `ETag`.
-    Send an `ETag` that you have in `If-Match`, and nothing is changed if the animal is another by now.
-    The `status` of
-    an animal can become any other, but a sold one not `pending`; while an order is open, only the order
+     Fields that the body leaves out do not change; an empty object changes nothing and returns the pet
+    with its `ETag`.
+    Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The
+    `status` can become
+    any other, except that a sold pet cannot become `pending`; while an order is open, only the order
     changes it.
 
     Args:
@@ -272,13 +272,13 @@ async def asyncio(
     body: PetPatch | Unset = UNSET,
     if_match: str | Unset = UNSET,
 ) -> Error | Pet | None:
-    """Change an animal
+    """Change a pet
 
-     What the body leaves out stays as it is; an empty object changes nothing and answers with the animal
-    and its `ETag`.
-    Send an `ETag` that you have in `If-Match`, and nothing is changed if the animal is another by now.
-    The `status` of
-    an animal can become any other, but a sold one not `pending`; while an order is open, only the order
+     Fields that the body leaves out do not change; an empty object changes nothing and returns the pet
+    with its `ETag`.
+    Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The
+    `status` can become
+    any other, except that a sold pet cannot become `pending`; while an order is open, only the order
     changes it.
 
     Args:

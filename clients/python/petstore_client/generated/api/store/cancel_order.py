@@ -119,9 +119,9 @@ def sync_detailed(
 ) -> Response[Error | Order]:
     """Cancel an order
 
-     The shop keeps the animal: the order is `cancelled` and the animal `available` again, both or
-    neither. A cancelled
-    order can be cancelled again: nothing changes, and the answer is the same. A completed one cannot.
+     Releases the pet: the order becomes `cancelled` and the pet `available` again, both or neither.
+    Cancelling a cancelled
+    order again changes nothing, and the response is the same. A completed order cannot be cancelled.
 
     Args:
         order_id (int):
@@ -155,9 +155,9 @@ def sync(
 ) -> Error | Order | None:
     """Cancel an order
 
-     The shop keeps the animal: the order is `cancelled` and the animal `available` again, both or
-    neither. A cancelled
-    order can be cancelled again: nothing changes, and the answer is the same. A completed one cannot.
+     Releases the pet: the order becomes `cancelled` and the pet `available` again, both or neither.
+    Cancelling a cancelled
+    order again changes nothing, and the response is the same. A completed order cannot be cancelled.
 
     Args:
         order_id (int):
@@ -186,9 +186,9 @@ async def asyncio_detailed(
 ) -> Response[Error | Order]:
     """Cancel an order
 
-     The shop keeps the animal: the order is `cancelled` and the animal `available` again, both or
-    neither. A cancelled
-    order can be cancelled again: nothing changes, and the answer is the same. A completed one cannot.
+     Releases the pet: the order becomes `cancelled` and the pet `available` again, both or neither.
+    Cancelling a cancelled
+    order again changes nothing, and the response is the same. A completed order cannot be cancelled.
 
     Args:
         order_id (int):
@@ -220,9 +220,9 @@ async def asyncio(
 ) -> Error | Order | None:
     """Cancel an order
 
-     The shop keeps the animal: the order is `cancelled` and the animal `available` again, both or
-    neither. A cancelled
-    order can be cancelled again: nothing changes, and the answer is the same. A completed one cannot.
+     Releases the pet: the order becomes `cancelled` and the pet `available` again, both or neither.
+    Cancelling a cancelled
+    order again changes nothing, and the response is the same. A completed order cannot be cancelled.
 
     Args:
         order_id (int):

@@ -119,9 +119,9 @@ def sync_detailed(
 ) -> Response[Error | Order]:
     """Complete an order
 
-     The buyer takes the animal: the order is `completed` and the animal `sold`, both or neither. A
-    completed order can be
-    completed again: nothing changes, and the answer is the same. A cancelled one cannot.
+     Sells the pet: the order becomes `completed` and the pet `sold`, both or neither. Completing a
+    completed order again
+    changes nothing, and the response is the same. A cancelled order cannot be completed.
 
     Args:
         order_id (int):
@@ -155,9 +155,9 @@ def sync(
 ) -> Error | Order | None:
     """Complete an order
 
-     The buyer takes the animal: the order is `completed` and the animal `sold`, both or neither. A
-    completed order can be
-    completed again: nothing changes, and the answer is the same. A cancelled one cannot.
+     Sells the pet: the order becomes `completed` and the pet `sold`, both or neither. Completing a
+    completed order again
+    changes nothing, and the response is the same. A cancelled order cannot be completed.
 
     Args:
         order_id (int):
@@ -186,9 +186,9 @@ async def asyncio_detailed(
 ) -> Response[Error | Order]:
     """Complete an order
 
-     The buyer takes the animal: the order is `completed` and the animal `sold`, both or neither. A
-    completed order can be
-    completed again: nothing changes, and the answer is the same. A cancelled one cannot.
+     Sells the pet: the order becomes `completed` and the pet `sold`, both or neither. Completing a
+    completed order again
+    changes nothing, and the response is the same. A cancelled order cannot be completed.
 
     Args:
         order_id (int):
@@ -220,9 +220,9 @@ async def asyncio(
 ) -> Error | Order | None:
     """Complete an order
 
-     The buyer takes the animal: the order is `completed` and the animal `sold`, both or neither. A
-    completed order can be
-    completed again: nothing changes, and the answer is the same. A cancelled one cannot.
+     Sells the pet: the order becomes `completed` and the pet `sold`, both or neither. Completing a
+    completed order again
+    changes nothing, and the response is the same. A cancelled order cannot be completed.
 
     Args:
         order_id (int):

@@ -134,9 +134,9 @@ def sync_detailed(
 ) -> Response[Any | Error | list[Order]]:
     """List all orders
 
-     A page of orders in the order of their identifiers, which is the order in which they were placed.
-    Follow the `Link`
-    header with `rel="next"` for the next page; it is absent on the last.
+     Returns a page of orders by identifier, which is the order in which they were placed. Follow the
+    `Link` header with
+    `rel="next"` to the next page; it is absent on the last.
 
     Args:
         limit (int | Unset):  Default: 20.
@@ -179,9 +179,9 @@ def sync(
 ) -> Any | Error | list[Order] | None:
     """List all orders
 
-     A page of orders in the order of their identifiers, which is the order in which they were placed.
-    Follow the `Link`
-    header with `rel="next"` for the next page; it is absent on the last.
+     Returns a page of orders by identifier, which is the order in which they were placed. Follow the
+    `Link` header with
+    `rel="next"` to the next page; it is absent on the last.
 
     Args:
         limit (int | Unset):  Default: 20.
@@ -219,9 +219,9 @@ async def asyncio_detailed(
 ) -> Response[Any | Error | list[Order]]:
     """List all orders
 
-     A page of orders in the order of their identifiers, which is the order in which they were placed.
-    Follow the `Link`
-    header with `rel="next"` for the next page; it is absent on the last.
+     Returns a page of orders by identifier, which is the order in which they were placed. Follow the
+    `Link` header with
+    `rel="next"` to the next page; it is absent on the last.
 
     Args:
         limit (int | Unset):  Default: 20.
@@ -262,9 +262,9 @@ async def asyncio(
 ) -> Any | Error | list[Order] | None:
     """List all orders
 
-     A page of orders in the order of their identifiers, which is the order in which they were placed.
-    Follow the `Link`
-    header with `rel="next"` for the next page; it is absent on the last.
+     Returns a page of orders by identifier, which is the order in which they were placed. Follow the
+    `Link` header with
+    `rel="next"` to the next page; it is absent on the last.
 
     Args:
         limit (int | Unset):  Default: 20.

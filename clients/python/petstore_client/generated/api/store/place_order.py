@@ -131,11 +131,11 @@ def sync_detailed(
 ) -> Response[Error | Order]:
     """Place an order
 
-     Takes an animal that is `available` for one buyer: the order is `placed` and the animal `pending`,
-    both or neither.
-    However many ask for the same animal at once, one of them gets it. Complete the order to sell the
-    animal, or cancel
-    it to make the animal `available` again.
+     Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, both or
+    neither. Of concurrent
+    requests for the same pet, exactly one succeeds. Complete the order to sell the pet, or cancel it to
+    make the pet
+    `available` again.
 
     Args:
         idempotency_key (str | Unset):
@@ -169,11 +169,11 @@ def sync(
 ) -> Error | Order | None:
     """Place an order
 
-     Takes an animal that is `available` for one buyer: the order is `placed` and the animal `pending`,
-    both or neither.
-    However many ask for the same animal at once, one of them gets it. Complete the order to sell the
-    animal, or cancel
-    it to make the animal `available` again.
+     Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, both or
+    neither. Of concurrent
+    requests for the same pet, exactly one succeeds. Complete the order to sell the pet, or cancel it to
+    make the pet
+    `available` again.
 
     Args:
         idempotency_key (str | Unset):
@@ -202,11 +202,11 @@ async def asyncio_detailed(
 ) -> Response[Error | Order]:
     """Place an order
 
-     Takes an animal that is `available` for one buyer: the order is `placed` and the animal `pending`,
-    both or neither.
-    However many ask for the same animal at once, one of them gets it. Complete the order to sell the
-    animal, or cancel
-    it to make the animal `available` again.
+     Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, both or
+    neither. Of concurrent
+    requests for the same pet, exactly one succeeds. Complete the order to sell the pet, or cancel it to
+    make the pet
+    `available` again.
 
     Args:
         idempotency_key (str | Unset):
@@ -238,11 +238,11 @@ async def asyncio(
 ) -> Error | Order | None:
     """Place an order
 
-     Takes an animal that is `available` for one buyer: the order is `placed` and the animal `pending`,
-    both or neither.
-    However many ask for the same animal at once, one of them gets it. Complete the order to sell the
-    animal, or cancel
-    it to make the animal `available` again.
+     Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, both or
+    neither. Of concurrent
+    requests for the same pet, exactly one succeeds. Complete the order to sell the pet, or cancel it to
+    make the pet
+    `available` again.
 
     Args:
         idempotency_key (str | Unset):
