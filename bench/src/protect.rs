@@ -133,7 +133,7 @@ impl Protect {
 
 /// How many times a key was looked for.
 fn looked_up(url: &str) -> Outcome<i64> {
-    let calls = "SELECT coalesce(sum(calls), 0) FROM pg_stat_statements WHERE query LIKE '%FROM api_keys WHERE digest%'";
+    let calls = "SELECT coalesce(sum(calls), 0) FROM pg_stat_statements WHERE query LIKE '%FROM api_keys%WHERE digest%'";
     Ok(psql(url, calls)?.trim().parse()?)
 }
 

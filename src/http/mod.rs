@@ -99,7 +99,7 @@ impl AppState {
     fn measure(&self) {
         gauge!(ACTIVE_REQUESTS).set(count(self.admission.in_progress()));
         gauge!(KEYS_REMEMBERED).set(count(self.keys.entry_count()));
-        self.storage.measure();
+        self.storage.record_pool_metrics();
     }
 
     /// Follows key changes and records last uses in the background, until it is dropped.

@@ -1,85 +1,104 @@
-//! SQL on the `api_keys` table, and on what was done to keys.
+//! SQL on the tables `api_keys` and `api_key_events`.
 //!
 //! **Invariants:**
-//! - what identifies a key here is its digest; the key itself never arrives;
-//! - whatever is done to a key, and the note of who did it, are one statement: both are kept or neither.
+//! - a key is identified by its digest; the key itself never reaches this file;
+//! - one statement both changes a key and records the event: both happen or neither.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
 
-use super::batch::{Batcher, Limits, Work};
+use super::batch::BatchHandler;
 use super::postgres::database::Database;
-use super::postgres::error::{cause, unexpected};
-use super::postgres::pool::POOL_WAIT;
+use super::postgres::error::unexpected;
 use super::{Storage, StorageError};
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{Actor, IssuedKey, KeyEvent, KeyId, KeyRecord, NewKey};
 use crate::domain::rate_limit::RateLimit;
 
 const FIND: &str = "\
-    SELECT digest, id, COALESCE(lineage_id, id) AS lineage_id, scopes, expires_at, rate_limit_requests, \
-      rate_limit_seconds \
-    FROM api_keys WHERE digest = ANY ($1) AND revoked_at IS NULL";
+    SELECT digest, id, COALESCE(lineage_id, id) AS lineage_id, scopes, expires_at, rate_limit_requests,
+      rate_limit_seconds
+    FROM api_keys
+    WHERE digest = ANY ($1) AND revoked_at IS NULL";
 
 const INSERT: &str = "\
-    WITH new AS ( \
-      INSERT INTO api_keys (name, prefix, digest, scopes, expires_at, rate_limit_requests, rate_limit_seconds) \
-      VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id) \
-    INSERT INTO api_key_events (key_id, action, actor) SELECT id, 'created', $8 FROM new RETURNING key_id";
+    WITH new AS (
+      INSERT INTO api_keys (name, prefix, digest, scopes, expires_at, rate_limit_requests, rate_limit_seconds)
+      VALUES ($1, $2, $3, $4, $5, $6, $7)
+      RETURNING id)
+    INSERT INTO api_key_events (key_id, action, actor)
+    SELECT id, 'created', $8
+    FROM new
+    RETURNING key_id AS id";
 
-/// A part of all keys: those after an id.
+/// A page of all keys: those after an id.
 const LIST: &str = "\
-    SELECT id, prefix, name, scopes, created_at, expires_at, revoked_at, last_used_at, \
-      rate_limit_requests, rate_limit_seconds \
-    FROM api_keys WHERE id > $1 ORDER BY id LIMIT 1000";
+    SELECT id, prefix, name, scopes, created_at, expires_at, revoked_at, last_used_at,
+      rate_limit_requests, rate_limit_seconds
+    FROM api_keys
+    WHERE id > $1
+    ORDER BY id
+    LIMIT 1000";
 
-const EVENTS: &str = "\
-    SELECT happened_at, action, actor, successor_id FROM api_key_events WHERE key_id = $1 ORDER BY id";
+const LIST_EVENTS: &str = "\
+    SELECT happened_at, action, actor, successor_id
+    FROM api_key_events
+    WHERE key_id = $1
+    ORDER BY id";
 
 const REVOKE: &str = "\
-    WITH ended AS ( \
-      UPDATE api_keys SET revoked_at = now() WHERE id = $1 AND revoked_at IS NULL RETURNING id) \
-    INSERT INTO api_key_events (key_id, action, actor) SELECT id, 'revoked', $2 FROM ended RETURNING key_id";
+    WITH revoked AS (
+      UPDATE api_keys
+      SET revoked_at = now()
+      WHERE id = $1 AND revoked_at IS NULL
+      RETURNING id)
+    INSERT INTO api_key_events (key_id, action, actor)
+    SELECT id, 'revoked', $2
+    FROM revoked
+    RETURNING key_id";
 
-/// The new key has the rights and the lineage of the old, and lives as long as the old was to live, unless told otherwise.
+/// The successor inherits the key's rights, rate limit and lineage, and its lifetime unless `$5` sets another expiry.
 const ROTATE: &str = "\
-    WITH old AS ( \
-      SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, scopes, expires_at - created_at AS lifetime, rate_limit_requests, rate_limit_seconds \
-      FROM api_keys WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now()) \
-      FOR UPDATE), \
-    ending AS ( \
-      UPDATE api_keys SET expires_at = LEAST(api_keys.expires_at, now() + make_interval(secs => $4)) \
-      FROM old WHERE api_keys.id = old.id), \
-    new AS ( \
-      INSERT INTO api_keys \
-        (name, prefix, digest, scopes, expires_at, lineage_id, rate_limit_requests, rate_limit_seconds) \
-      SELECT name, $2, $3, scopes, COALESCE($5, now() + lifetime), lineage_id, rate_limit_requests, rate_limit_seconds \
-      FROM old RETURNING id), \
-    noted AS ( \
-      INSERT INTO api_key_events (key_id, action, actor, successor_id) \
-      SELECT old.id, 'rotated', $6, new.id FROM old, new \
-      UNION ALL SELECT new.id, 'created', $6, NULL FROM new) \
+    WITH old AS (
+      SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, scopes, expires_at - created_at AS lifetime,
+        rate_limit_requests, rate_limit_seconds
+      FROM api_keys
+      WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+      -- A concurrent revocation either comes first, and there is no successor, or waits.
+      FOR UPDATE),
+    expiring AS (
+      UPDATE api_keys
+      SET expires_at = LEAST(api_keys.expires_at, now() + make_interval(secs => $4))
+      FROM old
+      WHERE api_keys.id = old.id),
+    new AS (
+      INSERT INTO api_keys
+        (name, prefix, digest, scopes, expires_at, lineage_id, rate_limit_requests, rate_limit_seconds)
+      SELECT name, $2, $3, scopes, COALESCE($5, now() + lifetime), lineage_id, rate_limit_requests, rate_limit_seconds
+      FROM old
+      RETURNING id),
+    events AS (
+      INSERT INTO api_key_events (key_id, action, actor, successor_id)
+      SELECT old.id, 'rotated', $6, new.id FROM old, new
+      UNION ALL
+      SELECT new.id, 'created', $6, NULL FROM new)
     SELECT id FROM new";
 
-const NOTE_USES: &str = "\
-    UPDATE api_keys SET last_used_at = used.at FROM unnest($1::bigint[], $2::timestamptz[]) AS used (id, at) \
+const UPDATE_LAST_USED: &str = "\
+    UPDATE api_keys
+    SET last_used_at = used.at
+    FROM unnest($1::bigint[], $2::timestamptz[]) AS used (id, at)
+    -- Another node may have recorded a later use.
     WHERE api_keys.id = used.id AND (last_used_at IS NULL OR last_used_at < used.at)";
 
-pub(super) const STATEMENTS: &[&str] = &[FIND, INSERT, LIST, EVENTS, REVOKE, ROTATE, NOTE_USES];
+pub(super) const STATEMENTS: &[&str] = &[FIND, INSERT, LIST, LIST_EVENTS, REVOKE, ROTATE, UPDATE_LAST_USED];
 
-/// How much may wait, and how it is taken. However many unknown keys come, two connections look for them.
-const LIMITS: Limits = Limits { waiting: 4_096, batch: 128, workers: 2, patience: POOL_WAIT };
+/// Handles batches of key lookups with one statement.
+pub(super) struct FindKeys(pub(super) Database);
 
-/// Look-ups of keys. Those that arrive together share a statement.
-pub(super) struct Find(Database);
-
-impl Find {
-    pub(super) fn start(database: &Database) -> Batcher<Self> {
-        Batcher::start("find_key", Self(database.clone()), LIMITS)
-    }
-
+impl FindKeys {
     async fn find(&self, digests: &[KeyDigest]) -> Result<Vec<Option<IssuedKey>>, StorageError> {
         let bytes: Vec<&[u8]> = digests.iter().map(KeyDigest::as_bytes).collect();
         let rows = self.0.read(FIND, &[&bytes]).await?;
@@ -90,11 +109,11 @@ impl Find {
     }
 }
 
-impl Work for Find {
+impl BatchHandler for FindKeys {
     type Request = KeyDigest;
-    type Answer = Result<Option<IssuedKey>, StorageError>;
+    type Response = Result<Option<IssuedKey>, StorageError>;
 
-    async fn run(&self, digests: Vec<KeyDigest>) -> Vec<Self::Answer> {
+    async fn handle(&self, digests: Vec<KeyDigest>) -> Vec<Self::Response> {
         match self.find(&digests).await {
             Ok(found) => found.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); digests.len()],
@@ -103,12 +122,12 @@ impl Work for Find {
 }
 
 impl Storage {
-    /// The key with this digest, if one was issued and not revoked. It may have expired.
+    /// The key with this digest, if it exists and is not revoked. It may have expired.
     pub async fn find_api_key(&self, digest: KeyDigest) -> Result<Option<IssuedKey>, StorageError> {
         self.find_api_key.call(digest).await?
     }
 
-    /// Keeps a new key.
+    /// Inserts a new key.
     pub async fn insert_api_key(
         &self,
         new: &NewKey,
@@ -130,12 +149,12 @@ impl Storage {
                     &seconds,
                     &actor.as_str(),
                 ],
-                |rows| first_id(rows)?.ok_or_else(|| StorageError::Unexpected(cause("no key was kept"))),
+                |rows| first_id(rows)?.ok_or_else(|| unexpected("no key was inserted")),
             )
             .await
     }
 
-    /// Every key, in the order in which they were issued.
+    /// Every key, in order of issue.
     pub async fn list_api_keys(&self) -> Result<Vec<KeyRecord>, StorageError> {
         let mut keys: Vec<KeyRecord> = Vec::new();
         loop {
@@ -150,26 +169,26 @@ impl Storage {
         }
     }
 
-    /// The key with this id, if there is one.
+    /// The key with this id, if it exists.
     pub async fn find_key_record(&self, id: KeyId) -> Result<Option<KeyRecord>, StorageError> {
         let rows = self.database.read(LIST, &[&(id.0 - 1)]).await?;
         let record = rows.first().map(key_record).transpose().map_err(unexpected)?;
         Ok(record.filter(|record| record.id == id))
     }
 
-    /// What was done to a key, the first first.
+    /// The events of a key, the oldest first.
     pub async fn key_events(&self, id: KeyId) -> Result<Vec<KeyEvent>, StorageError> {
-        let rows = self.database.read(EVENTS, &[&id.0]).await?;
+        let rows = self.database.read(LIST_EVENTS, &[&id.0]).await?;
         rows.iter().map(key_event).collect::<Result<_, _>>().map_err(unexpected)
     }
 
-    /// Takes a key back, and returns whether there was a key to take back.
+    /// Revokes a key. Returns whether the key existed and was not revoked yet.
     pub async fn revoke_api_key(&self, id: KeyId, actor: &Actor) -> Result<bool, StorageError> {
         self.database.write(REVOKE, &[&id.0, &actor.as_str()], |rows| Ok(!rows.is_empty())).await
     }
 
-    /// Gives a key in force a successor with the same rights, and lets it end after `overlap`. Returns the
-    /// successor's id, or nothing if there is no such key in force.
+    /// Replaces a valid key with a successor that has the same rights; the old key expires after `overlap`. Returns the
+    /// successor's id, or none if no valid key has this id.
     pub async fn rotate_api_key(
         &self,
         id: KeyId,
@@ -194,24 +213,24 @@ impl Storage {
             .await
     }
 
-    /// Notes when keys were used last.
+    /// Records when keys were last used.
     pub async fn record_key_uses(&self, uses: &[(KeyId, SystemTime)]) -> Result<(), StorageError> {
         let (ids, times): (Vec<i64>, Vec<SystemTime>) = uses.iter().map(|(id, at)| (id.0, *at)).unzip();
-        self.database.write(NOTE_USES, &[&ids, &times], |_| Ok(())).await
+        self.database.write(UPDATE_LAST_USED, &[&ids, &times], |_| Ok(())).await
     }
 }
 
 fn first_id(rows: &[Row]) -> Result<Option<KeyId>, StorageError> {
-    rows.first().map(|row| row.try_get(0).map(KeyId)).transpose().map_err(unexpected)
+    rows.first().map(|row| row.try_get("id").map(KeyId)).transpose().map_err(unexpected)
 }
 
 fn issued_key(row: &Row) -> Result<IssuedKey, tokio_postgres::Error> {
-    let words: Vec<&str> = row.try_get("scopes")?;
+    let scopes: Vec<&str> = row.try_get("scopes")?;
     Ok(IssuedKey {
         id: KeyId(row.try_get("id")?),
         lineage: KeyId(row.try_get("lineage_id")?),
-        // A scope that this program does not know was issued by a newer one, and opens nothing here.
-        scopes: words.into_iter().filter_map(|word| word.parse().ok()).collect(),
+        // An unknown scope comes from a newer version of this program, and permits nothing here.
+        scopes: scopes.into_iter().filter_map(|scope| scope.parse().ok()).collect(),
         expires_at: row.try_get("expires_at")?,
         rate_limit: rate_limit(row)?,
     })
@@ -233,17 +252,17 @@ fn key_record(row: &Row) -> Result<KeyRecord, tokio_postgres::Error> {
 
 fn key_event(row: &Row) -> Result<KeyEvent, tokio_postgres::Error> {
     Ok(KeyEvent {
-        happened_at: row.try_get(0)?,
-        action: row.try_get(1)?,
-        actor: row.try_get(2)?,
-        successor: row.try_get::<_, Option<i64>>(3)?.map(KeyId),
+        happened_at: row.try_get("happened_at")?,
+        action: row.try_get("action")?,
+        actor: row.try_get("actor")?,
+        successor: row.try_get::<_, Option<i64>>("successor_id")?.map(KeyId),
     })
 }
 
 fn rate_limit(row: &Row) -> Result<Option<RateLimit>, tokio_postgres::Error> {
     let requests: Option<i32> = row.try_get("rate_limit_requests")?;
     let seconds: Option<i32> = row.try_get("rate_limit_seconds")?;
-    // A constraint sees to it that both are there and make a limit, or neither is.
+    // A constraint ensures that both are set and valid, or neither is set.
     Ok(requests.zip(seconds).and_then(|(requests, seconds)| {
         RateLimit::new(requests.try_into().ok()?, seconds.try_into().ok()?).ok()
     }))

@@ -1,6 +1,6 @@
-//! What a database holds before anything is done to it, and the mark of one that holds a demonstration.
+//! Examines what a database contains before `petstore demo` uses it, and marks a database of demo data.
 //!
-//! **Invariant:** looking changes nothing, and works on any database: an empty one, an old one, somebody else's.
+//! **Invariant:** the examination changes nothing and works on any database: empty, old, or another program's.
 
 use thiserror::Error;
 use tokio_postgres::Client;
@@ -10,60 +10,70 @@ use super::postgres::migrations;
 use super::{DatabaseUrlError, Storage, StorageError};
 use crate::config::DatabaseUrl;
 
-/// Every table and view, but those of the system and of extensions, and the parts of partitioned tables; those
-/// where ours would be without their schema.
+/// Every table and view, except those of the system and of extensions, and partitions. Those in the current schema are
+/// unqualified.
 const TABLES: &str = "\
-    SELECT CASE nspname WHEN current_schema() THEN relname ELSE nspname || '.' || relname END \
-    FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace \
-    WHERE relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT relispartition \
-      AND nspname <> 'information_schema' AND nspname NOT LIKE 'pg\\_%' \
-      AND NOT EXISTS (SELECT FROM pg_depend \
-        WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid AND deptype = 'e') \
-    ORDER BY 1";
+    SELECT CASE nspname WHEN current_schema() THEN relname ELSE nspname || '.' || relname END AS name
+    FROM pg_class
+    JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
+      AND NOT relispartition
+      AND nspname <> 'information_schema'
+      AND nspname NOT LIKE 'pg\\_%'
+      -- deptype e: a member of an extension.
+      AND NOT EXISTS (
+        SELECT FROM pg_depend
+        WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid AND deptype = 'e')
+    ORDER BY name";
 
-/// Whether the history of migrations is ours, and not that of another program with the same tool.
-const MIGRATED: &str =
-    "SELECT EXISTS (SELECT FROM refinery_schema_history WHERE version = 1 AND name = 'create_pets')";
+/// Whether the migration history is this program's: others use refinery, too.
+const IS_MIGRATED: &str = "\
+    SELECT EXISTS (SELECT FROM refinery_schema_history WHERE version = 1 AND name = 'create_pets') AS yes";
 
-const IS_MARKED: &str = "SELECT obj_description('pets'::regclass, 'pg_class') IS NOT DISTINCT FROM $1";
+/// The comment on the table `pets` that marks demo data.
+macro_rules! mark {
+    () => {
+        "'for demonstrations: petstore demo'"
+    };
+}
+const MARK: &str = concat!("COMMENT ON TABLE pets IS ", mark!());
+const IS_MARKED: &str =
+    concat!("SELECT obj_description('pets'::regclass, 'pg_class') IS NOT DISTINCT FROM ", mark!(), " AS yes");
 
-/// PostgreSQL takes no parameter here: the text is [`MARK`].
-const SET_MARK: &str = "COMMENT ON TABLE pets IS 'for demonstrations: petstore demo'";
-const MARK: &str = "for demonstrations: petstore demo";
-
-/// What a database holds.
+/// What a database contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatabaseContents {
-    /// Nothing: it is new, or migrated and not used yet, or a demonstration that never came to its animals.
+    /// Nothing: it is new, or migrated but unused, or marked for a demo that did not get to insert pets.
     Nothing,
-    /// What a demonstration put there, and whoever used it since.
+    /// Demo data.
     Demonstration,
-    /// Tables that are not ours: these.
+    /// Tables of other programs: these.
     OtherTables(Vec<String>),
-    /// A shop: in our tables there are animals, or keys to them.
+    /// A shop: this program's tables with pets or API keys.
     Shop,
 }
 
-/// Why a database could not be looked at.
+/// Why a database could not be examined.
 #[derive(Debug, Error)]
 pub enum DatabaseContentsError {
-    /// Its address cannot be used.
+    /// The database URL is invalid.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
-    /// It cannot be reached.
+    /// The database is unreachable.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// It refused.
-    #[error("the database could not be looked at")]
+    /// A statement failed.
+    #[error("cannot examine the database")]
     Database(#[from] tokio_postgres::Error),
 }
 
-/// Looks at what a database holds.
+/// Examines what a database contains.
 pub async fn database_contents(url: &DatabaseUrl) -> Result<DatabaseContents, DatabaseContentsError> {
     let client = Connector::new(url)?.open().await?;
     let rows = client.query(TABLES, &[]).await?;
-    let tables = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?;
-    let ours = if tables.iter().any(|table| table == migrations::HISTORY) && is(&client, MIGRATED).await? {
+    let tables = rows.iter().map(|row| row.try_get("name")).collect::<Result<Vec<String>, _>>()?;
+    let has_history = tables.iter().any(|table| table == migrations::HISTORY);
+    let ours = if has_history && query_bool(&client, IS_MIGRATED).await? {
         migrations::tables()
     } else {
         Vec::new()
@@ -75,7 +85,7 @@ pub async fn database_contents(url: &DatabaseUrl) -> Result<DatabaseContents, Da
     if !ours.iter().any(|table| table == "pets") {
         return Ok(DatabaseContents::Nothing);
     }
-    let marked: bool = client.query_one(IS_MARKED, &[&MARK]).await?.try_get(0)?;
+    let marked = query_bool(&client, IS_MARKED).await?;
     let pets = has_rows(&client, "pets").await?;
     let keys = ours.iter().any(|table| table == "api_keys") && has_rows(&client, "api_keys").await?;
     Ok(match (marked, pets, keys) {
@@ -86,26 +96,16 @@ pub async fn database_contents(url: &DatabaseUrl) -> Result<DatabaseContents, Da
 }
 
 async fn has_rows(client: &Client, table: &str) -> Result<bool, tokio_postgres::Error> {
-    is(client, &format!("SELECT EXISTS (SELECT FROM {table})")).await
+    query_bool(client, &format!("SELECT EXISTS (SELECT FROM {table}) AS yes")).await
 }
 
-async fn is(client: &Client, question: &str) -> Result<bool, tokio_postgres::Error> {
-    client.query_one(question, &[]).await?.try_get(0)
+async fn query_bool(client: &Client, statement: &str) -> Result<bool, tokio_postgres::Error> {
+    client.query_one(statement, &[]).await?.try_get("yes")
 }
 
 impl Storage {
-    /// Marks the database as one that holds a demonstration.
+    /// Marks the database as one of demo data.
     pub async fn mark_as_demonstration(&self) -> Result<(), StorageError> {
-        self.database.write(SET_MARK, &[], |_| Ok(())).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mark_that_is_set_is_the_one_that_is_looked_for() {
-        assert!(SET_MARK.ends_with(&format!(" IS '{MARK}'")));
+        self.database.write(MARK, &[], |_| Ok(())).await
     }
 }

@@ -1,113 +1,120 @@
-//! A look at one database from outside, for `petstore doctor`: whatever state it is in, it changes nothing.
+//! Examines a database for `petstore doctor`, in whatever state it is, without changing anything.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use thiserror::Error;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
 use super::DatabaseUrlError;
-use super::idempotency_keys::DAYS_PREPARED;
+use super::idempotency_keys::PARTITION_DAYS_AHEAD;
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
 use super::postgres::migrations;
 use crate::config::DatabaseUrl;
 
-/// What the server says of itself and of us.
-const EXAMINE: &str = "\
-    SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_user::text, \
-      pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_replication), \
-      current_setting('synchronous_standby_names'), \
-      current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int, \
-      (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), clock_timestamp(), \
-      current_setting('server_encoding')";
+const SERVER_STATUS: &str = "\
+    SELECT
+      current_setting('server_version') AS version,
+      current_setting('server_version_num')::int AS version_number,
+      current_user::text AS role,
+      current_setting('server_encoding') AS encoding,
+      pg_is_in_recovery() AS is_standby,
+      (SELECT count(*) FROM pg_stat_replication) AS standbys,
+      current_setting('synchronous_standby_names') AS synchronous,
+      current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS max_connections,
+      (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+      extract(epoch FROM clock_timestamp())::float8 AS clock";
 
-/// What the service needs of deploy/postgresql/roles.sql and this role lacks, of what there is. (A right to some columns
-/// counts: of keys, only some are ever changed.)
-const LACKING: &str = "\
-    SELECT privilege || ' on ' || name FROM (VALUES \
-      ('SELECT', 'refinery_schema_history'), ('SELECT', 'pets'), ('INSERT', 'pets'), ('UPDATE', 'pets'), \
-      ('SELECT', 'orders'), ('INSERT', 'orders'), ('UPDATE', 'orders'), \
-      ('SELECT', 'api_keys'), ('INSERT', 'api_keys'), ('UPDATE', 'api_keys'), \
-      ('SELECT', 'api_key_events'), ('INSERT', 'api_key_events'), \
-      ('SELECT', 'idempotency_keys'), ('INSERT', 'idempotency_keys'), \
-      ('SELECT', 'imported_chunks'), ('INSERT', 'imported_chunks')) AS needed (privilege, name) \
-    WHERE NOT has_any_column_privilege(to_regclass(name), privilege) \
-    UNION ALL SELECT 'USAGE on ' || name FROM (VALUES ('pets_id_seq')) AS needed (name) \
-    WHERE NOT has_sequence_privilege(to_regclass(name), 'USAGE') \
-    UNION ALL SELECT 'EXECUTE on ' || name \
-    FROM (VALUES ('create_idempotency_partitions()'), ('drop_idempotency_partitions()')) AS needed (name) \
+/// The privileges in deploy/postgresql/roles.sql that the role lacks, on the objects that exist.
+const MISSING_PRIVILEGES: &str = "\
+    SELECT privilege || ' on ' || name AS missing
+    FROM (VALUES
+      ('SELECT', 'refinery_schema_history'), ('SELECT', 'pets'), ('INSERT', 'pets'), ('UPDATE', 'pets'),
+      ('SELECT', 'orders'), ('INSERT', 'orders'), ('UPDATE', 'orders'),
+      ('SELECT', 'api_keys'), ('INSERT', 'api_keys'), ('UPDATE', 'api_keys'),
+      ('SELECT', 'api_key_events'), ('INSERT', 'api_key_events'),
+      ('SELECT', 'idempotency_keys'), ('INSERT', 'idempotency_keys'),
+      ('SELECT', 'imported_chunks'), ('INSERT', 'imported_chunks')
+    ) AS needed (privilege, name)
+    -- On any column: the service updates only some columns of api_keys.
+    WHERE NOT has_any_column_privilege(to_regclass(name), privilege)
+    UNION ALL
+    SELECT 'USAGE on ' || name
+    FROM (VALUES ('pets_id_seq')) AS needed (name)
+    WHERE NOT has_sequence_privilege(to_regclass(name), 'USAGE')
+    UNION ALL
+    SELECT 'EXECUTE on ' || name
+    FROM (VALUES ('create_idempotency_partitions()'), ('drop_idempotency_partitions()')) AS needed (name)
     WHERE NOT has_function_privilege(to_regprocedure(name), 'EXECUTE')";
 
-/// What was found.
+/// The state of a database.
 #[derive(Debug)]
 pub struct Diagnosis {
     /// How long it took to connect.
     pub connecting: Duration,
-    /// How long a statement takes.
+    /// How long one statement took.
     pub round_trip: Duration,
-    /// The server's version, as it writes it and as a number such as 150004.
+    /// The server's version as text, and as a number such as 150004.
     pub version: (String, i32),
-    /// The version of the schema, 0 if there is none; unknown if the role may not see it.
+    /// The schema version, 0 without a schema; none if the role may not read it.
     pub schema: Option<i32>,
-    /// Who we are there.
+    /// The role of the connection.
     pub role: String,
-    /// The rights that the service needs and the role lacks, such as `INSERT on pets`.
+    /// The privileges that the service needs and the role lacks, such as `INSERT on pets`.
     pub lacking: Vec<String>,
-    /// How the database encodes text.
+    /// The database's encoding.
     pub encoding: String,
-    /// How many days from today on have a partition to remember requests in; unknown without the table.
+    /// The number of days from today on that have a partition for idempotency keys; none without the table.
     pub days_prepared: Option<i32>,
-    /// Whether it follows another server, and takes no writes.
+    /// Whether the server is a standby, which is read-only.
     pub is_standby: bool,
-    /// How many servers follow it.
+    /// The number of its standbys.
     pub standbys: i64,
-    /// Which of them a commit waits for, in PostgreSQL's words; empty for none.
+    /// The setting `synchronous_standby_names`; empty for none.
     pub synchronous: String,
-    /// The most connections that it takes from such as us, and how many there are.
+    /// The maximum number of connections for roles that are not superusers, and the current number.
     pub connections: (i32, i64),
-    /// By how much its clock is before ours, in seconds; negative if it is behind.
+    /// By how many seconds the server's clock is ahead of the local one; negative if it is behind.
     pub clock_ahead: f64,
 }
 
-/// Why there is nothing to say.
+/// Why a database could not be examined.
 #[derive(Debug, Error)]
 pub enum DiagnosisError {
-    /// Its address cannot be used.
+    /// The database URL is invalid.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
-    /// It cannot be reached.
+    /// The database is unreachable.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// It refused.
-    #[error("the database refused to say how it is")]
+    /// A statement failed.
+    #[error("cannot examine the database")]
     Database(#[from] tokio_postgres::Error),
-    /// It does not answer.
-    #[error("the database did not answer within {0:?}")]
-    Silence(Duration),
+    /// The database did not respond in time.
+    #[error("no response from the database within {0:?}")]
+    Timeout(Duration),
 }
 
-/// Looks at a database.
+/// Examines a database.
 pub async fn diagnose(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
-    // Once to connect, and as long again for the answers.
-    let patience = CONNECT_TIMEOUT * 2;
-    timeout(patience, examine_patiently(url)).await.map_err(|_| DiagnosisError::Silence(patience))?
+    // Once to connect, and as long again for the statements.
+    let limit = CONNECT_TIMEOUT * 2;
+    timeout(limit, examine(url)).await.map_err(|_| DiagnosisError::Timeout(limit))?
 }
 
-async fn examine_patiently(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
-    let begun = Instant::now();
+async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
+    let started = Instant::now();
     let client = Connector::new(url)?.including_standbys().open().await?;
-    let connecting = begun.elapsed();
-    let statement = client.prepare(EXAMINE).await?;
-    let begun = Instant::now();
+    let connecting = started.elapsed();
+    // Prepared first, so that one round trip is measured.
+    let statement = client.prepare(SERVER_STATUS).await?;
+    let started = Instant::now();
     let row = client.query_one(&statement, &[]).await?;
-    let (round_trip, now) = (begun.elapsed(), SystemTime::now());
-    let theirs: SystemTime = row.try_get(8)?;
-    let seconds = |later: SystemTime, earlier| later.duration_since(earlier).map(|time| time.as_secs_f64());
-    // The server read its clock half a round trip ago, more or less.
-    let ours = now - round_trip / 2;
-    let clock_ahead =
-        seconds(theirs, ours).or_else(|_| seconds(ours, theirs).map(|behind| -behind)).unwrap_or(0.0);
-    let lacking = client.query(LACKING, &[]).await?;
+    let round_trip = started.elapsed();
+    // The server read its clock about half a round trip ago.
+    let local_clock = UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(round_trip / 2);
+    let server_clock: f64 = row.try_get("clock")?;
+    let lacking = client.query(MISSING_PRIVILEGES, &[]).await?;
     let schema = match migrations::schema_version(&client).await {
         Ok(version) => Some(version),
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
@@ -116,16 +123,16 @@ async fn examine_patiently(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisErro
     Ok(Diagnosis {
         connecting,
         round_trip,
-        version: (row.try_get(0)?, row.try_get(1)?),
-        role: row.try_get(2)?,
-        is_standby: row.try_get(3)?,
-        standbys: row.try_get(4)?,
-        synchronous: row.try_get(5)?,
-        connections: (row.try_get(6)?, row.try_get(7)?),
-        clock_ahead,
+        version: (row.try_get("version")?, row.try_get("version_number")?),
+        role: row.try_get("role")?,
+        encoding: row.try_get("encoding")?,
+        is_standby: row.try_get("is_standby")?,
+        standbys: row.try_get("standbys")?,
+        synchronous: row.try_get("synchronous")?,
+        connections: (row.try_get("max_connections")?, row.try_get("connections")?),
+        clock_ahead: server_clock - local_clock.as_secs_f64(),
         schema,
-        lacking: lacking.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
-        encoding: row.try_get(9)?,
-        days_prepared: client.query_one(DAYS_PREPARED, &[]).await?.try_get(0)?,
+        lacking: lacking.iter().map(|row| row.try_get("missing")).collect::<Result<_, _>>()?,
+        days_prepared: client.query_one(PARTITION_DAYS_AHEAD, &[]).await?.try_get("days")?,
     })
 }

@@ -1,126 +1,69 @@
-//! SQL of exports: all animals as they were at one instant, one after another.
+//! SQL of exports: all pets as of one instant.
 //!
-//! **Invariant:** one statement in one transaction reads everything, so what is exported was there at one instant. It is
-//! the only statement that reads the whole table, and no request waits for it.
+//! **Invariant:** one statement reads everything, so all rows are of the same snapshot. It is the only statement that reads
+//! the whole table, and no request waits for it.
 
 use std::pin::Pin;
 
-use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
-use tokio_postgres::{Client, CopyOutStream};
+use tokio_postgres::Client;
+use tokio_postgres::binary_copy::{BinaryCopyOutRow, BinaryCopyOutStream};
+use tokio_postgres::types::Type;
 
 use super::StorageError;
 use super::postgres::connect::Connector;
-use super::postgres::error::{Failure, cause, unexpected};
+use super::postgres::error::{not_committed, unexpected};
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
 
-const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+/// The types of the columns of the statement. The status is cast to text, because the OID of an enum type is not known
+/// in advance.
+const COLUMN_TYPES: [Type; 4] = [Type::INT8, Type::TEXT, Type::INT8, Type::TEXT];
 
-const COPY: &str = "\
-    COPY (SELECT id, name, category_id, status FROM pets ORDER BY id) TO STDOUT (FORMAT binary)";
-
-/// The same, of one status; COPY takes no parameters.
-const COPY_BY_STATUS: [(PetStatus, &str); 3] = [
-    (
-        PetStatus::Available,
-        "COPY (SELECT id, name, category_id, status FROM pets WHERE status = 'available' ORDER BY id) \
-         TO STDOUT (FORMAT binary)",
-    ),
-    (
-        PetStatus::Pending,
-        "COPY (SELECT id, name, category_id, status FROM pets WHERE status = 'pending' ORDER BY id) \
-         TO STDOUT (FORMAT binary)",
-    ),
-    (
-        PetStatus::Sold,
-        "COPY (SELECT id, name, category_id, status FROM pets WHERE status = 'sold' ORDER BY id) \
-         TO STDOUT (FORMAT binary)",
-    ),
-];
-
-/// What a binary COPY begins with: a signature, flags, and an extension that nobody uses.
-const COPY_HEADER: usize = 11 + 4 + 4;
-
-/// An export under way, on a connection of its own without a deadline.
+/// An export in progress, on its own connection without a deadline.
 pub struct Export {
-    stream: Pin<Box<CopyOutStream>>,
-    buffer: BytesMut,
-    /// The connection lasts as long as this.
+    rows: Pin<Box<BinaryCopyOutStream>>,
+    /// Keeps the connection open.
     _client: Client,
 }
 
 impl Export {
-    /// Looks at all pets, or at those with a status, as they are now.
+    /// Starts an export of all pets, or of those with a status.
     pub async fn start(url: &DatabaseUrl, status: Option<PetStatus>) -> Result<Self, StorageError> {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;
-        let found = schema_version(&client).await.map_err(failed)?;
+        let found = schema_version(&client).await.map_err(not_committed)?;
         check_version(found, SCHEMA_NEEDED).map_err(StorageError::SchemaTooOld)?;
-        client.batch_execute(BEGIN).await.map_err(failed)?;
-        let by_status = COPY_BY_STATUS.into_iter().find(|(of, _)| Some(*of) == status);
-        let statement = by_status.map_or(COPY, |(_, statement)| statement);
-        let stream = client.copy_out(statement).await.map_err(failed)?;
-        let mut export = Self { stream: Box::pin(stream), buffer: BytesMut::new(), _client: client };
-        while export.buffer.len() < COPY_HEADER && export.more().await? {}
-        export.take(COPY_HEADER)?;
-        Ok(export)
+        // COPY accepts no parameters. A status is one of three fixed labels.
+        let filter = status.map(|status| format!("WHERE status = '{}'", status.as_str())).unwrap_or_default();
+        let copy = format!(
+            "COPY (
+              SELECT id, name, category_id, status::text
+              FROM pets {filter}
+              ORDER BY id
+            ) TO STDOUT (FORMAT binary)"
+        );
+        let stream = client.copy_out(&copy).await.map_err(not_committed)?;
+        let rows = Box::pin(BinaryCopyOutStream::new(stream, &COLUMN_TYPES));
+        Ok(Self { rows, _client: client })
     }
 
     /// The next pet, by ascending id.
     pub async fn next(&mut self) -> Result<Option<Pet>, StorageError> {
-        while self.buffer.is_empty() {
-            if !self.more().await? {
-                return Err(broken());
-            }
-        }
-        if self.take(2)?.get_i16() < 0 {
-            // Reading on is how an error that came last would be heard of.
-            return if self.more().await? { Err(broken()) } else { Ok(None) };
-        }
-        let id = self.integer()?.try_into().map_err(unexpected)?;
-        let name = self.text()?.ok_or_else(broken)?;
-        let name = PetName::try_from(name).map_err(unexpected)?;
-        let category_id = CategoryId(self.integer()?);
-        let status = self.text()?.map(|word| word.parse()).transpose().map_err(unexpected)?;
-        Ok(Some(Pet { id, name, category_id, status }))
-    }
-
-    /// Reads on, if there is more: a message, which has whole rows.
-    async fn more(&mut self) -> Result<bool, StorageError> {
-        match self.stream.next().await {
-            None => Ok(false),
-            Some(message) => {
-                self.buffer.extend_from_slice(&message.map_err(failed)?);
-                Ok(true)
-            }
-        }
-    }
-
-    fn take(&mut self, bytes: usize) -> Result<BytesMut, StorageError> {
-        if self.buffer.len() < bytes { Err(broken()) } else { Ok(self.buffer.split_to(bytes)) }
-    }
-
-    fn field(&mut self) -> Result<Option<BytesMut>, StorageError> {
-        let length = self.take(4)?.get_i32();
-        usize::try_from(length).ok().map(|length| self.take(length)).transpose()
-    }
-
-    fn integer(&mut self) -> Result<i64, StorageError> {
-        let field = self.field()?.filter(|field| field.len() == 8);
-        field.map(|mut field| field.get_i64()).ok_or_else(broken)
-    }
-
-    fn text(&mut self) -> Result<Option<String>, StorageError> {
-        let field = self.field()?;
-        field.map(|field| String::from_utf8(field.to_vec())).transpose().map_err(unexpected)
+        // The stream ends with the trailer that PostgreSQL sends after the last row: if it is missing, that is an error.
+        let row = self.rows.next().await.transpose().map_err(not_committed)?;
+        row.as_ref().map(pet).transpose()
     }
 }
 
-fn failed(error: tokio_postgres::Error) -> StorageError {
-    Failure::NotSent(error).of_read()
-}
-
-fn broken() -> StorageError {
-    StorageError::Unexpected(cause("the rows are not as COPY has them"))
+fn pet(row: &BinaryCopyOutRow) -> Result<Pet, StorageError> {
+    let id: i64 = row.try_get(0).map_err(unexpected)?;
+    let name: String = row.try_get(1).map_err(unexpected)?;
+    let status: Option<&str> = row.try_get(3).map_err(unexpected)?;
+    Ok(Pet {
+        id: id.try_into().map_err(unexpected)?,
+        name: PetName::try_from(name).map_err(unexpected)?,
+        category_id: CategoryId(row.try_get(2).map_err(unexpected)?),
+        status: status.map(str::parse).transpose().map_err(unexpected)?,
+    })
 }

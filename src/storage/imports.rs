@@ -1,11 +1,13 @@
-//! SQL of imports: many animals at once, from a source that may have keys for them, and what is remembered of it.
+//! SQL of imports: inserts many pets, and records the keys that the source has for them.
 //!
-//! Rows are copied into a table of the connection's own, and moved from there into `pets` a chunk at a time.
+//! Rows are copied into a temporary table, and inserted from there into `pets` one chunk at a time. The chunks are encoded
+//! here rather than by the driver's `BinaryCopyInWriter`, which needs the connection: so a reading thread encodes a chunk
+//! while the server inserts the previous one.
 //!
 //! **Invariants:**
-//! - the animals of a chunk and the memory of their keys are one transaction: both are kept or neither;
-//! - the keys of a source are remembered once each, because one import of a source runs at a time, and looks for every
-//!   key that could be there already.
+//! - one transaction inserts the pets of a chunk and records their keys: both or neither;
+//! - each key of a source is recorded once, because one import of a source runs at a time, and checks every key that could
+//!   have been recorded before.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,53 +20,73 @@ use tokio_postgres::{Client, Statement};
 use super::StorageError;
 use super::postgres::connect::Connector;
 use super::postgres::database::Parameters;
-use super::postgres::error::{Failure, unexpected};
+use super::postgres::error::{StatementError, not_committed, unexpected};
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::import_source::{AscendingCheck, SourceKey, SourceName};
 use crate::domain::pet::NewPet;
 
-/// How many rows are moved at once: few enough that requests hardly wait behind them, and enough that what a transaction
-/// costs does not count.
+/// The most rows in a chunk: few enough that requests hardly wait for it, and enough that the cost of a transaction does
+/// not matter.
 const CHUNK_ROWS: i32 = 5_000;
-/// Or how many bytes, if the rows are long.
+/// The size at which a chunk of fewer rows is full.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// In memory on the server, never in its log of writes.
-const STAGE: &str = "\
-    SET temp_buffers = '64MB'; SET jit = off; \
-    CREATE TEMPORARY TABLE staged (place integer, name text, category_id bigint, status pet_status, \
-      key text COLLATE \"C\") ON COMMIT DELETE ROWS";
+/// A temporary table is not written to the WAL.
+const CREATE_STAGED: &str = "\
+    SET temp_buffers = '64MB';
+    SET jit = off;
+    CREATE TEMPORARY TABLE staged
+      (position integer, name text, category_id bigint, status pet_status, key text COLLATE \"C\")
+      ON COMMIT DELETE ROWS";
 
-const COPY: &str = "COPY staged (place, name, category_id, status, key) FROM STDIN (FORMAT binary)";
+const COPY: &str = "COPY staged (position, name, category_id, status, key) FROM STDIN (FORMAT binary)";
 
-/// Waits until no other import of the source runs, also one whose client is gone and whose last commit is under way.
-const LOCK: &str = "SELECT pg_advisory_lock(hashtextextended('petstore import ' || $1, 0))";
-/// How long to wait for that in silence.
-const SILENCE: Duration = Duration::from_secs(2);
+/// Waits for other imports of the source, including one whose client is gone and whose last commit is in progress.
+const LOCK_SOURCE: &str = "SELECT pg_advisory_lock(hashtextextended('petstore import ' || $1, 0))";
+/// How long to wait for the lock before saying so.
+const SILENT_WAIT: Duration = Duration::from_secs(2);
 
-const IS_KNOWN: &str = "SELECT EXISTS (SELECT FROM imported_chunks WHERE source = $1)";
+const HAS_RECORDED_KEYS: &str = "\
+    SELECT EXISTS (SELECT FROM imported_chunks WHERE source = $1) AS has_keys";
 
-const MAKE_KNOWN: &str = "CREATE TEMPORARY TABLE known (key text COLLATE \"C\" NOT NULL, place integer)";
-const FILL_KNOWN: &str = "INSERT INTO known (key) SELECT unnest(keys) FROM imported_chunks WHERE source = $1";
-const INDEX_KNOWN: &str = "ALTER TABLE known ADD CONSTRAINT known_pkey PRIMARY KEY (key)";
+const CREATE_KNOWN_KEYS: &str = "\
+    CREATE TEMPORARY TABLE known_keys (key text COLLATE \"C\" NOT NULL, position integer)";
+const FILL_KNOWN_KEYS: &str = "\
+    INSERT INTO known_keys (key)
+    SELECT unnest(keys)
+    FROM imported_chunks
+    WHERE source = $1";
+/// After the rows: an index is built faster at once than row by row.
+const INDEX_KNOWN_KEYS: &str = "ALTER TABLE known_keys ADD CONSTRAINT known_keys_pkey PRIMARY KEY (key)";
 
-/// Leaves of the staged rows the first of each key, and that only if its key was not known.
-const LEAVE_UNKNOWN: &str = "\
-    WITH fresh AS ( \
-      INSERT INTO known (key, place) SELECT key, place FROM staged ORDER BY place \
-      ON CONFLICT DO NOTHING RETURNING place) \
-    DELETE FROM staged WHERE place NOT IN (SELECT place FROM fresh)";
+const DELETE_KNOWN: &str = "\
+    WITH fresh AS (
+      INSERT INTO known_keys (key, position)
+      SELECT key, position
+      FROM staged
+      ORDER BY position
+      -- Skips known keys, and of equal keys within the chunk all but the first.
+      ON CONFLICT DO NOTHING
+      RETURNING position)
+    DELETE FROM staged
+    WHERE position NOT IN (SELECT position FROM fresh)";
 
-const REMEMBER: &str = "\
-    INSERT INTO imported_chunks (source, keys) \
-    SELECT $1, array_agg(key ORDER BY place) FROM staged HAVING count(*) > 0";
+const RECORD_KEYS: &str = "\
+    INSERT INTO imported_chunks (source, keys)
+    SELECT $1, array_agg(key ORDER BY position)
+    FROM staged
+    -- An aggregate has one row even if nothing is staged.
+    HAVING count(*) > 0";
 
-/// In the order of the source, so that ids are in it too.
-const MOVE: &str = "\
-    INSERT INTO pets (name, category_id, status) SELECT name, category_id, status FROM staged ORDER BY place";
+const INSERT_STAGED: &str = "\
+    INSERT INTO pets (name, category_id, status)
+    SELECT name, category_id, status
+    FROM staged
+    -- Ids are assigned in the order of the source.
+    ORDER BY position";
 
-/// Rows on their way, as PostgreSQL's binary COPY has them.
+/// Rows in the format of PostgreSQL's binary COPY.
 #[derive(Debug)]
 pub struct CopyChunk {
     copy: Bytes,
@@ -73,14 +95,14 @@ pub struct CopyChunk {
 }
 
 impl CopyChunk {
-    /// How many rows there are.
+    /// The number of rows.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows.unsigned_abs().into()
     }
 }
 
-/// Gathers rows to chunks.
+/// Encodes rows into chunks.
 #[derive(Default)]
 pub struct CopyBuffer {
     copy: BytesMut,
@@ -88,14 +110,14 @@ pub struct CopyBuffer {
     key_order: AscendingCheck,
 }
 
-/// What a binary COPY begins with: a signature, no flags, no extension.
+/// The header of a binary COPY: a signature, no flags, no extension.
 const COPY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// And ends with, in place of a number of fields.
+/// The end of a binary COPY, in place of the number of fields.
 const COPY_TRAILER: i16 = -1;
 const NULL: i32 = -1;
 
 impl CopyBuffer {
-    /// Adds a row, and returns a chunk if that was enough for one.
+    /// Adds a row, and returns the chunk if it is full.
     pub fn push(&mut self, pet: &NewPet, key: Option<&SourceKey>) -> Option<CopyChunk> {
         if self.rows == 0 {
             self.copy.reserve(64 * 1024);
@@ -103,24 +125,18 @@ impl CopyBuffer {
         }
         self.rows += 1;
         self.copy.put_i16(5);
-        put(&mut self.copy, &self.rows.to_be_bytes());
-        put(&mut self.copy, pet.name.as_str().as_bytes());
-        put(&mut self.copy, &pet.category_id.0.to_be_bytes());
-        match pet.status {
-            Some(status) => put(&mut self.copy, status.as_str().as_bytes()),
-            None => self.copy.put_i32(NULL),
-        }
-        match key {
-            Some(key) => {
-                put(&mut self.copy, key.as_str().as_bytes());
-                self.key_order.push(key);
-            }
-            None => self.copy.put_i32(NULL),
+        put_field(&mut self.copy, Some(&self.rows.to_be_bytes()));
+        put_field(&mut self.copy, Some(pet.name.as_str().as_bytes()));
+        put_field(&mut self.copy, Some(&pet.category_id.0.to_be_bytes()));
+        put_field(&mut self.copy, pet.status.map(|status| status.as_str().as_bytes()));
+        put_field(&mut self.copy, key.map(|key| key.as_str().as_bytes()));
+        if let Some(key) = key {
+            self.key_order.push(key);
         }
         if self.rows == CHUNK_ROWS || self.copy.len() >= CHUNK_BYTES { self.take() } else { None }
     }
 
-    /// The rows that are left at the end.
+    /// Returns the remaining rows at the end.
     pub fn take(&mut self) -> Option<CopyChunk> {
         if self.rows == 0 {
             return None;
@@ -135,117 +151,115 @@ impl CopyBuffer {
     }
 }
 
-fn put(copy: &mut BytesMut, field: &[u8]) {
-    // Every field is bounded by the domain.
-    copy.put_i32(i32::try_from(field.len()).unwrap_or(i32::MAX));
-    copy.put_slice(field);
+fn put_field(copy: &mut BytesMut, field: Option<&[u8]>) {
+    // The domain types limit the length of every field.
+    copy.put_i32(field.map_or(NULL, |field| i32::try_from(field.len()).unwrap_or(i32::MAX)));
+    copy.put_slice(field.unwrap_or_default());
 }
 
-/// An import under way, on a connection of its own without a deadline. Dropped before its end, it adds nothing that it
-/// has not added yet: with `atomic` nothing at all.
+/// An import in progress, on its own connection without a deadline. If it is dropped before it finishes, it inserts no more
+/// rows; with `atomic`, none at all.
 pub struct Import {
     client: Client,
     copy: Statement,
     source: Option<SourceName>,
     atomic: bool,
-    /// Whether the source's keys are at hand in the table `known`.
-    known: bool,
+    /// Whether the table `known_keys` is filled.
+    keys_loaded: bool,
 }
 
 impl Import {
-    /// Prepares for chunks of a source, if it has keys; with `atomic`, all of them in one transaction.
+    /// Starts an import: from a named source if its rows have keys; with `atomic`, in one transaction.
     pub async fn start(
         url: &DatabaseUrl,
         source: Option<SourceName>,
         atomic: bool,
     ) -> Result<Self, StorageError> {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;
-        let found = schema_version(&client).await.map_err(not_sent)?;
+        let found = schema_version(&client).await.map_err(not_committed)?;
         check_version(found, SCHEMA_NEEDED).map_err(StorageError::SchemaTooOld)?;
         if let Some(source) = &source {
-            lock(&client, source).await.map_err(not_sent)?;
+            lock_source(&client, source).await.map_err(not_committed)?;
         }
         if atomic {
-            client.batch_execute("BEGIN").await.map_err(not_sent)?;
+            client.batch_execute("BEGIN").await.map_err(not_committed)?;
         }
-        client.batch_execute(STAGE).await.map_err(not_sent)?;
-        let copy = client.prepare(COPY).await.map_err(not_sent)?;
-        let mut import = Self { client, copy, source, atomic, known: false };
+        client.batch_execute(CREATE_STAGED).await.map_err(not_committed)?;
+        let copy = client.prepare(COPY).await.map_err(not_committed)?;
+        let mut import = Self { client, copy, source, atomic, keys_loaded: false };
         if let Some(source) = import.source.clone() {
-            let is_known = import.client.query_one(IS_KNOWN, &[&source.as_str()]).await.map_err(not_sent)?;
-            if is_known.try_get(0).map_err(unexpected)? {
-                import.get_to_know(&source).await.map_err(not_sent)?;
+            let row = import.client.query_one(HAS_RECORDED_KEYS, &[&source.as_str()]).await;
+            if row.map_err(not_committed)?.try_get("has_keys").map_err(unexpected)? {
+                import.load_known_keys(&source).await.map_err(not_committed)?;
             }
         }
         Ok(import)
     }
 
-    /// Adds what is not there yet, and returns how many rows that was. Without `atomic`, they are there for good.
+    /// Inserts the rows whose keys are new, and returns their number. Without `atomic`, they are committed.
     pub async fn add(&mut self, chunk: CopyChunk) -> Result<u64, StorageError> {
         if !self.atomic {
-            self.client.batch_execute("BEGIN").await.map_err(not_sent)?;
+            self.client.batch_execute("BEGIN").await.map_err(not_committed)?;
         }
-        let added = self.stage_and_move(chunk).await.map_err(not_sent)?;
+        let inserted = self.insert_chunk(chunk).await.map_err(not_committed)?;
         if self.atomic {
-            self.client.batch_execute("TRUNCATE staged").await.map_err(not_sent)?;
+            self.client.batch_execute("TRUNCATE staged").await.map_err(not_committed)?;
         } else {
             self.commit().await?;
         }
-        Ok(added)
+        Ok(inserted)
     }
 
-    /// Ends the import: with `atomic`, everything is there from now on.
+    /// Ends the import; with `atomic`, commits it.
     pub async fn finish(self) -> Result<(), StorageError> {
         if self.atomic { self.commit().await } else { Ok(()) }
     }
 
     async fn commit(&self) -> Result<(), StorageError> {
-        self.client.batch_execute("COMMIT").await.map_err(|error| Failure::Sent(error).of_write())
+        self.client
+            .batch_execute("COMMIT")
+            .await
+            .map_err(|error| StatementError::Sent(error).into_write_error())
     }
 
-    async fn stage_and_move(&mut self, chunk: CopyChunk) -> Result<u64, tokio_postgres::Error> {
+    async fn insert_chunk(&mut self, chunk: CopyChunk) -> Result<u64, tokio_postgres::Error> {
         let source = self.source.clone();
         if let Some(source) = &source
-            && !self.known
+            && !self.keys_loaded
             && !chunk.ascending
         {
-            self.get_to_know(source).await?;
+            self.load_known_keys(source).await?;
         }
         let mut sink = pin!(self.client.copy_in(&self.copy).await?);
         sink.send(chunk.copy).await?;
         sink.finish().await?;
         if let Some(source) = &source {
-            if self.known {
-                self.client.execute(LEAVE_UNKNOWN, &[]).await?;
+            if self.keys_loaded {
+                self.client.execute(DELETE_KNOWN, &[]).await?;
             }
-            self.client.execute(REMEMBER, &[&source.as_str()]).await?;
+            self.client.execute(RECORD_KEYS, &[&source.as_str()]).await?;
         }
-        self.client.execute(MOVE, &[]).await
+        self.client.execute(INSERT_STAGED, &[]).await
     }
 
-    /// From here on every key is looked for among those of this source that are remembered: also those of this import, so
-    /// that it need not begin here. Takes time in proportion to their number.
-    async fn get_to_know(&mut self, source: &SourceName) -> Result<(), tokio_postgres::Error> {
-        self.client.batch_execute(MAKE_KNOWN).await?;
-        self.client.execute(FILL_KNOWN, &[&source.as_str()]).await?;
-        self.client.batch_execute(INDEX_KNOWN).await?;
-        self.known = true;
+    /// Loads the recorded keys of the source, including those of this import. From then on every key is checked. Takes time
+    /// in proportion to their number, so it is done only if keys were recorded before, or are not in ascending order.
+    async fn load_known_keys(&mut self, source: &SourceName) -> Result<(), tokio_postgres::Error> {
+        self.client.batch_execute(CREATE_KNOWN_KEYS).await?;
+        self.client.execute(FILL_KNOWN_KEYS, &[&source.as_str()]).await?;
+        self.client.batch_execute(INDEX_KNOWN_KEYS).await?;
+        self.keys_loaded = true;
         Ok(())
     }
 }
 
-async fn lock(client: &Client, source: &SourceName) -> Result<(), tokio_postgres::Error> {
+async fn lock_source(client: &Client, source: &SourceName) -> Result<(), tokio_postgres::Error> {
     let name = source.as_str();
     let parameters: Parameters<'_> = &[&name];
-    let mut locked = pin!(client.execute(LOCK, parameters));
-    if let Ok(locked) = timeout(SILENCE, &mut locked).await {
+    let mut locked = pin!(client.execute(LOCK_SOURCE, parameters));
+    if let Ok(locked) = timeout(SILENT_WAIT, &mut locked).await {
         return locked.map(drop);
     }
-    tracing::info!("another import of this source is running: waiting for its end");
+    tracing::info!("waiting for another import of the same source to finish");
     locked.await.map(drop)
-}
-
-/// Nothing is committed yet, so nothing is in doubt.
-fn not_sent(error: tokio_postgres::Error) -> StorageError {
-    Failure::NotSent(error).of_read()
 }

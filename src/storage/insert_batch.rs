@@ -1,163 +1,158 @@
-//! Adding pets, many at once, and those with an `Idempotency-Key` once.
+//! Inserts pets in batches, those with an `Idempotency-Key` once.
 //!
 //! **Invariants:**
-//! - a request with a key takes effect once: the pet and the memory of the request are one statement;
-//! - a request without one is never repeated by the service;
-//! - one bad request never sinks those that travel with it.
+//! - a request with a key takes effect once: one statement stores both the pet and the key;
+//! - a request without a key is never retried by the service;
+//! - one failing request never fails the others of its batch.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::batch::{Batcher, CallError, Work};
-use super::pets::{Inserted, LIMITS, insert, insert_once};
+use super::batch::{BatchHandler, CallError};
+use super::pets::{insert, insert_idempotent};
 use super::postgres::database::Database;
-use super::postgres::error::cause;
+use super::postgres::error::unexpected;
 use super::{Storage, StorageError};
 use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::pet::{NewPet, Pet, PetId};
 
-/// A pet to be added; with a key, once.
+/// A pet to insert; with an idempotency key, once.
 #[derive(Debug, Clone)]
-pub(super) struct Create {
-    pub(super) new: NewPet,
-    pub(super) once: Option<IdempotentRequest>,
+pub(super) struct InsertRequest {
+    pet: NewPet,
+    idempotency: Option<IdempotentRequest>,
 }
 
-/// What came of it.
+/// The outcome of an insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InsertOutcome {
-    /// It was added.
-    Added(Pet),
-    /// It was added before, by the same request.
-    AddedBefore(Pet),
-    /// Another request was sent under the same name before. Nothing was added.
-    OtherRequest,
-    /// The same request is under way elsewhere. Nothing was added by this one.
+    /// The pet was inserted.
+    Inserted(Pet),
+    /// An earlier request with the same key and content inserted the pet.
+    Replayed(Pet),
+    /// The key was used for a different request. Nothing was inserted.
+    KeyReused,
+    /// A request with the same key is in progress on another node. This one inserted nothing.
     InProgress,
 }
 
-type Answer = Result<InsertOutcome, StorageError>;
+type InsertResult = Result<InsertOutcome, StorageError>;
 
-/// Pets to be added. Those that arrive together share a statement.
-pub(super) struct Insert(Database);
-
-impl Insert {
-    pub(super) fn start(database: &Database) -> Batcher<Self> {
-        Batcher::start("insert_pet", Self(database.clone()), LIMITS)
-    }
-}
+/// Handles batches of inserts with one statement.
+pub(super) struct InsertPets(pub(super) Database);
 
 impl Storage {
-    /// Adds a pet; with a name for the request, once.
+    /// Inserts a pet; with an idempotency key, once.
     pub async fn insert_pet(
         &self,
-        new: NewPet,
-        once: Option<IdempotentRequest>,
+        pet: NewPet,
+        idempotency: Option<IdempotentRequest>,
     ) -> Result<InsertOutcome, StorageError> {
-        self.insert_pet.call(Create { new, once }).await.map_err(|error| match error {
-            // The work panicked, so what it did is not known.
+        self.insert_pet.call(InsertRequest { pet, idempotency }).await.map_err(|error| match error {
             CallError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
-            nothing_begun => nothing_begun.into(),
+            not_started => not_started.into(),
         })?
     }
 }
 
-impl Work for Insert {
-    type Request = Create;
-    type Answer = Answer;
+impl BatchHandler for InsertPets {
+    type Request = InsertRequest;
+    type Response = InsertResult;
 
-    /// One statement, one commit, one flush to disk for all. Requests under the same name are one if they ask for
-    /// the same; else the later ones are looked at when the first has been.
-    async fn run(&self, creates: Vec<Create>) -> Vec<Answer> {
-        let (leaders, rest) = leaders(&creates);
-        let mut answers: HashMap<usize, Answer> = self.add_all(&creates, leaders).await;
-        for place in rest {
-            let same = answers.keys().copied().find(|other| creates[*other].once == creates[place].once);
-            let answer = match same.and_then(|same| answers.get(&same)) {
-                Some(Ok(InsertOutcome::Added(pet))) => Ok(InsertOutcome::AddedBefore(pet.clone())),
-                Some(answer) => answer.clone(),
-                None => self.add_one(&creates[place]).await,
+    /// One statement, one commit, one flush to disk for all. Of several requests with the same key, the first is inserted.
+    /// Those with the same content share its outcome, and the others are handled after it.
+    async fn handle(&self, requests: Vec<InsertRequest>) -> Vec<InsertResult> {
+        let (firsts, repeats) = split_by_key(&requests);
+        let mut results: HashMap<usize, InsertResult> = self.insert_all(&requests, firsts).await;
+        for index in repeats {
+            let same = |other: &usize| requests[*other].idempotency == requests[index].idempotency;
+            let result = match results.keys().copied().find(same).and_then(|same| results.get(&same)) {
+                Some(Ok(InsertOutcome::Inserted(pet))) => Ok(InsertOutcome::Replayed(pet.clone())),
+                Some(result) => result.clone(),
+                None => self.insert_one(&requests[index]).await,
             };
-            answers.insert(place, answer);
+            results.insert(index, result);
         }
-        (0..creates.len()).map(|place| answers.remove(&place).unwrap_or_else(|| Err(forgotten()))).collect()
+        (0..requests.len())
+            .map(|index| results.remove(&index).unwrap_or_else(|| Err(unexpected("a pet has no outcome"))))
+            .collect()
     }
 }
 
-/// The requests that can share a statement, the first under each name, and the others.
-fn leaders(creates: &[Create]) -> (Vec<usize>, Vec<usize>) {
-    let mut names = HashSet::new();
-    (0..creates.len()).partition(|place| creates[*place].once.is_none_or(|once| names.insert(once.digest)))
+/// The indexes of the requests that can share a statement (those without a key, and the first with each key), and of the
+/// others.
+fn split_by_key(requests: &[InsertRequest]) -> (Vec<usize>, Vec<usize>) {
+    let mut seen = HashSet::new();
+    (0..requests.len())
+        .partition(|index| requests[*index].idempotency.is_none_or(|key| seen.insert(key.digest)))
 }
 
-impl Insert {
-    async fn add_all(&self, creates: &[Create], places: Vec<usize>) -> HashMap<usize, Answer> {
-        let together: Vec<&Create> = places.iter().map(|place| &creates[*place]).collect();
-        let answers = match self.add(&together).await {
-            Ok(answers) => answers.into_iter().map(Ok).collect(),
-            // The server refused them together, or one of them has to wait for another node, or lost to it, or cannot be
-            // remembered.
+impl InsertPets {
+    async fn insert_all(
+        &self,
+        requests: &[InsertRequest],
+        indexes: Vec<usize>,
+    ) -> HashMap<usize, InsertResult> {
+        let batch: Vec<&InsertRequest> = indexes.iter().map(|index| &requests[*index]).collect();
+        let results = match self.insert(&batch).await {
+            Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
+            // Nothing was inserted. One of the requests may be the cause, so each is tried alone.
             Err(
                 StorageError::Unexpected(_)
                 | StorageError::Locked(_)
                 | StorageError::Raced(_)
                 | StorageError::NoPartition(_),
             ) => {
-                let mut answers = Vec::with_capacity(together.len());
-                for create in together {
-                    answers.push(self.add_one(create).await);
+                let mut results = Vec::with_capacity(batch.len());
+                for request in batch {
+                    results.push(self.insert_one(request).await);
                 }
-                answers
+                results
             }
-            Err(error) => vec![Err(error); together.len()],
+            Err(error) => vec![Err(error); batch.len()],
         };
-        places.into_iter().zip(answers).collect()
+        indexes.into_iter().zip(results).collect()
     }
 
-    async fn add_one(&self, create: &Create) -> Answer {
-        match self.add(&[create]).await {
-            Ok(mut answers) => answers.pop().ok_or_else(forgotten),
-            Err(StorageError::Locked(_) | StorageError::Raced(_)) if create.once.is_some() => {
+    async fn insert_one(&self, request: &InsertRequest) -> InsertResult {
+        match self.insert(&[request]).await {
+            Ok(mut outcomes) => outcomes.pop().ok_or_else(|| unexpected("a pet has no outcome")),
+            Err(StorageError::Locked(_) | StorageError::Raced(_)) if request.idempotency.is_some() => {
                 Ok(InsertOutcome::InProgress)
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn add(&self, creates: &[&Create]) -> Result<Vec<InsertOutcome>, StorageError> {
-        let pets: Vec<&NewPet> = creates.iter().map(|create| &create.new).collect();
-        if creates.iter().all(|create| create.once.is_none()) {
+    async fn insert(&self, requests: &[&InsertRequest]) -> Result<Vec<InsertOutcome>, StorageError> {
+        let pets: Vec<&NewPet> = requests.iter().map(|request| &request.pet).collect();
+        if requests.iter().all(|request| request.idempotency.is_none()) {
             let ids = insert(&self.0, &pets).await?;
-            return Ok(pets
-                .into_iter()
-                .zip(ids)
-                .map(|(new, id)| InsertOutcome::Added(with_id(new, id)))
-                .collect());
+            let inserted =
+                pets.into_iter().zip(ids).map(|(pet, id)| InsertOutcome::Inserted(with_id(pet, id)));
+            return Ok(inserted.collect());
         }
-        let once: Vec<Option<IdempotentRequest>> = creates.iter().map(|create| create.once).collect();
-        let inserted = match insert_once(&self.0, &pets, &once).await {
-            // Nothing was done, and whoever was faster has finished: this time it is found.
-            Err(StorageError::Raced(_)) => insert_once(&self.0, &pets, &once).await?,
-            outcome => outcome?,
+        let keys: Vec<Option<IdempotentRequest>> =
+            requests.iter().map(|request| request.idempotency).collect();
+        let rows = match insert_idempotent(&self.0, &pets, &keys).await {
+            // Nothing was inserted, and the concurrent request has finished: the retry finds its result.
+            Err(StorageError::Raced(_)) => insert_idempotent(&self.0, &pets, &keys).await?,
+            rows => rows?,
         };
-        let outcomes = creates.iter().zip(inserted).map(|(create, inserted)| match (inserted, create.once) {
-            (Inserted::New(id), _) => InsertOutcome::Added(with_id(&create.new, id)),
-            // What was asked for is the same, so the answer is as well, whatever became of the pet since.
-            (Inserted::Before(before), Some(once)) if before.fingerprint == once.fingerprint => {
-                InsertOutcome::AddedBefore(with_id(&create.new, before.id))
+        let outcomes = requests.iter().zip(rows).map(|(request, row)| match row.stored_fingerprint {
+            None => InsertOutcome::Inserted(with_id(&request.pet, row.id)),
+            // The same request gets the same response, even if the pet has changed since.
+            stored if stored == request.idempotency.map(|key| key.fingerprint) => {
+                InsertOutcome::Replayed(with_id(&request.pet, row.id))
             }
-            (Inserted::Before(_), _) => InsertOutcome::OtherRequest,
+            Some(_) => InsertOutcome::KeyReused,
         });
         Ok(outcomes.collect())
     }
 }
 
-fn with_id(new: &NewPet, id: PetId) -> Pet {
-    Pet { id, name: new.name.clone(), category_id: new.category_id, status: new.status }
-}
-
-fn forgotten() -> StorageError {
-    StorageError::Unexpected(cause("a pet was forgotten on the way"))
+fn with_id(pet: &NewPet, id: PetId) -> Pet {
+    Pet { id, name: pet.name.clone(), category_id: pet.category_id, status: pet.status }
 }
 
 #[cfg(test)]
@@ -166,31 +161,31 @@ mod tests {
     use crate::domain::idempotency::Digest128;
     use crate::domain::pet::{CategoryId, PetName};
 
-    fn create(name: Option<u8>, fingerprint: u8) -> Create {
-        let new = NewPet {
+    fn request(key: Option<u8>, fingerprint: u8) -> InsertRequest {
+        let pet = NewPet {
             name: PetName::try_from("Rex".to_owned()).unwrap(),
             category_id: CategoryId(1),
             status: None,
         };
-        Create {
-            new,
-            once: name.map(|name| IdempotentRequest {
-                digest: Digest128([name; 16]),
+        InsertRequest {
+            pet,
+            idempotency: key.map(|key| IdempotentRequest {
+                digest: Digest128([key; 16]),
                 fingerprint: Digest128([fingerprint; 16]),
             }),
         }
     }
 
     #[test]
-    fn only_the_first_under_each_name_shares_the_statement() {
-        let creates = [
-            create(None, 0),
-            create(Some(1), 1),
-            create(Some(2), 1),
-            create(None, 0),
-            create(Some(1), 1),
-            create(Some(1), 2),
+    fn only_the_first_with_each_key_shares_the_statement() {
+        let requests = [
+            request(None, 0),
+            request(Some(1), 1),
+            request(Some(2), 1),
+            request(None, 0),
+            request(Some(1), 1),
+            request(Some(1), 2),
         ];
-        assert_eq!(leaders(&creates), (vec![0, 1, 2, 3], vec![4, 5]));
+        assert_eq!(split_by_key(&requests), (vec![0, 1, 2, 3], vec![4, 5]));
     }
 }

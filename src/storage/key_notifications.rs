@@ -1,10 +1,10 @@
-//! Hearing of changed keys at once, by PostgreSQL's notifications, and knowing when one might not hear.
+//! Receives PostgreSQL's notifications of changed keys, and detects when they no longer arrive.
 //!
-//! The schema tells a channel which key was changed, whoever did it. Notifications arrive in the order of their
-//! commits, so a word that a node sends to itself, from another connection, proves when it comes back that nothing
-//! sent before it was missed: not because the connection is broken, and not because a pooler between this node and
-//! the database has no notifications.
+//! A trigger notifies a channel of every changed key. Notifications arrive in commit order. So a node regularly sends a
+//! heartbeat notification to itself on another connection: when it arrives, no earlier notification was missed, neither
+//! because of a broken connection nor because a connection pooler in between does not support notifications.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,114 +13,111 @@ use futures_util::StreamExt;
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_postgres::{AsyncMessage, Notification};
+use tokio_postgres::AsyncMessage;
 
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError};
 use super::{Storage, StorageError};
 use crate::domain::api_key::KeyDigest;
 
-/// What the trigger on keys notifies.
+/// The channel that the trigger notifies.
 const CHANGES: &str = "petstore_api_keys";
-/// How often a node makes sure that it hears.
-const BEAT: Duration = Duration::from_secs(1);
-/// How long its own word may take to come back.
-const PATIENCE: Duration = Duration::from_secs(3);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a heartbeat may take to arrive.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends a word to a channel.
-const TELL: &str = "SELECT pg_notify($1, '')";
+const SEND_HEARTBEAT: &str = "SELECT pg_notify($1, '')";
+/// The node's own channel, named after the backend of its listening connection.
+const OWN_CHANNEL: &str = "SELECT 'petstore_node_' || pg_backend_pid() AS channel";
 
-/// What there is to know about changes of keys.
+/// An event of the subscription to key changes.
 #[derive(Debug)]
 pub enum KeyNotification {
-    /// From now on, changes are heard.
+    /// From now on, changes are received.
     Subscribed,
     /// This key was changed, and must be looked up again.
     Changed(KeyDigest),
-    /// All changes made before this moment have been heard.
+    /// All changes before this moment have been received.
     NotifiedUpTo(Instant),
-    /// Changes are not heard any more.
+    /// Changes are no longer received.
     Lost(ListenError),
 }
 
-/// Why changes are not heard.
+/// Why changes are not received.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// The connection cannot be opened, or broke.
-    #[error("the connection that hears of changed keys failed")]
+    /// A statement on the listening connection failed.
+    #[error("listening connection failed")]
     Connection(#[from] tokio_postgres::Error),
-    /// There is no connection.
+    /// The connection could not be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The connection ended.
-    #[error("the connection that hears of changed keys ended")]
-    Ended,
-    /// The node's own word cannot be sent.
-    #[error("a notification could not be sent")]
-    Tell(#[from] StorageError),
-    /// It did not come back.
-    #[error("a notification did not arrive in time")]
-    Silence,
+    /// The connection was closed.
+    #[error("listening connection closed")]
+    Closed,
+    /// The heartbeat could not be sent.
+    #[error("cannot send a heartbeat notification")]
+    Heartbeat(#[from] StorageError),
+    /// The connection, or the heartbeat, took too long.
+    #[error("listening connection timed out")]
+    Timeout,
 }
 
 impl Storage {
-    /// Tells of changed keys, for ever. `tell` must not take long.
-    pub async fn listen_for_key_changes(&self, tell: impl Fn(KeyNotification) + Send + Sync + 'static) {
-        let tell = Arc::new(tell);
+    /// Subscribes to key changes, and subscribes again whenever the connection is lost. `notify` must not block.
+    pub async fn listen_for_key_changes(&self, notify: impl Fn(KeyNotification) + Send + Sync + 'static) {
+        let notify = Arc::new(notify);
         loop {
-            let Err(lost) = self.follow(tell.clone()).await;
-            tell(KeyNotification::Lost(lost));
-            sleep(BEAT).await;
+            let Err(error) = self.listen_until_lost(notify.clone()).await;
+            notify(KeyNotification::Lost(error));
+            sleep(HEARTBEAT_INTERVAL).await;
         }
     }
 
-    async fn follow<F>(&self, tell: Arc<F>) -> Result<std::convert::Infallible, ListenError>
+    async fn listen_until_lost<F>(&self, notify: Arc<F>) -> Result<Infallible, ListenError>
     where
         F: Fn(KeyNotification) + Send + Sync + 'static,
     {
-        let connecting = timeout(CONNECT_TIMEOUT, Box::pin(self.database.connector.open_listening()));
-        let (client, messages) = connecting.await.map_err(|_| ListenError::Silence)??;
-        let (echo, mut echoes) = mpsc::channel(1);
-        // Ends when the client is dropped. Changes are told from here, so that nothing delays them.
-        let hearing = tell.clone();
+        let connecting = timeout(CONNECT_TIMEOUT, Box::pin(self.database.connector.open_with_messages()));
+        let (client, messages) = connecting.await.map_err(|_| ListenError::Timeout)??;
+        let (heartbeat, mut heartbeats) = mpsc::channel(1);
+        // Ends when the client is dropped. It also passes on the changes, so that the heartbeat does not delay them.
+        let on_change = notify.clone();
         tokio::spawn(async move {
             let mut messages = pin!(messages);
             while let Some(Ok(message)) = messages.next().await {
                 match message {
-                    AsyncMessage::Notification(note) if note.channel() == CHANGES => hear(&note, &*hearing),
-                    // A word too many is no news.
-                    AsyncMessage::Notification(_) => drop(echo.try_send(())),
+                    AsyncMessage::Notification(change) if change.channel() == CHANGES => {
+                        if let Some(digest) = KeyDigest::from_hex(change.payload()) {
+                            on_change(KeyNotification::Changed(digest));
+                        } else {
+                            tracing::warn!("notification of a key change has no valid digest");
+                        }
+                    }
+                    // Dropped if the last heartbeat is still unread: one is enough.
+                    AsyncMessage::Notification(_) => drop(heartbeat.try_send(())),
                     _ => {}
                 }
             }
         });
-        let row = timeout(PATIENCE, async {
-            let row = client.query_one("SELECT 'petstore_node_' || pg_backend_pid()", &[]).await?;
-            let own: String = row.try_get(0)?;
-            client.batch_execute(&format!("LISTEN {CHANGES}; LISTEN {own}")).await?;
-            Ok::<_, tokio_postgres::Error>(own)
+        let listening = timeout(HEARTBEAT_TIMEOUT, async {
+            let channel: String = client.query_one(OWN_CHANNEL, &[]).await?.try_get("channel")?;
+            client.batch_execute(&format!("LISTEN {CHANGES}; LISTEN {channel}")).await?;
+            Ok::<_, tokio_postgres::Error>(channel)
         });
-        let own = row.await.map_err(|_| ListenError::Silence)??;
-        tell(KeyNotification::Subscribed);
+        let channel = listening.await.map_err(|_| ListenError::Timeout)??;
+        notify(KeyNotification::Subscribed);
         loop {
-            let asked = Instant::now();
-            let answered = timeout(PATIENCE, async {
-                self.database.write(TELL, &[&own], |_| Ok(())).await?;
-                echoes.recv().await.ok_or(ListenError::Ended)
+            let sent = Instant::now();
+            let received = timeout(HEARTBEAT_TIMEOUT, async {
+                self.database.write(SEND_HEARTBEAT, &[&channel], |_| Ok(())).await?;
+                heartbeats.recv().await.ok_or(ListenError::Closed)
             });
-            answered.await.map_err(|_| ListenError::Silence)??;
-            tell(KeyNotification::NotifiedUpTo(asked));
-            // Until the next beat only the end of the connection is of interest.
-            if let Ok(None) = timeout_at(asked + BEAT, echoes.recv()).await {
-                return Err(ListenError::Ended);
+            received.await.map_err(|_| ListenError::Timeout)??;
+            notify(KeyNotification::NotifiedUpTo(sent));
+            // Until the next heartbeat, only the end of the connection matters.
+            if let Ok(None) = timeout_at(sent + HEARTBEAT_INTERVAL, heartbeats.recv()).await {
+                return Err(ListenError::Closed);
             }
         }
-    }
-}
-
-fn hear(note: &Notification, tell: &impl Fn(KeyNotification)) {
-    if let Some(digest) = KeyDigest::from_hex(note.payload()) {
-        tell(KeyNotification::Changed(digest));
-    } else {
-        tracing::warn!("a notification about a key names none");
     }
 }

@@ -1,11 +1,11 @@
-//! Everything that is kept, in PostgreSQL. All SQL is here: one file a table.
+//! Stores everything in PostgreSQL. All SQL is here: one file per table.
 //!
 //! **Invariants:**
 //! - a connection is used only if its schema is new enough for this program;
-//! - nothing waits longer than its deadline, and no statement is ever cancelled: on a deadline its
-//!   connection is dropped. (A cancel that reaches PostgreSQL while it waits for a standby makes it
-//!   acknowledge a commit that a failover can still lose.)
-//! - a write whose outcome is unknown is reported as such and never repeated.
+//! - nothing waits longer than its deadline, and no statement is ever cancelled: at the deadline its connection is closed.
+//!   (A cancel request that reaches PostgreSQL while it waits for a standby makes it acknowledge a commit that a failover
+//!   can still lose.)
+//! - a write whose outcome is unknown is reported as such, and never retried.
 
 mod api_keys;
 mod batch;
@@ -23,14 +23,17 @@ mod postgres;
 
 use crate::config::{DatabaseUrl, PoolSettings};
 
-use batch::Batcher;
+use api_keys::FindKeys;
+use batch::{Batcher, QueueLimits};
 pub use database_contents::{DatabaseContents, DatabaseContentsError, database_contents};
 pub use diagnostics::{Diagnosis, DiagnosisError, diagnose};
 pub use exports::Export;
 pub use imports::{CopyBuffer, CopyChunk, Import};
 pub use insert_batch::InsertOutcome;
+use insert_batch::InsertPets;
 pub use key_notifications::{KeyNotification, ListenError};
 pub use orders::{EndOrderOutcome, PlaceOrderOutcome};
+use pets::{FindPets, ListPets};
 pub use pets::{SharedPage, UpdateOutcome};
 pub use postgres::connect::{ConnectError, DatabaseUrlError};
 use postgres::database::Database;
@@ -38,37 +41,41 @@ pub use postgres::error::StorageError;
 pub use postgres::migrations::{
     MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within,
 };
+use postgres::pool::POOL_WAIT;
 
-/// Every statement that serves requests, so that a test can look at the plan of each.
+/// Every statement that serves requests, so that a test can check the plan of each.
 pub const STATEMENTS: [&[&str]; 4] =
     [pets::STATEMENTS, api_keys::STATEMENTS, idempotency_keys::STATEMENTS, orders::STATEMENTS];
 
-/// Everything that is kept. Cheap to clone.
+/// The limits of each queue. However many unknown keys arrive, for example, their lookups use two connections.
+const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, workers: 2, max_wait: POOL_WAIT };
+
+/// The stored data. Cheap to clone.
 #[derive(Clone)]
 pub struct Storage {
     database: Database,
-    list_pets: Batcher<pets::List>,
-    find_pet: Batcher<pets::Find>,
-    insert_pet: Batcher<insert_batch::Insert>,
-    find_api_key: Batcher<api_keys::Find>,
+    list_pets: Batcher<ListPets>,
+    find_pet: Batcher<FindPets>,
+    insert_pet: Batcher<InsertPets>,
+    find_api_key: Batcher<FindKeys>,
 }
 
 impl Storage {
-    /// Prepares for work. Nothing is connected yet, so this works while the database is away.
+    /// Sets up the connection pool and the batch workers. It opens no connection, so it works while the database is down.
     ///
-    /// Must be called within the runtime that the work is to be done in.
+    /// Must be called within the Tokio runtime that is to run the workers.
     pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let database = Database::new(url, settings)?;
         Ok(Self {
-            list_pets: pets::List::start(&database),
-            find_pet: pets::Find::start(&database),
-            insert_pet: insert_batch::Insert::start(&database),
-            find_api_key: api_keys::Find::start(&database),
+            list_pets: Batcher::start("list_pets", ListPets(database.clone()), LIMITS),
+            find_pet: Batcher::start("find_pet", FindPets(database.clone()), LIMITS),
+            insert_pet: Batcher::start("insert_pet", InsertPets(database.clone()), LIMITS),
+            find_api_key: Batcher::start("find_key", FindKeys(database.clone()), LIMITS),
             database,
         })
     }
 
-    /// Whether the database answers and its schema is new enough.
+    /// Checks that the database responds and its schema is new enough.
     pub async fn check(&self) -> Result<(), StorageError> {
         self.database.read("SELECT 1", &[]).await.map(drop)
     }

@@ -1,20 +1,20 @@
-//! SQL on the `orders` table. What an order does to its pet is in the same statement: both happen or neither.
+//! SQL on the `orders` table. One statement changes both an order and its pet.
 //!
-//! Requests are not merged here. Each of them holds a pet or an order until it is committed, so in a shared statement
-//! all would wait for the one whose pet somebody else holds; and there are few, since every sale is one.
+//! Requests are not batched here. Each locks a pet or an order until it commits, so a batch would wait for its slowest
+//! row lock; and there are few, one per sale.
 //!
-//! A statement sees the database as it was when it began, but where it changes a row it waits for whoever changes it
-//! too, and looks again at that row alone. So it may find that it came too late without seeing why: then it is run
-//! once more.
+//! A statement sees the snapshot of its start, but where it updates a row it waits for a concurrent update and checks only
+//! that row again (READ COMMITTED). So it may lose a race without seeing the winner's other rows: then it is retried.
 
+use std::error::Error;
 use std::time::SystemTime;
 
 use tokio_postgres::Row;
 
-use super::idempotency_keys::{days_to_remember, remembered_before};
+use super::idempotency_keys::idempotency_ctes;
 use super::postgres::database::Parameters;
-use super::postgres::error::{cause, unexpected};
-use super::postgres::pg_enum::stored_as_words;
+use super::postgres::error::{error_message, unexpected};
+use super::postgres::pg_enum::impl_pg_enum;
 use super::{Storage, StorageError};
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
 use crate::domain::order::{
@@ -23,260 +23,303 @@ use crate::domain::order::{
 use crate::domain::page::Page;
 use crate::domain::pet::{PetId, PetStatus};
 
-/// The longest page, and one more, is a number that the planner can see: otherwise it prepares for a tenth of the table.
 const LIST: &str = "\
-    SELECT * FROM (SELECT id, pet_id, status, created_at, updated_at FROM orders \
-      WHERE id > $1 ORDER BY id LIMIT 101) AS longest LIMIT $2";
+    SELECT * FROM (
+      SELECT id, pet_id, status, created_at, updated_at
+      FROM orders
+      WHERE id > $1
+      ORDER BY id
+      -- The longest page and one more. Without a constant limit, the planner expects a tenth of the table.
+      LIMIT 101) AS longest
+    LIMIT $2";
 
-/// A range of the index on status and id: see the same statement on pets.
 const LIST_BY_STATUS: &str = "\
-    SELECT * FROM (SELECT id, pet_id, status, created_at, updated_at FROM orders \
-      WHERE (status, id) > ($3, $1) AND status <= $3 ORDER BY status, id LIMIT 101) AS longest LIMIT $2";
+    SELECT * FROM (
+      SELECT id, pet_id, status, created_at, updated_at
+      FROM orders
+      -- A range of the index on (status, id), for the reason given for pets.
+      WHERE (status, id) > ($3, $1) AND status <= $3
+      ORDER BY status, id
+      LIMIT 101) AS longest
+    LIMIT $2";
 
-/// Of one pet: a page of each status wanted, and of these the first.
 const LIST_OF_PET: &str = "\
-    SELECT page.* FROM unnest($3::order_status[]) AS wanted (status) CROSS JOIN LATERAL ( \
-      SELECT id, pet_id, orders.status, created_at, updated_at FROM orders \
-      WHERE pet_id = $4 AND orders.status = wanted.status AND id > $1 ORDER BY id LIMIT 101) AS page \
-    ORDER BY id LIMIT $2";
+    SELECT page.id, page.pet_id, page.status, page.created_at, page.updated_at
+    FROM unnest($3::order_status[]) AS requested (status)
+    -- One page per status, each a range of the index on (pet_id, status, id), of which the first rows are one page.
+    CROSS JOIN LATERAL (
+      SELECT id, pet_id, orders.status, created_at, updated_at
+      FROM orders
+      WHERE pet_id = $4 AND orders.status = requested.status AND id > $1
+      ORDER BY id
+      LIMIT 101) AS page
+    ORDER BY id
+    LIMIT $2";
 
-const FIND: &str = "SELECT id, pet_id, status, created_at, updated_at FROM orders WHERE id = $1";
+const FIND: &str = "\
+    SELECT id, pet_id, status, created_at, updated_at
+    FROM orders
+    WHERE id = $1";
 
-/// Places an order for the pet `$1` if it is `$2`, and makes the pet `$3`; under the name `$4`, once.
+/// Places an order for the pet `$1` if its status is `$2`, and sets the status to `$3`; with the idempotency key `$4`, once.
+/// Returns no row if the pet does not exist.
 const PLACE: &str = concat!(
-    "WITH asked AS (SELECT $4::uuid AS digest, $5::uuid AS fingerprint), \
-    before AS (SELECT kept.* FROM asked CROSS JOIN LATERAL (",
-    remembered_before!(),
-    ") AS kept), \
-    ordered AS ( \
-      UPDATE pets SET status = $3 WHERE id = $1 AND status = $2 AND NOT EXISTS (SELECT FROM before) RETURNING id), \
-    placed AS ( \
-      INSERT INTO orders (pet_id, status, created_at, updated_at) \
-      SELECT id, 'placed', date_trunc('milliseconds', now()), date_trunc('milliseconds', now()) FROM ordered \
-      RETURNING id, created_at), \
-    day AS (",
-    days_to_remember!(),
-    "), \
-    remembered AS ( \
-      INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
-      SELECT digest, day, now(), fingerprint, id FROM placed, asked, day WHERE digest IS NOT NULL ORDER BY day) \
-    SELECT placed.id, placed.created_at, pets.status, before.fingerprint, first.id, first.created_at \
-    FROM pets LEFT JOIN placed ON true LEFT JOIN before ON true LEFT JOIN orders AS first ON first.id = subject_id \
+    "WITH requested AS (
+      SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
+    idempotency_ctes!(),
+    "
+    ordered_pet AS (
+      -- The row lock makes concurrent orders for a pet wait: only the first finds the status that it needs.
+      UPDATE pets
+      SET status = $3
+      WHERE id = $1 AND status = $2 AND NOT EXISTS (SELECT FROM stored)
+      RETURNING id),
+    placed AS (
+      INSERT INTO orders (pet_id, status, created_at, updated_at)
+      SELECT id, 'placed', date_trunc('milliseconds', now()), date_trunc('milliseconds', now())
+      FROM ordered_pet
+      RETURNING id, created_at),
+    inserted_keys AS (
+      INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
+      SELECT digest, day, now(), fingerprint, id
+      FROM placed, requested, days
+      WHERE digest IS NOT NULL
+      ORDER BY day)
+    SELECT placed.id AS placed_id, placed.created_at AS placed_at, pets.status AS pet_status,
+      stored.fingerprint AS stored_fingerprint, stored_order.id AS stored_id, stored_order.created_at AS stored_at
+    -- The status is that of before the update: the snapshot of a statement does not see its own changes.
+    FROM pets
+    LEFT JOIN placed ON true
+    LEFT JOIN stored ON true
+    LEFT JOIN orders AS stored_order ON stored_order.id = stored.subject_id
     WHERE pets.id = $1"
 );
 
-/// Makes the order `$1` `$2` if it is open, and its pet `$3`; under the name `$4`, once.
+/// Sets the status of the order `$1` to `$2` if it is open, and that of its pet to `$3`; with the idempotency key `$4`, once.
+/// Returns no row if the order does not exist.
 const END: &str = concat!(
-    "WITH asked AS (SELECT $4::uuid AS digest, $5::uuid AS fingerprint), \
-    before AS (SELECT kept.* FROM asked CROSS JOIN LATERAL (",
-    remembered_before!(),
-    ") AS kept), \
-    ended AS ( \
-      UPDATE orders SET status = $2, updated_at = greatest(created_at, date_trunc('milliseconds', now())) \
-      WHERE id = $1 AND status = 'placed' AND NOT EXISTS (SELECT FROM before) \
-      RETURNING id, pet_id, status, created_at, updated_at), \
-    moved AS (UPDATE pets SET status = $3 WHERE id = (SELECT pet_id FROM ended)), \
-    found AS ( \
-      SELECT id, pet_id, status, created_at, updated_at FROM ended UNION ALL \
-      SELECT id, pet_id, status, created_at, updated_at FROM orders WHERE id = $1 AND NOT EXISTS (SELECT FROM ended)), \
-    day AS (",
-    days_to_remember!(),
-    "), \
-    remembered AS ( \
-      INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
-      SELECT digest, day, now(), fingerprint, id FROM found, asked, day \
-      WHERE digest IS NOT NULL AND status = $2 AND NOT EXISTS (SELECT FROM before) ORDER BY day) \
-    SELECT found.*, before.fingerprint FROM found LEFT JOIN before ON true"
+    "WITH requested AS (
+      SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
+    idempotency_ctes!(),
+    "
+    ended AS (
+      UPDATE orders
+      -- The clock may have been set back.
+      SET status = $2, updated_at = greatest(created_at, date_trunc('milliseconds', now()))
+      WHERE id = $1 AND status = 'placed' AND NOT EXISTS (SELECT FROM stored)
+      RETURNING id, pet_id, status, created_at, updated_at),
+    released_pet AS (
+      UPDATE pets
+      SET status = $3
+      WHERE id = (SELECT pet_id FROM ended)),
+    found AS (
+      SELECT id, pet_id, status, created_at, updated_at
+      FROM ended
+      UNION ALL
+      SELECT id, pet_id, status, created_at, updated_at
+      FROM orders
+      WHERE id = $1 AND NOT EXISTS (SELECT FROM ended)),
+    inserted_keys AS (
+      INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
+      SELECT digest, day, now(), fingerprint, id
+      FROM found, requested, days
+      -- Also if the order had ended this way before: the request has succeeded then, too.
+      WHERE digest IS NOT NULL AND status = $2 AND NOT EXISTS (SELECT FROM stored)
+      ORDER BY day)
+    SELECT found.*, stored.fingerprint AS stored_fingerprint
+    FROM found
+    LEFT JOIN stored ON true"
 );
 
 pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, LIST_OF_PET, FIND, PLACE, END];
 
-/// How often a statement is run that came too late.
+/// How often a statement that lost a race is run.
 const ATTEMPTS: usize = 3;
 
-/// What came of an order that was to be placed.
+/// The outcome of placing an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlaceOrderOutcome {
-    /// It was placed.
+    /// The order was placed.
     Placed(Order),
-    /// It was placed before, by the same request: the order as it was then.
-    PlacedBefore(Order),
-    /// There is no such pet.
-    NoSuchPet,
-    /// The pet is not to be had.
+    /// An earlier request with the same key and content placed the order: as it was then.
+    Replayed(Order),
+    /// No pet has this id.
+    PetNotFound,
+    /// The pet's status is not `available`.
     NotAvailable,
-    /// Another request was sent under the same name before.
-    OtherRequest,
-    /// The same request is under way elsewhere.
+    /// The key was used for a different request.
+    KeyReused,
+    /// A request with the same key is in progress.
     InProgress,
 }
 
-/// What came of an order that was to be ended.
+/// The outcome of ending an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndOrderOutcome {
-    /// It has come to that end, now or before.
+    /// The order has the requested status, now or from before.
     Ended(Order),
-    /// The same request was sent under the same name before: this is what came of it.
-    EndedBefore(Order),
-    /// There is no such order.
-    NoSuchOrder,
-    /// It has come to another end before.
-    OtherEnd(OrderStatus),
-    /// Another request was sent under the same name before.
-    OtherRequest,
-    /// The same request is under way elsewhere.
+    /// An earlier request with the same key and content ended the order.
+    Replayed(Order),
+    /// No order has this id.
+    OrderNotFound,
+    /// The order has ended with another status.
+    EndedOtherwise(OrderStatus),
+    /// The key was used for a different request.
+    KeyReused,
+    /// A request with the same key is in progress.
     InProgress,
 }
 
 impl Storage {
-    /// One page of the orders asked for, by ascending id.
+    /// One page of orders, by ascending id.
     pub async fn list_orders(&self, request: &OrderPageRequest) -> Result<Page<Order>, StorageError> {
         let after = request.after.map_or(0, OrderId::get);
-        let size = i64::from(request.limit.get()) + 1;
+        let limit = i64::from(request.limit.get()) + 1;
         let OrderFilter { status, pet_id } = request.filter;
         let rows = match (pet_id, status) {
-            (None, None) => self.database.read(LIST, &[&after, &size]).await?,
-            (None, Some(status)) => self.database.read(LIST_BY_STATUS, &[&after, &size, &status]).await?,
+            (None, None) => self.database.read(LIST, &[&after, &limit]).await?,
+            (None, Some(status)) => self.database.read(LIST_BY_STATUS, &[&after, &limit, &status]).await?,
             (Some(pet), status) => {
                 let statuses = status.map_or(OrderStatus::ALL.to_vec(), |status| vec![status]);
-                self.database.read(LIST_OF_PET, &[&after, &size, &statuses, &pet.get()]).await?
+                self.database.read(LIST_OF_PET, &[&after, &limit, &statuses, &pet.get()]).await?
             }
         };
         let mut orders = rows.iter().map(order).collect::<Result<Vec<_>, _>>()?;
-        // The statements promise which orders, and not their order.
+        // The statements do not guarantee the order of their rows.
         orders.sort_unstable_by_key(|order| order.id);
         Ok(Page::from_limit_plus_one(orders, request.limit))
     }
 
-    /// The order with this id, if there is one.
+    /// The order with this id, if it exists.
     pub async fn find_order(&self, id: OrderId) -> Result<Option<Order>, StorageError> {
         let rows = self.database.read(FIND, &[&id.get()]).await?;
         rows.first().map(order).transpose()
     }
 
-    /// Places an order for a pet, if it is to be had; with a name for the request, once.
+    /// Places an order for a pet if it is available; with an idempotency key, once.
     pub async fn place_order(
         &self,
         pet: PetId,
-        once: Option<IdempotentRequest>,
+        key: Option<IdempotentRequest>,
     ) -> Result<PlaceOrderOutcome, StorageError> {
-        let (digest, fingerprint) = hashes(once);
+        let (digest, fingerprint) = (key.map(|key| key.digest), key.map(|key| key.fingerprint));
         let parameters: Parameters<'_> = &[&pet.get(), &ORDERABLE, &ORDERED, &digest, &fingerprint];
-        let placed = self.retry_lost_race(PLACE, parameters, |rows| match rows.first() {
-            None => Ok(Some(PlaceOrderOutcome::NoSuchPet)),
-            Some(row) => placement(row, pet, once),
-        });
-        in_progress_if_delayed(placed.await, once, PlaceOrderOutcome::InProgress)
+        let in_progress = key.map(|_| PlaceOrderOutcome::InProgress);
+        let decode = |rows: &[Row]| match rows.first() {
+            None => Ok(Some(PlaceOrderOutcome::PetNotFound)),
+            Some(row) => place_outcome(row, pet, fingerprint),
+        };
+        self.retry_lost_race(PLACE, parameters, in_progress, decode).await
     }
 
-    /// Ends an order, if it is open; with a name for the request, once.
+    /// Ends an order if it is open; with an idempotency key, once.
     pub async fn end_order(
         &self,
         id: OrderId,
         end: OrderEnd,
-        once: Option<IdempotentRequest>,
+        key: Option<IdempotentRequest>,
     ) -> Result<EndOrderOutcome, StorageError> {
-        let (digest, fingerprint) = hashes(once);
+        let (digest, fingerprint) = (key.map(|key| key.digest), key.map(|key| key.fingerprint));
         let parameters: Parameters<'_> =
             &[&id.get(), &end.status(), &end.pet_status(), &digest, &fingerprint];
-        let ended = self.retry_lost_race(END, parameters, |rows| match rows.first() {
-            None => Ok(Some(EndOrderOutcome::NoSuchOrder)),
-            Some(row) => ending(row, end, once),
-        });
-        in_progress_if_delayed(ended.await, once, EndOrderOutcome::InProgress)
+        let in_progress = key.map(|_| EndOrderOutcome::InProgress);
+        let decode = |rows: &[Row]| match rows.first() {
+            None => Ok(Some(EndOrderOutcome::OrderNotFound)),
+            Some(row) => end_outcome(row, end, fingerprint),
+        };
+        self.retry_lost_race(END, parameters, in_progress, decode).await
     }
 
-    /// Runs a statement until it has an outcome: it has none if somebody else was faster.
+    /// Runs a statement until `decode` returns an outcome; it returns none if a concurrent statement won the race.
+    ///
+    /// A request that lost every race, or timed out waiting for a lock, did nothing. If it has a key, the others may have been
+    /// attempts of the same request: then the outcome is `in_progress`, and the client retries.
     async fn retry_lost_race<T>(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
-        outcome: impl Fn(&[Row]) -> Result<Option<T>, StorageError>,
+        in_progress: Option<T>,
+        decode: impl Fn(&[Row]) -> Result<Option<T>, StorageError>,
     ) -> Result<T, StorageError> {
-        let mut too_late = cause("others were faster every time");
+        let mut failure =
+            StorageError::Raced(error_message("the row was changed by concurrent transactions"));
         for _ in 0..ATTEMPTS {
-            match self.database.write_row(statement, parameters, &outcome).await {
+            match self.database.write_row(statement, parameters, &decode).await {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
-                Err(StorageError::Raced(by)) => too_late = by,
+                Err(error @ StorageError::Raced(_)) => failure = error,
+                Err(error @ StorageError::Locked(_)) => return in_progress.ok_or(error),
                 Err(error) => return Err(error),
             }
         }
-        Err(StorageError::Raced(too_late))
+        in_progress.ok_or(failure)
     }
 }
 
-/// What a row of [`PLACE`] says; nothing if the pet was there to be had, and somebody else had it, which for a request
-/// with a name may be another attempt of its own.
-fn placement(
+/// Decodes a row of [`PLACE`]. None if the pet was available but a concurrent request ordered it: for a request with a key,
+/// that may have been another attempt of the same request.
+fn place_outcome(
     row: &Row,
-    pet: PetId,
-    once: Option<IdempotentRequest>,
+    pet_id: PetId,
+    fingerprint: Option<Digest128>,
 ) -> Result<Option<PlaceOrderOutcome>, StorageError> {
-    let as_placed = |id: i64, at: SystemTime| -> Result<Order, StorageError> {
-        let id = id.try_into().map_err(unexpected)?;
-        Ok(Order { id, pet_id: pet, status: OrderStatus::Placed, created_at: at, updated_at: at })
+    let placed = |id: &str, at: &str| -> Result<Order, StorageError> {
+        let at: SystemTime = row.try_get(at).map_err(unexpected)?;
+        Ok(Order {
+            id: id_column(row, id)?,
+            pet_id,
+            status: OrderStatus::Placed,
+            created_at: at,
+            updated_at: at,
+        })
     };
-    if let Some(id) = row.try_get(0).map_err(unexpected)? {
-        let at = row.try_get(1).map_err(unexpected)?;
-        return Ok(Some(PlaceOrderOutcome::Placed(as_placed(id, at)?)));
+    if row.try_get::<_, Option<i64>>("placed_id").map_err(unexpected)?.is_some() {
+        return Ok(Some(PlaceOrderOutcome::Placed(placed("placed_id", "placed_at")?)));
     }
-    if let Some(fingerprint) = row.try_get::<_, Option<Digest128>>(3).map_err(unexpected)? {
-        if once.is_none_or(|once| once.fingerprint != fingerprint) {
-            return Ok(Some(PlaceOrderOutcome::OtherRequest));
-        }
-        let (id, at) = (row.try_get(4).map_err(unexpected)?, row.try_get(5).map_err(unexpected)?);
-        return Ok(Some(PlaceOrderOutcome::PlacedBefore(as_placed(id, at)?)));
+    let stored: Option<Digest128> = row.try_get("stored_fingerprint").map_err(unexpected)?;
+    if stored.is_some() {
+        return Ok(Some(if stored == fingerprint {
+            PlaceOrderOutcome::Replayed(placed("stored_id", "stored_at")?)
+        } else {
+            PlaceOrderOutcome::KeyReused
+        }));
     }
-    let found: Option<PetStatus> = row.try_get(2).map_err(unexpected)?;
-    Ok((found != Some(ORDERABLE) || once.is_none()).then_some(PlaceOrderOutcome::NotAvailable))
+    let status: Option<PetStatus> = row.try_get("pet_status").map_err(unexpected)?;
+    Ok((status != Some(ORDERABLE) || fingerprint.is_none()).then_some(PlaceOrderOutcome::NotAvailable))
 }
 
-/// What a row of [`END`] says; nothing if the order was open, and somebody else ended it.
-fn ending(
+/// Decodes a row of [`END`]. None if the order was open but a concurrent request ended it.
+fn end_outcome(
     row: &Row,
     end: OrderEnd,
-    once: Option<IdempotentRequest>,
+    fingerprint: Option<Digest128>,
 ) -> Result<Option<EndOrderOutcome>, StorageError> {
     let order = order(row)?;
-    let before: Option<Digest128> = row.try_get(5).map_err(unexpected)?;
-    Ok(match before {
-        Some(fingerprint) if once.is_none_or(|once| once.fingerprint != fingerprint) => {
-            Some(EndOrderOutcome::OtherRequest)
-        }
-        Some(_) => Some(EndOrderOutcome::EndedBefore(order)),
+    let stored: Option<Digest128> = row.try_get("stored_fingerprint").map_err(unexpected)?;
+    Ok(match stored {
+        Some(_) if stored != fingerprint => Some(EndOrderOutcome::KeyReused),
+        Some(_) => Some(EndOrderOutcome::Replayed(order)),
         None if order.status == end.status() => Some(EndOrderOutcome::Ended(order)),
         None if order.status.may_end(end) => None,
-        None => Some(EndOrderOutcome::OtherEnd(order.status)),
+        None => Some(EndOrderOutcome::EndedOtherwise(order.status)),
     })
-}
-
-/// A request with a key that had to wait for others too long, or lost to them every time, did nothing: it is told to
-/// come again, since the others may have been attempts of its own.
-fn in_progress_if_delayed<T>(
-    outcome: Result<T, StorageError>,
-    once: Option<IdempotentRequest>,
-    in_progress: T,
-) -> Result<T, StorageError> {
-    match outcome {
-        Err(StorageError::Locked(_) | StorageError::Raced(_)) if once.is_some() => Ok(in_progress),
-        outcome => outcome,
-    }
-}
-
-fn hashes(once: Option<IdempotentRequest>) -> (Option<Digest128>, Option<Digest128>) {
-    (once.map(|once| once.digest), once.map(|once| once.fingerprint))
 }
 
 fn order(row: &Row) -> Result<Order, StorageError> {
-    let number = |column: usize| row.try_get::<_, i64>(column).map_err(unexpected);
     Ok(Order {
-        id: number(0)?.try_into().map_err(unexpected)?,
-        pet_id: number(1)?.try_into().map_err(unexpected)?,
-        status: row.try_get(2).map_err(unexpected)?,
-        created_at: row.try_get(3).map_err(unexpected)?,
-        updated_at: row.try_get(4).map_err(unexpected)?,
+        id: id_column(row, "id")?,
+        pet_id: id_column(row, "pet_id")?,
+        status: row.try_get("status").map_err(unexpected)?,
+        created_at: row.try_get("created_at").map_err(unexpected)?,
+        updated_at: row.try_get("updated_at").map_err(unexpected)?,
     })
 }
 
-stored_as_words!(OrderStatus, "order_status");
+fn id_column<T: TryFrom<i64, Error: Error + Send + Sync + 'static>>(
+    row: &Row,
+    column: &str,
+) -> Result<T, StorageError> {
+    row.try_get::<_, i64>(column).map_err(unexpected)?.try_into().map_err(unexpected)
+}
+
+impl_pg_enum!(OrderStatus, "order_status");

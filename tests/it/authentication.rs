@@ -1,18 +1,17 @@
-//! API keys: who gets in, and what the others are told.
+//! Authentication and scopes: which keys are accepted, and which errors the others get.
 
 use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
 use serde_json::json;
 
+use crate::support::TestService;
 use crate::support::document::DOCUMENT;
 use crate::support::postgres::key;
-use crate::support::program::new_key;
-use crate::support::{Client, TestService};
 
 const MISSING: &str = r#"{"code":"missing_api_key","message":"The API key is missing: send it as `Authorization: Bearer <API_KEY>`.","status":401}"#;
 const INVALID: &str = r#"{"code":"invalid_api_key","message":"The API key is not valid: check that it is complete, has not expired and has not been revoked.","status":401}"#;
 
-/// Every operation of the document, and paths under `/v1` that lead nowhere.
+/// Every documented operation, and unknown paths under `/v1`.
 fn routes() -> Vec<(Method, String)> {
     let mut routes = Vec::new();
     for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
@@ -22,8 +21,8 @@ fn routes() -> Vec<(Method, String)> {
         }
     }
     assert!(routes.len() >= 3);
-    for nowhere in ["/v1", "/v1/", "/v1/nope", "/v1/pets/", "/v1//pets", "/v1/pets/1/photos", "/v1/Pets"] {
-        routes.push((Method::GET, nowhere.to_owned()));
+    for unknown in ["/v1", "/v1/", "/v1/nope", "/v1/pets/", "/v1//pets", "/v1/pets/1/photos", "/v1/Pets"] {
+        routes.push((Method::GET, unknown.to_owned()));
     }
     routes.push((Method::DELETE, "/v1/pets".to_owned()));
     routes.push((Method::HEAD, "/v1/pets".to_owned()));
@@ -68,7 +67,7 @@ async fn every_route_under_v1_answers_401_to_a_bad_authorization_header() {
     ];
     for (method, path) in routes() {
         for header in &headers {
-            // The client library trims what HTTP says is not part of a header's value; so would any client.
+            // The client library trims white space around a header's value, as HTTP requires.
             let (sent, header) = (header.clone(), header.trim_end());
             if header == format!("Bearer {good}") {
                 continue;
@@ -89,12 +88,11 @@ async fn every_route_under_v1_answers_401_to_a_bad_authorization_header() {
 }
 
 #[tokio::test]
-async fn two_authorization_headers_are_refused_even_if_both_are_good() {
+async fn two_authorization_headers_are_refused_even_if_both_are_valid() {
     let service = TestService::start().await;
     let good = format!("Bearer {}", key().reveal());
-    let answer =
-        service.client.send(Method::GET, "/v1/pets", |request| request.header("authorization", good));
-    assert_eq!(answer.await.body, INVALID);
+    let answer = service.client.get_with_header("/v1/pets", "authorization", &good).await;
+    assert_eq!(answer.body, INVALID);
 }
 
 #[tokio::test]
@@ -102,28 +100,25 @@ async fn the_scheme_is_not_case_sensitive() {
     let service = TestService::start().await;
     for scheme in ["bearer", "BEARER"] {
         let header = format!("{scheme} {}", key().reveal());
-        let nobody = service.client.without_key();
-        let answer =
-            nobody.send(Method::GET, "/v1/pets", |request| request.header("authorization", header)).await;
+        let client = service.client.without_key();
+        let answer = client.get_with_header("/v1/pets", "authorization", &header).await;
         assert_eq!(answer.status, 200, "{scheme}");
     }
 }
 
 #[tokio::test]
-async fn a_key_is_known_on_every_route_once_it_is_created() {
+async fn a_new_key_works_at_once_for_reads_and_writes() {
     let service = TestService::start().await;
-    let key = new_key(&service.database.url(), &[]);
-    let client = Client::new(service.address, Some(&key));
+    let client = service.client_with_new_key(&[]);
     assert_eq!(client.get("/v1/pets").await.status, 200);
     assert_eq!(client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await.status, 201);
 }
 
 #[tokio::test]
-async fn every_scope_opens_the_operations_that_declare_it_and_no_other() {
+async fn every_scope_allows_exactly_the_operations_that_declare_it() {
     let service = TestService::start().await;
     for scope in ["pets:read", "pets:write", "orders:read", "orders:write"] {
-        let key = new_key(&service.database.url(), &["--scope", scope]);
-        let client = Client::new(service.address, Some(&key));
+        let client = service.client_with_new_key(&["--scope", scope]);
         for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 let needed =
@@ -144,7 +139,7 @@ async fn every_scope_opens_the_operations_that_declare_it_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_scope_that_this_version_does_not_know_does_no_harm() {
+async fn an_unknown_scope_in_the_database_is_ignored() {
     let service = TestService::start().await;
     let database = service.database.connect().await;
     database.execute("UPDATE api_keys SET scopes = scopes || 'pets:groom'::text", &[]).await.unwrap();

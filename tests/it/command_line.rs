@@ -1,4 +1,4 @@
-//! The command line, as operators and scripts rely on it.
+//! The command line that operators and scripts rely on.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use crate::support::program::{ServeProcess, petstore, run};
 use crate::support::{Client, TestDatabase};
 
 #[test]
-fn help_teaches_every_command() {
+fn help_describes_every_command() {
     for command in [
         &["--help"][..],
         &["serve", "--help"],
@@ -53,7 +53,7 @@ async fn keys_create_prints_the_key_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn no_two_keys_are_alike() {
+async fn keys_create_never_prints_the_same_key_twice() {
     let database = TestDatabase::new().await;
     let create = || run(&["keys", "create", "--name", "shop"], &[("DATABASE_URL", &database.url())]).stdout;
     assert_ne!(create(), create());
@@ -74,7 +74,7 @@ async fn keys_create_refuses_a_bad_name_or_scope() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_is_refused_at_the_start() {
+fn serve_refuses_invalid_settings_at_startup() {
     for (flag, value) in [
         ("--listen", "8080"),
         ("--public-base-url", "https://api.example.com"),
@@ -101,17 +101,17 @@ fn a_setting_that_cannot_be_is_refused_at_the_start() {
 }
 
 #[test]
-fn a_failure_names_its_causes_but_no_password() {
+fn an_error_names_its_causes_but_no_password() {
     let output = run(&["migrate"], &[("DATABASE_URL", "postgresql://shop:secret@127.0.0.1:1/petstore")]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("petstore: the database could not be migrated: "), "{error}");
+    assert!(error.starts_with("petstore: cannot migrate the database: "), "{error}");
     assert!(error.contains("Connection refused"), "{error}");
     assert!(!error.contains("secret"), "{error}");
 }
 
 #[test]
-fn an_address_that_is_taken_is_named() {
+fn serve_names_the_address_that_is_already_in_use() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = run(&["serve", "--listen", &address], &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
@@ -120,9 +120,9 @@ fn an_address_that_is_taken_is_named() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_closed_output_pipe_is_not_an_error() {
     let mut child = petstore(&["openapi"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The reader goes away after one byte.
+    // The reader closes the pipe after one byte.
     let mut byte = [0];
     let mut output = child.stdout.take().unwrap();
     output.read_exact(&mut byte).unwrap();
@@ -133,16 +133,16 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[tokio::test]
-async fn off_a_terminal_the_log_is_json_with_one_line_a_request_and_no_secrets() {
+async fn the_log_is_json_with_one_line_per_request_and_no_secrets_when_stderr_is_not_a_terminal() {
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(&database.url(), &["--log", "trace"]);
     let key = crate::support::postgres::key();
-    let nobody = Client::new(service.address, None);
+    let without_key = Client::new(service.address, None);
     service.client.get("/v1/pets?limit=5").await;
     service.client.get(&format!("/v1/pets/{}", key.reveal())).await;
     service.client.get(&format!("/v1/pets?api_key={}", key.reveal())).await;
     service.client.post_text("/v1/pets", &format!(r#"{{"name": "Rex", "{}": 1}}"#, key.reveal())).await;
-    nobody.get(&format!("/v1/{}", key.reveal())).await;
+    without_key.get(&format!("/v1/{}", key.reveal())).await;
     let (exited_well, log) = service.terminate();
     assert!(exited_well);
     assert!(!log.contains(key.reveal()), "a key is in the log");

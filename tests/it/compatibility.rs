@@ -1,7 +1,8 @@
-//! Nothing that a client relies on is taken away: the document against the last one that was released.
+//! Backward compatibility: the document compared with the last released one.
 //!
-//! A client may send whatever the released document allowed, and may rely on whatever it promised. So what goes in may
-//! only be loosened, and what comes out may only be tightened or added to. Experimental operations promise nothing.
+//! A client may send anything that the released document allows, and may rely on anything that it promises. So
+//! requirements on requests may only be relaxed, and guarantees on responses may only be tightened or extended.
+//! Experimental operations promise nothing.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,24 +12,24 @@ use serde_json::{Value, json};
 use crate::support::document::DOCUMENT;
 use crate::support::postgres::ROOT;
 
-/// Which way a value goes.
+/// Whether a value is sent by clients or by the service.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
-    In,
-    Out,
+enum Direction {
+    Request,
+    Response,
 }
 
-/// Compares two documents, and collects what would break a client.
+/// Compares two documents and collects the breaking changes.
 struct Comparison<'a> {
     old: &'a Value,
     new: &'a Value,
-    broken: Vec<String>,
+    breaking: Vec<String>,
 }
 
-fn breaks(old: &Value, new: &Value) -> Vec<String> {
-    let mut comparison = Comparison { old, new, broken: Vec::new() };
+fn breaking_changes(old: &Value, new: &Value) -> Vec<String> {
+    let mut comparison = Comparison { old, new, breaking: Vec::new() };
     comparison.documents();
-    comparison.broken
+    comparison.breaking
 }
 
 /// The members of an object, or none.
@@ -36,14 +37,14 @@ fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
 }
 
-/// The texts of an array, or none.
-fn words(value: &Value) -> BTreeSet<String> {
+/// The elements of an array as text, or none.
+fn elements(value: &Value) -> BTreeSet<String> {
     value.as_array().into_iter().flatten().map(ToString::to_string).collect()
 }
 
 impl Comparison<'_> {
-    fn say(&mut self, place: &str, what: &str) {
-        self.broken.push(format!("{place}: {what}"));
+    fn report(&mut self, place: &str, what: &str) {
+        self.breaking.push(format!("{place}: {what}"));
     }
 
     fn documents(&mut self) {
@@ -58,13 +59,13 @@ impl Comparison<'_> {
 
     fn operations(&mut self, place: &str, old: &Value, new: &Value) {
         if new.is_null() {
-            return self.say(place, "is gone");
+            return self.report(place, "is gone");
         }
         if old["operationId"] != new["operationId"] {
-            self.say(place, "has another name");
+            self.report(place, "has another name");
         }
         if old["security"] != new["security"] {
-            self.say(place, "needs another key");
+            self.report(place, "needs another key");
         }
         let promise = |operation: &Value| match operation["x-stability"].as_str() {
             None => 2,
@@ -72,7 +73,7 @@ impl Comparison<'_> {
             Some(_) => 0,
         };
         if promise(new) < promise(old) {
-            self.say(place, "is less stable");
+            self.report(place, "is less stable");
         }
         self.parameters(place, &old["parameters"], &new["parameters"]);
         self.bodies(&format!("{place} body"), &old["requestBody"], &new["requestBody"]);
@@ -81,7 +82,7 @@ impl Comparison<'_> {
         }
         for (status, _) in members(&new["responses"]) {
             if status.starts_with('2') && old["responses"].get(status).is_none() {
-                self.say(place, &format!("succeeds with {status}, which no client expects"));
+                self.report(place, &format!("succeeds with {status}, which no client expects"));
             }
         }
     }
@@ -92,19 +93,19 @@ impl Comparison<'_> {
         for old in all(old) {
             let place = format!("{place} {}", old["name"]);
             match all(new).into_iter().find(|new| name(new) == name(&old)) {
-                None => self.say(&place, "is no longer taken"),
+                None => self.report(&place, "is no longer accepted"),
                 Some(new) => {
                     if new["required"] == true && old["required"] != true {
-                        self.say(&place, "is required");
+                        self.report(&place, "is required");
                     }
-                    self.schemas(&place, Way::In, &old["schema"], &new["schema"]);
+                    self.schemas(&place, Direction::Request, &old["schema"], &new["schema"]);
                 }
             }
         }
         for new in all(new) {
             let is_new = !all(old).iter().any(|old| name(old) == name(&new));
             if is_new && new["required"] == true {
-                self.say(&format!("{place} {}", new["name"]), "is new and required");
+                self.report(&format!("{place} {}", new["name"]), "is new and required");
             }
         }
     }
@@ -112,51 +113,51 @@ impl Comparison<'_> {
     fn bodies(&mut self, place: &str, old: &Value, new: &Value) {
         for (media_type, old) in members(&old["content"]) {
             match new["content"].get(media_type) {
-                None => self.say(place, &format!("is no longer taken as {media_type}")),
-                Some(new) => self.schemas(place, Way::In, &old["schema"], &new["schema"]),
+                None => self.report(place, &format!("is no longer accepted as {media_type}")),
+                Some(new) => self.schemas(place, Direction::Request, &old["schema"], &new["schema"]),
             }
         }
         if old.is_null() && new["required"] == true {
-            self.say(place, "is new and required");
+            self.report(place, "is new and required");
         }
     }
 
     fn answers(&mut self, place: &str, status: &str, old: &Value, new: &Value) {
         if new.is_null() {
-            // An error that cannot happen any more breaks nobody.
+            // An error that cannot happen any more breaks no client.
             if status < "400" {
-                self.say(place, "is no longer answered");
+                self.report(place, "is no longer answered");
             }
             return;
         }
         for (header, _) in members(&old["headers"]) {
             if new["headers"].get(header).is_none() {
-                self.say(place, &format!("has no `{header}` any more"));
+                self.report(place, &format!("has no `{header}` any more"));
             }
         }
         for (media_type, old) in members(&old["content"]) {
             let new = &new["content"][media_type];
             if new.is_null() {
-                self.say(place, &format!("is not {media_type} any more"));
+                self.report(place, &format!("is not {media_type} any more"));
                 continue;
             }
-            self.schemas(place, Way::Out, &old["schema"], &new["schema"]);
+            self.schemas(place, Direction::Response, &old["schema"], &new["schema"]);
             for (code, _) in members(&old["examples"]) {
                 if new["examples"].get(code).is_none() {
-                    self.say(place, &format!("has no code `{code}` any more"));
+                    self.report(place, &format!("has no code `{code}` any more"));
                 }
             }
         }
     }
 
-    fn schemas(&mut self, place: &str, way: Way, old: &Value, new: &Value) {
+    fn schemas(&mut self, place: &str, direction: Direction, old: &Value, new: &Value) {
         let (old, new) = (resolved(self.old, old), resolved(self.new, new));
         for word in ["type", "format"] {
             if old[word] != new[word] {
-                self.say(place, &format!("was {} of {}, and is {}", word, old[word], new[word]));
+                self.report(place, &format!("was {} of {}, and is {}", word, old[word], new[word]));
             }
         }
-        // A bound is tighter if it is there and was not, or if it is narrower.
+        // A bound is tighter if it is new or narrower.
         for (bound, is_least) in [
             ("minimum", true),
             ("minLength", true),
@@ -169,42 +170,45 @@ impl Comparison<'_> {
             let widest = if is_least { i64::MIN } else { i64::MAX };
             let (was, is) = (was.unwrap_or(widest), is.unwrap_or(widest));
             let (tighter, looser) = if is_least { (is > was, is < was) } else { (is < was, is > was) };
-            if (way == Way::In && tighter) || (way == Way::Out && looser) {
-                self.say(place, &format!("has another `{bound}`"));
+            if (direction == Direction::Request && tighter) || (direction == Direction::Response && looser) {
+                self.report(place, &format!("has another `{bound}`"));
             }
         }
         let patterns = (old.get("pattern"), new.get("pattern"));
-        let allowed = if way == Way::In { patterns.1.is_none() } else { patterns.0.is_none() };
+        let allowed =
+            if direction == Direction::Request { patterns.1.is_none() } else { patterns.0.is_none() };
         if patterns.0 != patterns.1 && !allowed {
-            self.say(place, "has another `pattern`");
+            self.report(place, "has another `pattern`");
         }
-        let (was, is) = (words(&old["enum"]), words(&new["enum"]));
-        if (way == Way::In && !was.is_subset(&is) && !is.is_empty())
-            || (way == Way::Out && !is.is_subset(&was))
+        let (was, is) = (elements(&old["enum"]), elements(&new["enum"]));
+        if (direction == Direction::Request && !was.is_subset(&is) && !is.is_empty())
+            || (direction == Direction::Response && !is.is_subset(&was))
         {
-            self.say(place, &format!("may be {is:?}, and could be {was:?}"));
+            self.report(place, &format!("may be {is:?}, and could be {was:?}"));
         }
-        let (was, is) = (words(&old["required"]), words(&new["required"]));
-        if (way == Way::In && !is.is_subset(&was)) || (way == Way::Out && !was.is_subset(&is)) {
-            self.say(place, &format!("has to have {is:?}, and had to have {was:?}"));
+        let (was, is) = (elements(&old["required"]), elements(&new["required"]));
+        if (direction == Direction::Request && !is.is_subset(&was))
+            || (direction == Direction::Response && !was.is_subset(&is))
+        {
+            self.report(place, &format!("has to have {is:?}, and had to have {was:?}"));
         }
         if old["default"] != new["default"] {
-            self.say(place, "has another default");
+            self.report(place, "has another default");
         }
         for (member, old) in members(&old["properties"]) {
             let place = format!("{place} `{member}`");
             match new["properties"].get(member) {
-                None => self.say(&place, "is gone"),
-                Some(new) => self.schemas(&place, way, old, new),
+                None => self.report(&place, "is gone"),
+                Some(new) => self.schemas(&place, direction, old, new),
             }
         }
         if !old["items"].is_null() {
-            self.schemas(&format!("{place} items"), way, &old["items"], &new["items"]);
+            self.schemas(&format!("{place} items"), direction, &old["items"], &new["items"]);
         }
     }
 }
 
-/// What a reference refers to.
+/// Follows a `$ref`.
 fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     match schema["$ref"].as_str() {
         None => schema,
@@ -212,7 +216,7 @@ fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
-/// The document of the last release, by its version.
+/// The document of the latest release.
 fn released() -> Value {
     let files = std::fs::read_dir(Path::new(ROOT).join("docs/released")).unwrap();
     let number = |path: &Path| -> Vec<u32> {
@@ -223,12 +227,12 @@ fn released() -> Value {
 }
 
 #[test]
-fn nothing_is_taken_away_from_clients() {
-    assert_eq!(breaks(&released(), &DOCUMENT), Vec::<String>::new());
+fn the_document_is_backward_compatible_with_the_last_release() {
+    assert_eq!(breaking_changes(&released(), &DOCUMENT), Vec::<String>::new());
 }
 
 #[test]
-fn what_would_break_a_client_is_noticed_and_an_addition_is_not() {
+fn breaking_changes_are_detected_and_additions_are_allowed() {
     let list = "/paths/~1pets/get";
     let create = "/paths/~1pets/post";
     let pet = "/components/schemas/Pet";
@@ -275,10 +279,10 @@ fn what_would_break_a_client_is_noticed_and_an_addition_is_not() {
             Value::Null => object.remove(*member).map_or_else(|| panic!("{place} {member}"), drop),
             value => drop(object.insert((*member).to_owned(), value.clone())),
         }
-        breaks(&DOCUMENT, &new)
+        breaking_changes(&DOCUMENT, &new)
     };
     for change in &breaking {
-        assert!(!changed(change).is_empty(), "{change:?} was not noticed");
+        assert!(!changed(change).is_empty(), "{change:?} was not detected");
     }
     for change in &harmless {
         assert_eq!(changed(change), Vec::<String>::new(), "{change:?}");

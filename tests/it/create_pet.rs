@@ -22,7 +22,7 @@ async fn create_pet_answers_201_with_the_pet_and_its_location() {
 }
 
 #[tokio::test]
-async fn create_pet_leaves_out_a_status_that_was_not_stated() {
+async fn create_pet_omits_a_status_that_was_not_sent() {
     let service = TestService::start().await;
     let answer = service.client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 3})).await;
     assert_eq!(answer.body, r#"{"id":1,"name":"Rex","categoryId":3}"#);
@@ -30,7 +30,7 @@ async fn create_pet_leaves_out_a_status_that_was_not_stated() {
 }
 
 #[tokio::test]
-async fn create_pet_takes_every_value_of_a_documented_type() {
+async fn create_pet_accepts_every_value_of_a_documented_type() {
     let service = TestService::start().await;
     let longest = format!(r#"{{"name": "{}", "categoryId": 1}}"#, "🐕".repeat(255));
     for body in [
@@ -64,7 +64,7 @@ async fn create_pet_stores_a_name_as_sent() {
 }
 
 #[tokio::test]
-async fn create_pet_reads_a_category_exactly_however_it_is_written() {
+async fn create_pet_parses_a_category_exactly_in_every_notation() {
     let service = TestService::start().await;
     for (text, value) in
         [("9007199254740993", 9_007_199_254_740_993_i64), ("9.007199254740993e15", 9_007_199_254_740_993)]
@@ -153,7 +153,7 @@ async fn create_pet_answers_400_to_a_bad_body() {
             "invalid_json",
             format!("{not_json}`name` appears twice at line 1 column 34."),
         ),
-        // Members that are missing.
+        // Missing members.
         ("{}", "missing_field", "`/name` is required: it must be a string of 1 to 255 characters.".into()),
         (
             r#"{"categoryId": 1}"#,
@@ -161,7 +161,7 @@ async fn create_pet_answers_400_to_a_bad_body() {
             "`/name` is required: it must be a string of 1 to 255 characters.".into(),
         ),
         (r#"{"name": "Rex"}"#, "missing_field", "`/categoryId` is required: it must be an integer.".into()),
-        // Members that are unknown.
+        // Unknown members.
         (
             r#"{"id": 7, "name": "Rex", "categoryId": 1}"#,
             "unknown_field",
@@ -232,7 +232,7 @@ async fn create_pet_answers_400_to_a_bad_body() {
         ),
         (r#"{"name": "Rex", "categoryId": 1, "status": ""}"#, "invalid_field", not_status.into()),
         (r#"{"name": "Rex", "categoryId": 1, "status": "Sold"}"#, "invalid_field", not_status.into()),
-        // The first fault in the order of the fields.
+        // The first error in the order of the fields.
         (
             r#"{"status": "gone", "categoryId": "x", "name": ""}"#,
             "invalid_field",
@@ -248,7 +248,7 @@ async fn create_pet_answers_400_to_a_bad_body() {
         assert_eq!(answer.json(), json!({"code": code, "message": message, "status": 400}), "{body}");
         assert_eq!(answer.status, 400, "{body}");
     }
-    assert_eq!(service.client.get("/v1/pets").await.body, "[]", "nothing of it was stored");
+    assert_eq!(service.client.get("/v1/pets").await.body, "[]", "nothing was stored");
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn create_pet_answers_400_to_a_body_that_is_not_utf_8() {
 }
 
 #[tokio::test]
-async fn create_pet_shows_a_strange_member_name_shortened_and_on_one_line() {
+async fn create_pet_shortens_an_unknown_member_name_and_keeps_it_on_one_line() {
     let service = TestService::start().await;
     let body = format!(r#"{{"a\nb{}": 1}}"#, "x".repeat(9_000));
     let answer = service.client.post_text("/v1/pets", &body).await;
@@ -284,7 +284,7 @@ async fn create_pet_answers_415_to_another_media_type() {
         Some("application/x-www-form-urlencoded"),
     ] {
         let answer = service.client.send(Method::POST, "/v1/pets", |request| {
-            // Not looked at: the media type comes first.
+            // Not parsed: the media type is checked first.
             let request = request.body("{");
             media_type
                 .map_or(request.try_clone().unwrap(), |media_type| request.header("content-type", media_type))
@@ -294,7 +294,7 @@ async fn create_pet_answers_415_to_another_media_type() {
 }
 
 #[tokio::test]
-async fn create_pet_takes_json_with_and_without_a_charset() {
+async fn create_pet_accepts_json_with_and_without_a_charset() {
     let service = TestService::start().await;
     for media_type in [
         "application/json",
@@ -310,7 +310,7 @@ async fn create_pet_takes_json_with_and_without_a_charset() {
 }
 
 #[tokio::test]
-async fn create_pet_takes_a_body_of_16_kib_and_answers_413_to_one_more_byte() {
+async fn create_pet_accepts_a_body_of_16_kib_and_answers_413_to_one_more_byte() {
     let service = TestService::start().await;
     let mut body = r#"{"name": "Rex", "categoryId": 1}"#.to_owned();
     body.push_str(&" ".repeat(16 * 1024 - body.len()));
@@ -320,7 +320,7 @@ async fn create_pet_takes_a_body_of_16_kib_and_answers_413_to_one_more_byte() {
 }
 
 #[tokio::test]
-async fn create_pet_answers_413_readably_to_a_body_that_is_far_too_large() {
+async fn create_pet_answers_413_to_a_very_large_body_without_resetting_the_connection() {
     let service = TestService::start().await;
     let body = vec![b' '; 1024 * 1024];
     for _ in 0..50 {
@@ -332,7 +332,7 @@ async fn create_pet_answers_413_readably_to_a_body_that_is_far_too_large() {
 #[tokio::test]
 async fn create_pet_answers_408_to_a_body_that_does_not_arrive() {
     let service = TestService::start_with(&["--body-timeout", "200ms"]).await;
-    let slow = crate::hostile_clients::post_half_a_body(service.address);
+    let slow = crate::hostile_clients::post_incomplete_body(service.address);
     let answer = tokio::time::timeout(Duration::from_secs(5), slow).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert!(answer.contains("connection: close"), "{answer}");
@@ -350,7 +350,7 @@ async fn create_pet_answers_400_to_any_query_parameter() {
 }
 
 #[tokio::test]
-async fn create_pet_gives_out_growing_ids_under_concurrency() {
+async fn create_pet_assigns_unique_increasing_ids_under_concurrency() {
     let service = TestService::start().await;
     let mut adding = tokio::task::JoinSet::new();
     for number in 0..100 {
@@ -366,10 +366,10 @@ async fn create_pet_gives_out_growing_ids_under_concurrency() {
 }
 
 #[tokio::test]
-async fn create_pet_says_that_the_outcome_is_unknown_if_it_cannot_read_what_was_committed() {
+async fn create_pet_says_that_the_outcome_is_unknown_if_it_cannot_read_the_committed_row() {
     let service = TestService::start().await;
     let database = service.database.connect().await;
-    // An id that no pet can have: the row is there, but it cannot be told to the client.
+    // An id that no pet can have: the row is committed, but cannot be returned to the client.
     let broken = "ALTER TABLE pets ALTER COLUMN id SET MINVALUE -10 RESTART WITH -10";
     database.batch_execute(broken).await.unwrap();
     for key in [None, Some("once")] {
@@ -385,5 +385,5 @@ async fn create_pet_says_that_the_outcome_is_unknown_if_it_cannot_read_what_was_
         assert!(added.json()["message"].as_str().unwrap().contains("is unknown"), "{}", added.body);
     }
     let rows: i64 = database.query_one("SELECT count(*) FROM pets", &[]).await.unwrap().get(0);
-    assert_eq!(rows, 2, "each was added once, and none was tried again");
+    assert_eq!(rows, 2, "each was added once, and none was retried");
 }

@@ -1,4 +1,4 @@
-//! The page at `/docs`: whole, small, and closed to everything outside. `tests/browser` looks at what it does.
+//! The page at `/docs`: complete, small, and without external resources. `tests/browser` checks how it behaves.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -22,19 +22,19 @@ const FILES: [(&str, &str); 6] = [
 
 const HTML: &str = include_str!("../../assets/docs/page.html");
 
-/// An answer as it came over the wire.
-struct Raw {
+/// An answer before decompression.
+struct RawAnswer {
     status: u16,
     headers: HeaderMap,
     body: Vec<u8>,
 }
 
-impl Raw {
+impl RawAnswer {
     fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    fn unpacked(&self) -> Vec<u8> {
+    fn decompressed(&self) -> Vec<u8> {
         let mut plain = Vec::new();
         match self.header("content-encoding") {
             "" => plain.clone_from(&self.body),
@@ -51,8 +51,8 @@ impl Raw {
     }
 }
 
-/// Asks without a key, with these headers.
-async fn ask(service: &TestService, method: Method, path: &str, headers: &[(&str, &str)]) -> Raw {
+/// Sends a request without a key, with these headers.
+async fn send(service: &TestService, method: Method, path: &str, headers: &[(&str, &str)]) -> RawAnswer {
     let url = format!("http://{}{path}", service.address);
     let mut request = reqwest::Client::new().request(method, url);
     for (name, value) in headers {
@@ -60,24 +60,24 @@ async fn ask(service: &TestService, method: Method, path: &str, headers: &[(&str
     }
     let response = request.send().await.unwrap();
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    Raw { status, headers, body: response.bytes().await.unwrap().to_vec() }
+    RawAnswer { status, headers, body: response.bytes().await.unwrap().to_vec() }
 }
 
 const GZIP: (&str, &str) = ("accept-encoding", "gzip, deflate, br");
 
-/// The addresses that the page names, made absolute.
-fn named_by_the_page() -> BTreeSet<String> {
+/// The paths that the page references.
+fn referenced_by_the_page() -> BTreeSet<String> {
     let attributes = ["href=\"", "src=\""];
     let values = attributes.iter().flat_map(|attribute| HTML.split(attribute).skip(1));
     values.map(|rest| format!("/{}", rest.split('"').next().unwrap())).collect()
 }
 
 #[tokio::test]
-async fn every_file_comes_whole_without_a_key_compressed_or_plain() {
+async fn every_file_is_served_without_a_key_with_and_without_gzip() {
     let service = TestService::start().await;
     for (path, media_type) in FILES.into_iter().chain([("/openapi.json", "application/json")]) {
-        let plain = ask(&service, Method::GET, path, &[]).await;
-        let gzip = ask(&service, Method::GET, path, &[GZIP]).await;
+        let plain = send(&service, Method::GET, path, &[]).await;
+        let gzip = send(&service, Method::GET, path, &[GZIP]).await;
         for answer in [&plain, &gzip] {
             assert_eq!((answer.status, answer.header("content-type")), (200, media_type), "{path}");
             assert_eq!(answer.header("content-length"), answer.body.len().to_string(), "{path}");
@@ -90,17 +90,17 @@ async fn every_file_comes_whole_without_a_key_compressed_or_plain() {
             "{path}"
         );
         assert!(gzip.body.len() < plain.body.len(), "{path}");
-        assert_eq!(gzip.unpacked(), plain.body, "{path}");
+        assert_eq!(gzip.decompressed(), plain.body, "{path}");
         assert_ne!(gzip.header("etag"), plain.header("etag"), "{path}");
     }
 }
 
 #[tokio::test]
-async fn a_client_that_has_a_file_in_the_form_it_takes_gets_304() {
+async fn a_cached_file_gets_304_only_in_the_encoding_that_the_client_accepts() {
     let service = TestService::start().await;
     for (path, _) in FILES.into_iter().chain([("/openapi.json", "")]) {
-        let plain = ask(&service, Method::GET, path, &[]).await;
-        let gzip = ask(&service, Method::GET, path, &[GZIP]).await;
+        let plain = send(&service, Method::GET, path, &[]).await;
+        let gzip = send(&service, Method::GET, path, &[GZIP]).await;
         let (plain_tag, gzip_tag) = (plain.header("etag"), gzip.header("etag"));
         for (headers, status) in [
             (&[("if-none-match", plain_tag)][..], 304),
@@ -108,7 +108,7 @@ async fn a_client_that_has_a_file_in_the_form_it_takes_gets_304() {
             (&[("if-none-match", gzip_tag)], 200),
             (&[("if-none-match", plain_tag), GZIP], 200),
         ] {
-            let answer = ask(&service, Method::GET, path, headers).await;
+            let answer = send(&service, Method::GET, path, headers).await;
             assert_eq!(answer.status, status, "{path} {headers:?}");
             assert_eq!(answer.body.is_empty(), status == 304, "{path} {headers:?}");
             assert_eq!(answer.header("vary"), "Authorization, Accept-Encoding", "{path}");
@@ -124,12 +124,12 @@ async fn a_client_that_has_a_file_in_the_form_it_takes_gets_304() {
 }
 
 #[tokio::test]
-async fn head_answers_as_get_does_without_the_body_in_both_forms() {
+async fn head_answers_as_get_without_the_body_with_and_without_gzip() {
     let service = TestService::start().await;
     for (path, _) in FILES {
         for headers in [&[][..], &[GZIP]] {
-            let get = ask(&service, Method::GET, path, headers).await;
-            let head = ask(&service, Method::HEAD, path, headers).await;
+            let get = send(&service, Method::GET, path, headers).await;
+            let head = send(&service, Method::HEAD, path, headers).await;
             assert_eq!((head.status, head.body.len()), (200, 0), "{path}");
             for name in
                 ["content-type", "content-length", "content-encoding", "etag", "content-security-policy"]
@@ -141,10 +141,10 @@ async fn head_answers_as_get_does_without_the_body_in_both_forms() {
 }
 
 #[tokio::test]
-async fn the_policy_of_every_file_is_strict() {
+async fn every_file_has_a_strict_content_security_policy() {
     let service = TestService::start().await;
     for (path, _) in FILES {
-        let answer = ask(&service, Method::GET, path, &[]).await;
+        let answer = send(&service, Method::GET, path, &[]).await;
         assert_eq!(
             answer.header("content-security-policy"),
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
@@ -157,7 +157,7 @@ async fn the_policy_of_every_file_is_strict() {
 }
 
 #[tokio::test]
-async fn the_page_may_call_the_servers_of_the_document() {
+async fn the_content_security_policy_allows_calls_to_the_documented_servers() {
     let service = TestService::start_with(&[
         "--public-base-url",
         "https://api.example.com/pets/v1",
@@ -165,7 +165,7 @@ async fn the_page_may_call_the_servers_of_the_document() {
         "https://staging.example.com:8443/v1",
     ])
     .await;
-    let answer = ask(&service, Method::GET, "/docs", &[]).await;
+    let answer = send(&service, Method::GET, "/docs", &[]).await;
     let policy = answer.header("content-security-policy");
     let calls = "; connect-src 'self' https://api.example.com https://staging.example.com:8443; ";
     assert!(policy.contains(calls), "{policy}");
@@ -173,11 +173,11 @@ async fn the_page_may_call_the_servers_of_the_document() {
 }
 
 #[tokio::test]
-async fn the_page_with_everything_it_loads_is_less_than_500_kilobytes_on_the_wire() {
+async fn the_page_and_everything_it_loads_is_under_500_kilobytes_on_the_wire() {
     let service = TestService::start().await;
     let mut all = 0;
-    for path in named_by_the_page().into_iter().chain(["/docs".to_owned()]) {
-        let answer = ask(&service, Method::GET, &path, &[GZIP]).await;
+    for path in referenced_by_the_page().into_iter().chain(["/docs".to_owned()]) {
+        let answer = send(&service, Method::GET, &path, &[GZIP]).await;
         eprintln!("{path}: {} bytes", answer.bytes_on_the_wire());
         all += answer.bytes_on_the_wire();
     }
@@ -186,24 +186,24 @@ async fn the_page_with_everything_it_loads_is_less_than_500_kilobytes_on_the_wir
 }
 
 #[tokio::test]
-async fn whatever_the_page_names_is_served_and_whatever_is_served_is_named() {
+async fn every_file_that_the_page_references_is_served_and_every_served_file_is_referenced() {
     let service = TestService::start().await;
-    let named = named_by_the_page();
-    for path in &named {
-        assert_eq!(ask(&service, Method::GET, path, &[]).await.status, 200, "{path}");
+    let referenced = referenced_by_the_page();
+    for path in &referenced {
+        assert_eq!(send(&service, Method::GET, path, &[]).await.status, 200, "{path}");
     }
     for (path, _) in &FILES[1..] {
-        assert!(named.contains(*path), "{path}");
+        assert!(referenced.contains(*path), "{path}");
     }
-    assert!(named.contains("/openapi.json"));
+    assert!(referenced.contains("/openapi.json"));
 }
 
 #[tokio::test]
-async fn nothing_of_ours_names_an_outside_address_or_has_inline_code() {
+async fn our_files_reference_no_external_url_and_contain_no_inline_code() {
     let service = TestService::start().await;
     for path in ["/docs", "/docs/page.js", "/docs/page.css", "/docs/icon.svg"] {
-        let text = String::from_utf8(ask(&service, Method::GET, path, &[]).await.body).unwrap();
-        // The name of SVG, which is no address to fetch.
+        let text = String::from_utf8(send(&service, Method::GET, path, &[]).await.body).unwrap();
+        // The SVG namespace is a name, not fetched.
         let text = text.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
         for outside in ["http:", "https:", "\"//", "url(", "@import", "sourceMappingURL"] {
             assert!(!text.contains(outside), "{path} has {outside}");
@@ -215,36 +215,36 @@ async fn nothing_of_ours_names_an_outside_address_or_has_inline_code() {
 }
 
 #[test]
-fn the_title_of_the_page_is_that_of_the_document() {
+fn the_page_title_matches_the_document_title() {
     let title = format!("{} API", DOCUMENT["info"]["title"].as_str().unwrap());
     assert!(HTML.contains(&format!("<title>{title}</title>")));
     assert!(HTML.contains(&format!(">{title}</h1>")));
 }
 
 #[tokio::test]
-async fn the_script_of_swagger_ui_is_of_the_version_that_was_asked_for() {
-    let asked_for = include_str!("../../scripts/vendor-swagger-ui");
-    let version = asked_for.lines().find_map(|line| line.strip_prefix("version=")).unwrap();
+async fn the_vendored_swagger_ui_has_the_pinned_version() {
+    let script = include_str!("../../scripts/vendor-swagger-ui");
+    let version = script.lines().find_map(|line| line.strip_prefix("version=")).unwrap();
     let service = TestService::start().await;
-    let script = ask(&service, Method::GET, "/docs/swagger-ui-bundle.js", &[]).await.body;
+    let script = send(&service, Method::GET, "/docs/swagger-ui-bundle.js", &[]).await.body;
     let script = String::from_utf8(script).unwrap();
     assert!(script.contains(&format!("PACKAGE_VERSION:\"{version}\"")), "run scripts/vendor-swagger-ui");
 }
 
 #[tokio::test]
-async fn anything_else_below_docs_is_answered_as_everywhere() {
+async fn unknown_paths_parameters_and_methods_under_docs_get_the_usual_errors() {
     let service = TestService::start().await;
-    let nobody = service.client.without_key();
+    let client = service.client.without_key();
     for path in
         ["/docs/", "/docs/page", "/docs/page.js/", "/docs/Page.js", "/docs/swagger-ui.css", "/docs/a/b"]
     {
-        assert_eq!(nobody.get(path).await.error(), (404, "route_not_found".into()), "{path}");
+        assert_eq!(client.get(path).await.error(), (404, "route_not_found".into()), "{path}");
     }
     for path in ["/docs?url=elsewhere", "/docs/page.js?v=1"] {
-        assert_eq!(nobody.get(path).await.error(), (400, "unknown_parameter".into()), "{path}");
+        assert_eq!(client.get(path).await.error(), (400, "unknown_parameter".into()), "{path}");
     }
     for path in ["/docs", "/docs/page.css"] {
-        let answer = nobody.send(Method::POST, path, |request| request).await;
+        let answer = client.send(Method::POST, path, |request| request).await;
         assert_eq!(answer.error(), (405, "method_not_allowed".into()), "{path}");
         assert_eq!(answer.headers("allow"), ["GET, HEAD, OPTIONS"], "{path}");
     }

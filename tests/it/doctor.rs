@@ -1,4 +1,4 @@
-//! `petstore doctor`, on databases well and unwell.
+//! `petstore doctor`, on healthy and unhealthy databases.
 
 use std::process::Output;
 
@@ -20,7 +20,7 @@ fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn a_database_that_is_well_has_no_failures() {
+async fn a_healthy_database_has_no_failures() {
     let database = TestDatabase::new().await;
     let output = doctor(&database.url(), &["--json"]);
     assert!(output.status.success(), "{output:?}");
@@ -29,11 +29,11 @@ async fn a_database_that_is_well_has_no_failures() {
     for name in ["database", "version", "encoding", "schema", "role", "partitions", "clock", "pool"] {
         assert_eq!(check(&report, name)["state"], "ok", "{report}");
     }
-    assert_eq!(check(&report, "replication")["state"], "warning", "there is no standby");
+    assert_eq!(check(&report, "replication")["state"], "warning", "no standby");
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named_with_what_to_do_and_an_exit_code() {
+async fn a_failed_check_names_the_problem_and_the_fix_and_sets_the_exit_code() {
     let database = TestDatabase::empty().await;
     let output = doctor(&database.url(), &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -46,7 +46,7 @@ async fn what_is_wrong_is_named_with_what_to_do_and_an_exit_code() {
 }
 
 #[tokio::test]
-async fn a_database_that_cannot_hold_every_name_is_refused_with_how_to_create_one_that_can() {
+async fn a_database_without_utf8_fails_with_instructions_to_create_one() {
     for encoding in ["LATIN1", "SQL_ASCII"] {
         let database = TestDatabase::with_encoding(encoding).await;
         let output = doctor(&database.url(), &["--json"]);
@@ -59,7 +59,7 @@ async fn a_database_that_cannot_hold_every_name_is_refused_with_how_to_create_on
 }
 
 #[tokio::test]
-async fn a_role_that_may_not_write_is_named() {
+async fn missing_write_privileges_of_the_role_are_reported() {
     let database = TestDatabase::new().await;
     let role = format!("{}_reader", database.name());
     let admin = database.connect().await;
@@ -71,7 +71,7 @@ async fn a_role_that_may_not_write_is_named() {
 }
 
 #[tokio::test]
-async fn settings_are_told_with_their_sources_and_without_passwords() {
+async fn settings_are_listed_with_their_sources_and_without_passwords() {
     let output =
         doctor("postgresql://shop:very-secret@127.0.0.1:1/petstore", &["--json", "--max-requests", "7"]);
     assert!(!String::from_utf8_lossy(&output.stdout).contains("very-secret"));

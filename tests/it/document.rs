@@ -1,4 +1,4 @@
-//! The interface document: complete, and the same wherever it is.
+//! The OpenAPI document: complete, and identical wherever it is published.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::support::document::{DOCUMENT, operations};
 use crate::support::program::run;
 
 #[tokio::test]
-async fn the_committed_document_is_the_one_that_is_printed_and_served() {
+async fn the_committed_document_matches_the_printed_and_the_served_one() {
     let committed = include_str!("../../openapi.json");
     let printed = String::from_utf8(run(&["openapi"], &[]).stdout).unwrap();
     assert_eq!(printed, committed, "run `make openapi`");
@@ -20,7 +20,7 @@ async fn the_committed_document_is_the_one_that_is_printed_and_served() {
 }
 
 #[test]
-fn it_has_the_operations_of_the_specification_with_their_names_and_tag() {
+fn the_document_has_the_specified_operations_with_their_names_and_tags() {
     let found: Vec<_> = operations()
         .into_iter()
         .map(|(path, method, operation)| {
@@ -45,7 +45,7 @@ fn it_has_the_operations_of_the_specification_with_their_names_and_tag() {
 }
 
 #[test]
-fn only_get_pet_is_deprecated_with_the_day_of_its_removal() {
+fn only_get_pet_is_deprecated_and_it_has_a_sunset_date() {
     for (_, _, operation) in operations() {
         let deprecated = operation["operationId"] == "getPet";
         assert_eq!(operation.get("deprecated"), deprecated.then_some(&json!(true)));
@@ -54,7 +54,7 @@ fn only_get_pet_is_deprecated_with_the_day_of_its_removal() {
 }
 
 #[test]
-fn every_addition_to_the_specification_says_how_stable_it_is() {
+fn every_operation_beyond_the_specification_states_its_stability() {
     for (_, _, operation) in operations() {
         let marker = match operation["operationId"].as_str().unwrap() {
             "listPets" | "createPet" | "getPet" => None,
@@ -68,7 +68,7 @@ fn every_addition_to_the_specification_says_how_stable_it_is() {
 }
 
 #[test]
-fn every_operation_needs_a_key_by_default_and_one_scope_of_its_own() {
+fn every_operation_requires_a_key_with_exactly_one_scope() {
     assert_eq!(DOCUMENT["security"], json!([{"bearer": []}]));
     let scheme = &DOCUMENT["components"]["securitySchemes"]["bearer"];
     assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")));
@@ -79,7 +79,7 @@ fn every_operation_needs_a_key_by_default_and_one_scope_of_its_own() {
 }
 
 #[test]
-fn the_schemas_are_those_of_the_specification() {
+fn the_schemas_match_the_specification() {
     let schemas = &DOCUMENT["components"]["schemas"];
     assert_eq!(schemas["PetStatus"]["enum"], json!(["available", "pending", "sold"]));
     for (name, required, members) in [
@@ -112,7 +112,7 @@ fn the_schemas_are_those_of_the_specification() {
 }
 
 #[test]
-fn every_error_answer_has_the_error_body_and_an_example_of_each_of_its_codes() {
+fn every_documented_error_has_the_error_schema_and_an_example_of_each_code() {
     for (path, method, operation) in operations() {
         for (status, answer) in operation["responses"].as_object().unwrap() {
             assert!(answer["headers"].get("X-Request-Id").is_some(), "{method} {path} {status}");
@@ -132,7 +132,7 @@ fn every_error_answer_has_the_error_body_and_an_example_of_each_of_its_codes() {
 }
 
 #[test]
-fn the_statuses_of_each_operation_are_these() {
+fn every_operation_documents_exactly_these_statuses() {
     let everywhere = ["400", "401", "403", "414", "429", "431", "500", "503"];
     for (name, own) in [
         ("listPets", &["200", "304"][..]),
@@ -154,7 +154,7 @@ fn the_statuses_of_each_operation_are_these() {
 }
 
 #[tokio::test]
-async fn the_servers_are_the_operators_addresses_if_they_are_set() {
+async fn the_servers_are_the_configured_base_urls() {
     assert_eq!(DOCUMENT["servers"][0]["url"], "/v1");
     let service = TestService::start_with(&[
         "--public-base-url",

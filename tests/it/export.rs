@@ -1,10 +1,9 @@
-//! `petstore export`, as an operator runs it, and the way back in.
+//! `petstore export`, as an operator runs it, and importing the result.
 
 use std::io::Read;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use petstore::domain::pet::PetName;
 use proptest::prelude::*;
@@ -14,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::support::TestDatabase;
 use crate::support::folder::Folder;
-use crate::support::program::{petstore, run};
+use crate::support::program::{petstore, run, signal};
+use crate::support::wait::eventually;
 
 fn export(database: &TestDatabase, arguments: &[&str]) -> Output {
     run(&[&["export"], arguments].concat(), &[("DATABASE_URL", &database.url())])
@@ -31,7 +31,7 @@ const FILL: &str = "\
       ('Rex', 3, 'available'), (' Ré, \"the 🐕\" ', -9223372036854775808, NULL), ('Tom', 4, 'sold')";
 
 #[tokio::test]
-async fn every_animal_is_written_by_its_id_in_either_format() {
+async fn export_writes_every_pet_in_id_order_in_both_formats() {
     let database = TestDatabase::new().await;
     assert_eq!(exported(&database, &[]), "");
     assert_eq!(exported(&database, &["--format", "csv"]), "id,name,categoryId,status\n");
@@ -67,11 +67,11 @@ async fn every_animal_is_written_by_its_id_in_either_format() {
     let packed = std::fs::File::open(folder.path("a.ndjson.zst")).unwrap();
     assert_eq!(String::from_utf8(zstd::decode_all(packed).unwrap()).unwrap(), ndjson);
     let names = ["a", "a.csv", "a.csv.gz", "a.jsonl", "a.ndjson", "a.ndjson.zst", "b", "c.csv"];
-    assert_eq!(folder.names(), names, "and nothing that is not whole");
+    assert_eq!(folder.names(), names, "and no temporary file");
 }
 
 #[tokio::test]
-async fn a_status_selects() {
+async fn the_status_flag_filters_the_export() {
     let database = TestDatabase::new().await;
     database.connect().await.batch_execute(FILL).await.unwrap();
     for (status, names) in [("available", &["Rex"][..]), ("pending", &[]), ("sold", &["Tom"])] {
@@ -83,7 +83,7 @@ async fn a_status_selects() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_whole_does_not_appear() {
+async fn a_failed_export_leaves_the_existing_file_unchanged() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     database.connect().await.batch_execute(FILL).await.unwrap();
     assert_eq!(export(&database, &["/dev/full"]).status.code(), Some(1));
@@ -112,10 +112,10 @@ async fn an_export_does_not_follow_a_planted_symlink_and_runs_despite_an_old_tem
 }
 
 #[tokio::test]
-async fn an_export_that_is_stopped_or_fails_removes_its_temporary_file() {
+async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let client = database.connect().await;
-    // An export writes thousands of pets, and then waits for the next one until it is stopped.
+    // The export writes thousands of pets, then blocks until it is stopped.
     let fill = "INSERT INTO pets (name, category_id) SELECT 'Pet ' || n, n FROM generate_series(1, 10000) n; \
         ALTER TABLE pets RENAME TO stored_pets; \
         CREATE VIEW pets AS SELECT id, CASE WHEN id < 9000 THEN name ELSE name || pg_sleep(600) END AS name, \
@@ -124,21 +124,15 @@ async fn an_export_that_is_stopped_or_fails_removes_its_temporary_file() {
     let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
         WHERE datname = current_database() AND query LIKE 'COPY %'";
     folder.write("a.csv", "as it was");
-    for (way, error) in [("-TERM", "stopped by a signal"), ("-INT", "stopped by a signal"), ("database", "")]
-    {
+    for (way, error) in [("TERM", "stopped by a signal"), ("INT", "stopped by a signal"), ("database", "")] {
         let mut command = petstore(&["export", &folder.path("a.csv")]);
         command.env("DATABASE_URL", database.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while folder.names().len() == 1 {
-            assert!(Instant::now() < deadline, "no temporary file");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        eventually("there is a temporary file", async || folder.names().len() == 2).await;
         if way == "database" {
             client.execute(terminate, &[]).await.unwrap();
         } else {
-            let kill = Command::new("kill").args([way, &child.id().to_string()]).status().unwrap();
-            assert!(kill.success());
+            signal(way, child.id());
         }
         let end = child.wait_with_output().unwrap();
         let printed = String::from_utf8(end.stderr).unwrap();
@@ -150,7 +144,7 @@ async fn an_export_that_is_stopped_or_fails_removes_its_temporary_file() {
 }
 
 #[tokio::test]
-async fn formulas_in_names_are_escaped_in_csv_if_asked_for() {
+async fn formulas_in_names_are_escaped_in_csv_only_with_the_flag() {
     let database = TestDatabase::new().await;
     let fill = "INSERT INTO pets (name, category_id) SELECT name, -1 FROM unnest(ARRAY[\
         '=1+1', '+1', '-1', '@SUM(1)', ' =1+1', '＝1', '=LINK(\"a\",\"b\")', 'Rex', 'a=b', '''=1']) name";
@@ -171,7 +165,7 @@ async fn formulas_in_names_are_escaped_in_csv_if_asked_for() {
 }
 
 #[tokio::test]
-async fn a_reader_that_has_seen_enough_is_no_failure() {
+async fn a_closed_output_pipe_is_not_an_error() {
     let database = TestDatabase::new().await;
     let fill = "INSERT INTO pets (name, category_id) SELECT 'Pet ' || n, n FROM generate_series(1, 100000) n";
     database.connect().await.batch_execute(fill).await.unwrap();
@@ -188,7 +182,7 @@ async fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[tokio::test]
-async fn an_export_during_writes_is_one_snapshot() {
+async fn an_export_during_writes_is_a_consistent_snapshot() {
     let database = TestDatabase::new().await;
     let client = database.connect().await;
     let fill = "INSERT INTO pets (name, category_id, status) \
@@ -197,7 +191,7 @@ async fn an_export_during_writes_is_one_snapshot() {
     client.batch_execute(fill).await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
-    // One of the first and the last animal is sold at every instant, and new ones come two at a time.
+    // At every instant, exactly one of the first and the last pet is sold. New pets are added in pairs.
     let writer = tokio::spawn(async move {
         let mut writes = 0;
         while !stopped.load(Ordering::Relaxed) {
@@ -224,7 +218,7 @@ async fn an_export_during_writes_is_one_snapshot() {
     assert!(writer.await.unwrap() > 10);
 }
 
-/// Names that a careless reader or writer of files would change.
+/// Names that a faulty parser or writer would change.
 fn odd_name() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         "[\"',;|\\\\{}\\[\\]:]{1,4}",
@@ -244,16 +238,16 @@ fn odd_name() -> impl Strategy<Value = String> {
 }
 
 #[tokio::test]
-async fn what_is_exported_can_be_imported_and_gives_the_same_animals() {
+async fn an_export_can_be_imported_and_yields_the_same_pets() {
     let status = prop_oneof![Just(None), Just(Some("available")), Just(Some("pending")), Just(Some("sold"))];
-    let animals = proptest::collection::vec((odd_name(), any::<i64>(), status), 300);
+    let pets = proptest::collection::vec((odd_name(), any::<i64>(), status), 300);
     let mut runner = TestRunner::default();
     let folder = Folder::new();
     for name in ["a.csv", "b.ndjson", "c.csv.zst", "d.jsonl.gz"] {
         let (from, to) = (TestDatabase::new().await, TestDatabase::new().await);
-        let animals = animals.new_tree(&mut runner).unwrap().current();
+        let pets = pets.new_tree(&mut runner).unwrap().current();
         let client = from.connect().await;
-        for (name, category_id, status) in &animals {
+        for (name, category_id, status) in &pets {
             let insert = "INSERT INTO pets (name, category_id, status) VALUES ($1, $2, $3::text::pet_status)";
             client.execute(insert, &[name, category_id, status]).await.unwrap();
         }
@@ -263,13 +257,13 @@ async fn what_is_exported_can_be_imported_and_gives_the_same_animals() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let again: Vec<Value> =
             exported(&to, &[]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        for (place, ((name, category_id, status), pet)) in animals.iter().zip(&again).enumerate() {
+        for (place, ((name, category_id, status), pet)) in pets.iter().zip(&again).enumerate() {
             let mut expected = json!({"id": place + 1, "name": name, "categoryId": category_id});
             if let Some(status) = status {
                 expected["status"] = (*status).into();
             }
             assert_eq!(*pet, expected);
         }
-        assert_eq!(again.len(), animals.len());
+        assert_eq!(again.len(), pets.len());
     }
 }

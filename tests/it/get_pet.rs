@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use reqwest::Method;
 
 use crate::support::TestService;
+use crate::support::metrics::metric;
 
 #[tokio::test]
 async fn get_pet_answers_200_with_the_pet() {
@@ -17,7 +17,7 @@ async fn get_pet_answers_200_with_the_pet() {
 }
 
 #[tokio::test]
-async fn get_pet_answers_404_to_what_is_no_pet() {
+async fn get_pet_answers_404_to_an_unknown_or_malformed_id() {
     let service = TestService::start().await;
     service.client.add("Rex", None).await;
     for id in [
@@ -51,7 +51,7 @@ async fn get_pet_answers_404_to_what_is_no_pet() {
 }
 
 #[tokio::test]
-async fn get_pet_announces_its_end_and_its_successor_with_every_answer() {
+async fn get_pet_announces_its_sunset_and_its_successor_in_every_answer() {
     let service = TestService::start().await;
     service.client.add("Rex", None).await;
     for (path, status, successor) in [
@@ -76,7 +76,7 @@ async fn get_pet_announces_its_end_and_its_successor_with_every_answer() {
 }
 
 #[tokio::test]
-async fn the_announced_successor_of_get_pet_has_the_pet() {
+async fn the_announced_successor_of_get_pet_returns_the_same_pet() {
     let service = TestService::start().await;
     let id = service.client.add("Rex", None).await;
     let old = service.client.get(&format!("/v1/pets/{id}")).await;
@@ -86,7 +86,7 @@ async fn the_announced_successor_of_get_pet_has_the_pet() {
 }
 
 #[tokio::test]
-async fn no_other_operation_announces_an_end() {
+async fn list_pets_announces_no_deprecation_and_no_sunset() {
     let service = TestService::start().await;
     let answer = service.client.get("/v1/pets").await;
     assert_eq!((answer.header("deprecation"), answer.header("sunset")), ("", ""));
@@ -100,7 +100,7 @@ async fn service_at(time: &str, flags: &[&str]) -> TestService {
 }
 
 #[tokio::test]
-async fn get_pet_is_served_until_the_last_moment_of_2030_12_04() {
+async fn get_pet_works_until_the_last_moment_of_2030_12_04() {
     let service = service_at("2030-12-04T23:59:59.999999999Z", &[]).await;
     assert_eq!(service.client.get("/v1/pets/1").await.status, 200);
 }
@@ -114,7 +114,7 @@ async fn get_pet_answers_410_from_2030_12_05_on() {
             assert_eq!(answer.error(), (410, "operation_removed".into()), "{path}");
             assert_eq!(answer.header("sunset"), "Thu, 05 Dec 2030 00:00:00 GMT");
         }
-        assert_eq!(service.client.get("/v1/pets?id=1").await.ids(), [1], "its successor goes on");
+        assert_eq!(service.client.get("/v1/pets?id=1").await.ids(), [1], "its successor still works");
     }
 }
 
@@ -133,26 +133,21 @@ async fn the_removal_of_get_pet_can_be_postponed() {
 }
 
 #[tokio::test]
-async fn calls_of_get_pet_are_counted_by_key() {
+async fn calls_to_get_pet_are_counted_by_key() {
     let service = TestService::start().await;
     for _ in 0..3 {
         service.client.get("/v1/pets/1").await;
     }
-    let metrics = reqwest::get(format!("http://{}/metrics", service.admin_address)).await.unwrap();
-    let metrics = metrics.text().await.unwrap();
-    let line = "petstore_deprecated_calls_total{operation=\"getPet\",key_id=\"1\"} 3";
-    assert!(metrics.lines().any(|found| found == line), "{metrics}");
+    let series = "petstore_deprecated_calls_total{operation=\"getPet\",key_id=\"1\"}";
+    assert_eq!(metric(service.admin_address, series).await, Some(3.0));
 }
 
 #[tokio::test]
-async fn get_pet_answers_304_to_a_client_that_has_the_pet() {
+async fn get_pet_answers_304_to_a_matching_etag() {
     let service = TestService::start().await;
     service.client.add("Rex", None).await;
     let first = service.client.get("/v1/pets/1").await;
-    let again = service
-        .client
-        .send(Method::GET, "/v1/pets/1", |request| request.header("if-none-match", first.header("etag")));
-    let again = again.await;
+    let again = service.client.get_with_header("/v1/pets/1", "if-none-match", first.header("etag")).await;
     assert_eq!((again.status, &*again.body), (304, ""));
     assert_eq!(again.header("sunset"), "Thu, 05 Dec 2030 00:00:00 GMT");
 }

@@ -13,10 +13,10 @@ use crate::support::postgres::key;
 use crate::support::program::ServeProcess;
 use crate::support::{Answer, TestDatabase};
 
-/// Sends bytes and returns all that comes back until the connection ends.
+/// Sends bytes and returns everything that comes back until the connection is closed.
 pub(crate) async fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
-    // The service may have refused before it read everything.
+    // The service may refuse before it has read everything.
     let _ = socket.write_all(request).await;
     read_to_end(socket).await
 }
@@ -27,8 +27,8 @@ async fn read_to_end(mut socket: TcpStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// A request whose body never ends.
-pub(crate) fn half_a_post() -> String {
+/// A request with an incomplete body.
+fn incomplete_post() -> String {
     format!(
         "POST /v1/pets HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
          Content-Length: 100\r\n\r\n{{\"name\": ",
@@ -36,14 +36,14 @@ pub(crate) fn half_a_post() -> String {
     )
 }
 
-/// Begins such a request, and returns the answer.
-pub(crate) async fn post_half_a_body(address: SocketAddr) -> String {
-    exchange(address, half_a_post().as_bytes()).await
+/// Sends a request with an incomplete body, and returns the answer.
+pub(crate) async fn post_incomplete_body(address: SocketAddr) -> String {
+    exchange(address, incomplete_post().as_bytes()).await
 }
 
 #[tokio::test]
-async fn five_thousand_half_sent_requests_are_closed_on_time_while_a_good_client_is_served() {
-    const HALF_SENT: usize = 2_500;
+async fn five_thousand_incomplete_requests_time_out_while_a_well_behaved_client_is_served() {
+    const INCOMPLETE: usize = 2_500;
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(
         &database.url(),
@@ -52,14 +52,14 @@ async fn five_thousand_half_sent_requests_are_closed_on_time_while_a_good_client
     let address = service.address;
 
     let mut slow = JoinSet::new();
-    for _ in 0..HALF_SENT {
+    for _ in 0..INCOMPLETE {
         slow.spawn(async move {
             let started = Instant::now();
             (exchange(address, b"GET /v1/pets HTTP/1.1\r\nHost: a\r\nX-Half: ").await, started.elapsed())
         });
         slow.spawn(async move {
             let started = Instant::now();
-            (post_half_a_body(address).await, started.elapsed())
+            (post_incomplete_body(address).await, started.elapsed())
         });
     }
     let good_client = service.client.clone();
@@ -70,20 +70,20 @@ async fn five_thousand_half_sent_requests_are_closed_on_time_while_a_good_client
         }
     });
     for (answer, elapsed) in slow.join_all().await {
-        // Nothing for half a head, 408 for half a body; soon after the timeout, given two busy cores.
+        // Nothing for an incomplete head, 408 for an incomplete body, soon after the timeout on a busy machine.
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408 "), "{answer}");
         assert!(elapsed > Duration::from_millis(2_900), "closed after {elapsed:?}: {answer}");
         assert!(elapsed < Duration::from_secs(15), "closed after {elapsed:?}: {answer}");
     }
     good.abort();
-    assert!(good.await.unwrap_err().is_cancelled(), "the good client was served all the time");
+    assert!(good.await.unwrap_err().is_cancelled(), "the well-behaved client was served all the time");
     let (exited_well, log) = service.terminate();
     assert!(exited_well);
     assert!(!log.contains("panic"), "{log}");
 }
 
 #[tokio::test]
-async fn a_client_that_reads_nothing_is_cut_off() {
+async fn a_client_that_does_not_read_is_disconnected() {
     let database = TestDatabase::new().await;
     database.add_pets(100).await;
     let service = ServeProcess::start(&database.url(), &["--body-timeout", "1s"]);
@@ -94,13 +94,13 @@ async fn a_client_that_reads_nothing_is_cut_off() {
         "GET /v1/pets?limit=100 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\n\r\n",
         key().reveal()
     );
-    // Asks and asks: in the end either side's buffers are full, and then somebody must give up.
-    let asking = async { while socket.write_all(request.as_bytes()).await.is_ok() {} };
-    timeout(Duration::from_mins(1), asking).await.expect("it is cut off");
+    // Sends requests until the buffers of both sides are full and the service has to disconnect.
+    let sending = async { while socket.write_all(request.as_bytes()).await.is_ok() {} };
+    timeout(Duration::from_mins(1), sending).await.expect("the client is disconnected");
     assert_eq!(service.client.get("/v1/pets").await.status, 200);
 }
 
-/// Requests that are no HTTP, or not quite.
+/// Requests that are malformed or not HTTP.
 fn malformed() -> Vec<Vec<u8>> {
     let head = |lines: &str| format!("{lines}\r\n\r\n").into_bytes();
     let mut requests: Vec<Vec<u8>> = [
@@ -155,7 +155,7 @@ fn malformed() -> Vec<Vec<u8>> {
     requests.push(head(&format!("GET /v1/pets HTTP/1.1\r\nHost: a{}", "\r\nX: y".repeat(150))));
     requests.push(vec![0; 10_000]);
     requests.push(vec![0xff; 10_000]);
-    // A good request with one byte changed, in two ways, at every third position in turn.
+    // A valid request with one byte changed, in two ways, at every third position in turn.
     let good =
         b"POST /v1/pets HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
     for position in (0..good.len() * 2).step_by(3) {
@@ -174,16 +174,16 @@ async fn a_hundred_malformed_requests_cause_no_panic_and_no_hang_and_every_answe
     let service =
         ServeProcess::start(&database.url(), &["--header-timeout", "600ms", "--body-timeout", "600ms"]);
     let mut answered = 0;
-    // With a key, so that a body is looked at, and without.
+    // With a key, so that the body is parsed, and without.
     let key = format!("\r\nAuthorization: Bearer {}\r\n\r\n", key().reveal());
     for request in requests.iter().flat_map(|request| [request.clone(), with_key(request, &key)]) {
         let shown = String::from_utf8_lossy(&request[..request.len().min(200)]).into_owned();
         let answer = timeout(Duration::from_secs(5), exchange(service.address, &request)).await;
-        let answer = answer.unwrap_or_else(|_| panic!("no end: {shown:?}"));
+        let answer = answer.unwrap_or_else(|_| panic!("a hang: {shown:?}"));
         if !answer.is_empty() {
             let answer = parse(&answer);
             answer.check(&Method::GET);
-            // A few are only sloppy, such as lines that end without a carriage return, and served all the same.
+            // A few are served, because the parser is lenient.
             let fine = answer.status == 200 || (400..500).contains(&answer.status);
             assert!(fine, "{shown:?} was answered {answer:?}");
             answered += 1;
@@ -200,7 +200,7 @@ fn with_key(request: &[u8], key: &str) -> Vec<u8> {
     String::from_utf8_lossy(request).replacen("\r\n\r\n", key, 1).into_bytes()
 }
 
-/// Reads the first answer in what came back; another may follow.
+/// Parses the first answer; others may follow.
 pub(crate) fn parse(text: &str) -> Answer {
     let (head, rest) = text.split_once("\r\n\r\n").unwrap();
     let mut lines = head.split("\r\n");

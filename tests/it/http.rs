@@ -1,4 +1,4 @@
-//! What holds for every route: paths, methods, headers, limits, caching, other origins, panics.
+//! The rules for every route: paths, methods, headers, limits, caching, CORS, panics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::hostile_clients::exchange;
 use crate::support::TestService;
-use crate::support::postgres::{key, locked_out};
+use crate::support::postgres::{key, wait_for_blocked_statement};
+use crate::support::wait::eventually;
 
 #[tokio::test]
 async fn an_unknown_path_answers_404() {
@@ -46,7 +47,7 @@ async fn an_unknown_path_answers_404() {
 }
 
 #[tokio::test]
-async fn a_method_that_a_path_does_not_take_answers_405_with_those_it_takes() {
+async fn a_method_that_a_path_does_not_support_answers_405_with_the_allowed_methods() {
     let service = TestService::start().await;
     for (path, method, allow) in [
         ("/v1/pets", Method::DELETE, "GET, HEAD, POST, OPTIONS"),
@@ -66,7 +67,7 @@ async fn a_method_that_a_path_does_not_take_answers_405_with_those_it_takes() {
 }
 
 #[tokio::test]
-async fn options_answers_204_with_the_methods_and_needs_no_key() {
+async fn options_answers_204_with_the_allowed_methods_without_a_key() {
     let service = TestService::start().await;
     for (path, allow) in [
         ("/v1/pets", "GET, HEAD, POST, OPTIONS"),
@@ -78,12 +79,12 @@ async fn options_answers_204_with_the_methods_and_needs_no_key() {
         assert_eq!((answer.status, &*answer.body), (204, ""), "{path}");
         assert_eq!(answer.headers("allow"), [allow], "{path}");
     }
-    let nowhere = service.client.without_key().send(Method::OPTIONS, "/v1/nope", |request| request).await;
-    assert_eq!(nowhere.error(), (404, "route_not_found".into()));
+    let unknown = service.client.without_key().send(Method::OPTIONS, "/v1/nope", |request| request).await;
+    assert_eq!(unknown.error(), (404, "route_not_found".into()));
 }
 
 #[tokio::test]
-async fn head_answers_as_get_does_without_the_body() {
+async fn head_answers_as_get_without_the_body() {
     let service = TestService::start().await;
     service.database.add_pets(30).await;
     for path in ["/v1/pets", "/v1/pets?limit=0", "/v1/pets/1", "/v1/pets/99", "/v1/nope", "/openapi.json"] {
@@ -97,18 +98,18 @@ async fn head_answers_as_get_does_without_the_body() {
 }
 
 #[tokio::test]
-async fn the_order_of_checks_is_the_documented_one() {
+async fn checks_run_in_the_documented_order() {
     let service = TestService::start().await;
     let long = "x".repeat(9_000);
-    let (client, nobody) = (&service.client, service.client.without_key());
+    let (client, without_key) = (&service.client, service.client.without_key());
     let body = |request: reqwest::RequestBuilder| request.body(" ".repeat(20_000));
     let json = |request: reqwest::RequestBuilder| {
         request.header("content-type", "application/json").body(" ".repeat(20_000))
     };
-    // Each request has every fault from its own line downward.
+    // Each request has its own error and all those below it.
     for (answer, status) in [
-        (nobody.send(Method::POST, &format!("/v1/nope?{long}"), body).await, 414),
-        (nobody.send(Method::POST, "/v1/nope?x=1", body).await, 401),
+        (without_key.send(Method::POST, &format!("/v1/nope?{long}"), body).await, 414),
+        (without_key.send(Method::POST, "/v1/nope?x=1", body).await, 401),
         (client.send(Method::POST, "/v1/nope?x=1", body).await, 404),
         (client.send(Method::PUT, "/v1/pets?x=1", body).await, 405),
         (client.send(Method::POST, "/v1/pets", body).await, 415),
@@ -131,27 +132,24 @@ async fn a_scope_is_checked_after_the_method_and_before_the_media_type() {
 }
 
 #[tokio::test]
-async fn a_uri_of_8_kib_is_taken_and_one_more_byte_answers_414() {
+async fn a_uri_of_8_kib_is_accepted_and_one_more_byte_answers_414() {
     let service = TestService::start().await;
     let path = "/v1/pets?cursor=";
     let uri = |length: usize| format!("{path}{}", "x".repeat(length - path.len()));
     assert_eq!(
         service.client.get(&uri(8192)).await.status,
         400,
-        "an unusable cursor, but a short enough URI"
+        "a bad cursor in a URI that is short enough"
     );
     assert_eq!(service.client.get(&uri(8193)).await.error(), (414, "uri_too_long".into()));
     assert_eq!(service.client.get(&uri(60_000)).await.error(), (414, "uri_too_long".into()));
 }
 
 #[tokio::test]
-async fn headers_of_16_kib_are_taken_and_more_answer_431() {
+async fn headers_of_16_kib_are_accepted_and_more_answer_431() {
     let service = TestService::start().await;
-    let with_header = |length: usize| {
-        service
-            .client
-            .send(Method::GET, "/v1/pets", move |request| request.header("x-long", "x".repeat(length)))
-    };
+    let with_header =
+        async |length: usize| service.client.get_with_header("/v1/pets", "x-long", &"x".repeat(length)).await;
     assert_eq!(with_header(16_000).await.status, 200);
     assert_eq!(with_header(16_384).await.error(), (431, "headers_too_large".into()));
     assert_eq!(with_header(60_000).await.error(), (431, "headers_too_large".into()));
@@ -165,7 +163,7 @@ async fn headers_of_16_kib_are_taken_and_more_answer_431() {
 }
 
 #[tokio::test]
-async fn a_request_names_exactly_one_host() {
+async fn an_http_1_1_request_must_have_exactly_one_host_header() {
     let service = TestService::start().await;
     let key = key();
     let request = |version: &str, hosts: &str| {
@@ -187,7 +185,7 @@ async fn a_request_names_exactly_one_host() {
 }
 
 #[tokio::test]
-async fn a_request_id_is_kept_if_it_is_safe_and_made_if_not() {
+async fn a_safe_request_id_is_kept_and_any_other_is_replaced() {
     let service = TestService::start().await;
     let long = "x".repeat(64);
     for (sent, kept) in [
@@ -199,9 +197,7 @@ async fn a_request_id_is_kept_if_it_is_safe_and_made_if_not() {
         (&*format!("{long}x"), false),
         ("ö", false),
     ] {
-        let answer =
-            service.client.send(Method::GET, "/v1/pets", |request| request.header("x-request-id", sent));
-        let answer = answer.await;
+        let answer = service.client.get_with_header("/v1/pets", "x-request-id", sent).await;
         assert_eq!(answer.header("x-request-id") == sent, kept, "{sent}");
     }
     let made = [service.client.get("/v1/pets").await, service.client.get("/v1/pets").await];
@@ -210,7 +206,7 @@ async fn a_request_id_is_kept_if_it_is_safe_and_made_if_not() {
 }
 
 #[tokio::test]
-async fn only_a_get_that_succeeds_may_be_kept() {
+async fn only_a_successful_get_can_be_cached() {
     let service = TestService::start().await;
     service.client.add("Rex", None).await;
     for (path, vary) in [
@@ -231,30 +227,27 @@ async fn only_a_get_that_succeeds_may_be_kept() {
 }
 
 #[tokio::test]
-async fn a_client_that_has_the_page_gets_304() {
+async fn a_matching_etag_gets_304() {
     let service = TestService::start().await;
     service.database.add_pets(3).await;
     let page = service.client.get("/v1/pets?limit=2").await;
     let etag = page.header("etag");
-    let ask = |value: String| {
-        service
-            .client
-            .send(Method::GET, "/v1/pets?limit=2", move |request| request.header("if-none-match", value))
-    };
+    let send =
+        async |value: &str| service.client.get_with_header("/v1/pets?limit=2", "if-none-match", value).await;
     for value in [etag.to_owned(), format!("W/{etag}"), format!("\"other\", {etag}"), "*".to_owned()] {
-        let answer = ask(value.clone()).await;
+        let answer = send(&value).await;
         assert_eq!((answer.status, &*answer.body), (304, ""), "{value}");
         for name in ["etag", "link", "cache-control", "vary"] {
             assert_eq!(answer.headers(name), page.headers(name), "{name}");
         }
     }
     for value in ["\"other\"", "", "nonsense", etag.trim_matches('"')] {
-        assert_eq!(ask(value.to_owned()).await.status, 200, "{value}");
+        assert_eq!(send(value).await.status, 200, "{value}");
     }
 }
 
 #[tokio::test]
-async fn a_page_that_gains_a_successor_is_another_page() {
+async fn the_etag_of_a_page_changes_when_a_next_page_appears() {
     let service = TestService::start().await;
     service.database.add_pets(2).await;
     let before = service.client.get("/v1/pets?limit=2").await;
@@ -265,15 +258,14 @@ async fn a_page_that_gains_a_successor_is_another_page() {
 }
 
 #[tokio::test]
-async fn accept_is_ignored() {
+async fn the_accept_header_is_ignored() {
     let service = TestService::start().await;
-    let answer =
-        service.client.send(Method::GET, "/v1/pets", |request| request.header("accept", "text/html"));
-    assert_eq!(answer.await.header("content-type"), "application/json");
+    let answer = service.client.get_with_header("/v1/pets", "accept", "text/html").await;
+    assert_eq!(answer.header("content-type"), "application/json");
 }
 
 #[tokio::test]
-async fn other_origins_are_not_told_anything_unless_they_are_listed() {
+async fn cors_headers_are_sent_only_to_listed_origins() {
     let off = TestService::start().await;
     let on = TestService::start_with(&["--cors-origin", "https://shop.example,https://admin.example"]).await;
     for (service, origin, listed) in [
@@ -283,8 +275,7 @@ async fn other_origins_are_not_told_anything_unless_they_are_listed() {
         (&on, "https://shop.example.evil", false),
         (&on, "null", false),
     ] {
-        let answer =
-            service.client.send(Method::GET, "/v1/pets", |request| request.header("origin", origin)).await;
+        let answer = service.client.get_with_header("/v1/pets", "origin", origin).await;
         let allowed = if listed { origin } else { "" };
         assert_eq!(answer.header("access-control-allow-origin"), allowed, "{origin}");
         assert_eq!(answer.header("access-control-expose-headers").contains("Link"), listed, "{origin}");
@@ -297,17 +288,17 @@ async fn other_origins_are_not_told_anything_unless_they_are_listed() {
 }
 
 #[tokio::test]
-async fn a_browser_of_a_listed_origin_is_told_what_it_may_send() {
+async fn a_preflight_from_a_listed_origin_gets_the_allowed_methods_and_headers() {
     let service = TestService::start_with(&["--cors-origin", "https://shop.example"]).await;
     let key = key();
-    let ask = |origin: &str| {
+    let send = |origin: &str| {
         let head = format!(
             "OPTIONS /v1/pets HTTP/1.1\r\nHost: a\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: POST\r\n\
              Access-Control-Request-Headers: authorization\r\nConnection: close\r\n\r\n"
         );
         async move { exchange(service.address, head.as_bytes()).await }
     };
-    let listed = ask("https://shop.example").await;
+    let listed = send("https://shop.example").await;
     assert!(listed.starts_with("HTTP/1.1 204 "), "{listed}");
     assert!(listed.contains("access-control-allow-methods: GET, HEAD, PATCH, POST\r\n"), "{listed}");
     assert!(
@@ -316,42 +307,41 @@ async fn a_browser_of_a_listed_origin_is_told_what_it_may_send() {
         ),
         "{listed}"
     );
-    let other = ask("https://evil.example").await;
+    let other = send("https://evil.example").await;
     assert!(!other.contains("access-control-allow"), "{other}");
-    // An error can be read by the page, too.
-    let nobody = service.client.without_key();
-    let denied =
-        nobody.send(Method::GET, "/v1/pets", |request| request.header("origin", "https://shop.example"));
-    assert_eq!(denied.await.header("access-control-allow-origin"), "https://shop.example");
-    // And a plain OPTIONS is still answered as always.
+    // The page can read errors, too.
+    let without_key = service.client.without_key();
+    let denied = without_key.get_with_header("/v1/pets", "origin", "https://shop.example").await;
+    assert_eq!(denied.header("access-control-allow-origin"), "https://shop.example");
+    // A plain OPTIONS is answered as usual.
     let plain =
         service.client.send(Method::OPTIONS, "/v1/pets", |request| request.header("x", key.prefix())).await;
     assert_eq!(plain.headers("allow"), ["GET, HEAD, POST, OPTIONS"]);
 }
 
 #[tokio::test]
-async fn a_panic_answers_500_and_the_service_goes_on() {
-    static FELL: AtomicBool = AtomicBool::new(false);
+async fn a_panic_answers_500_and_the_service_keeps_running() {
+    static BROKEN: AtomicBool = AtomicBool::new(false);
     let clock = || {
-        assert!(!FELL.load(Ordering::Relaxed), "a clock that fell off the wall");
+        assert!(!BROKEN.load(Ordering::Relaxed), "a broken clock");
         Timestamp::now()
     };
     let service = TestService::start_at(&[], Arc::new(clock)).await;
     service.client.add("Rex", None).await;
     for _ in 0..3 {
-        FELL.store(true, Ordering::Relaxed);
+        BROKEN.store(true, Ordering::Relaxed);
         let answer = service.client.get("/v1/pets/1").await;
         assert_eq!(
             answer.body,
             r#"{"code":"internal_error","message":"The service failed: this is a bug. Please report it with the `X-Request-Id` of this response.","status":500}"#
         );
-        FELL.store(false, Ordering::Relaxed);
+        BROKEN.store(false, Ordering::Relaxed);
         assert_eq!(service.client.get("/v1/pets").await.status, 200);
     }
 }
 
 #[tokio::test]
-async fn what_the_database_says_stays_out_of_the_answer() {
+async fn database_errors_do_not_leak_into_the_answer() {
     let service = TestService::start().await;
     service.client.get("/v1/pets").await;
     service.database.connect().await.batch_execute("ALTER TABLE pets RENAME TO cats").await.unwrap();
@@ -365,19 +355,20 @@ async fn what_the_database_says_stays_out_of_the_answer() {
 }
 
 #[tokio::test]
-async fn requests_under_way_are_finished_before_the_service_stops() {
+async fn requests_in_flight_finish_before_the_service_stops() {
     let service = TestService::start().await;
     let database = service.database.connect().await;
-    // The insert waits for this lock, and the lock for the test.
+    // The insert waits for this lock.
     database.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
     let client = service.client.clone();
     let adding = tokio::spawn(async move { client.add("Rex", None).await });
-    locked_out(&service.database.connect().await).await;
+    wait_for_blocked_statement(&service.database.connect().await).await;
     let address = service.address;
     let stopping = tokio::spawn(service.stop());
-    while tokio::net::TcpStream::connect(address).await.is_ok() {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    eventually("new connections are refused", async || {
+        tokio::net::TcpStream::connect(address).await.is_err()
+    })
+    .await;
     assert!(!stopping.is_finished());
     database.batch_execute("COMMIT").await.unwrap();
     assert_eq!(adding.await.unwrap(), 1);

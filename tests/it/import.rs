@@ -17,8 +17,8 @@ fn import(database: &TestDatabase, arguments: &[&str]) -> Output {
     run(&[&["import"], arguments].concat(), &[("DATABASE_URL", &database.url())])
 }
 
-/// Imports, and returns what it printed; it must end with this code.
-fn import_with(code: i32, database: &TestDatabase, arguments: &[&str]) -> String {
+/// Runs an import that must exit with this code, and returns its output.
+fn import_with_code(code: i32, database: &TestDatabase, arguments: &[&str]) -> String {
     let output = import(database, arguments);
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
@@ -34,10 +34,10 @@ fn start(database: &TestDatabase, arguments: &[&str]) -> Child {
         .unwrap()
 }
 
-type Animal = (String, i64, Option<String>);
+type Row = (String, i64, Option<String>);
 
-/// What is in the database, in the order of ids.
-async fn animals(database: &TestDatabase) -> Vec<Animal> {
+/// The pets in the database, in id order.
+async fn pets(database: &TestDatabase) -> Vec<Row> {
     let rows = "SELECT name, category_id, status::text FROM pets ORDER BY id";
     let rows = database.connect().await.query(rows, &[]).await.unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
@@ -47,12 +47,12 @@ async fn count(client: &tokio_postgres::Client) -> i64 {
     client.query_one("SELECT count(*) FROM pets", &[]).await.unwrap().get(0)
 }
 
-fn animal(name: &str, category_id: i64, status: Option<&str>) -> Animal {
+fn pet(name: &str, category_id: i64, status: Option<&str>) -> Row {
     (name.to_owned(), category_id, status.map(ToOwned::to_owned))
 }
 
-/// Rows of CSV with keys, each named after its key.
-fn numbered(keys: impl Iterator<Item = u32>) -> String {
+/// CSV rows with these keys, each pet named after its key.
+fn numbered_csv(keys: impl Iterator<Item = u32>) -> String {
     let mut csv = "key,name,categoryId,status\n".to_owned();
     for key in keys {
         writeln!(csv, "{key},Pet {key},{},sold", key % 100).unwrap();
@@ -61,41 +61,37 @@ fn numbered(keys: impl Iterator<Item = u32>) -> String {
 }
 
 #[tokio::test]
-async fn a_good_file_of_either_format_adds_its_animals_in_its_order() {
+async fn import_adds_the_pets_of_a_csv_or_ndjson_file_in_file_order() {
     let csv =
         "\u{feff}categoryId,name\r\n3,Rex\r\n-9223372036854775808,\"Ré, \"\"the 🐕\"\"\"\r\n\r\n0, x \r\n";
     let csv_with_status = "name,status,categoryId\nRex,available,3\nTom,,4\nKit,pending,5\nOld,sold,6";
     let ndjson = "\u{feff}{\"name\": \"Rex\", \"categoryId\": 3.0, \"status\": \"sold\"}\r\n\n\
         {\"categoryId\": 1e2, \"name\": \"\\u0052\\ud83d\\udc15\\\\\"}";
     for (name, content, expected) in [
-        (
-            "a.csv",
-            csv,
-            vec![animal("Rex", 3, None), animal("Ré, \"the 🐕\"", i64::MIN, None), animal(" x ", 0, None)],
-        ),
+        ("a.csv", csv, vec![pet("Rex", 3, None), pet("Ré, \"the 🐕\"", i64::MIN, None), pet(" x ", 0, None)]),
         (
             "b.csv",
             csv_with_status,
             vec![
-                animal("Rex", 3, Some("available")),
-                animal("Tom", 4, None),
-                animal("Kit", 5, Some("pending")),
-                animal("Old", 6, Some("sold")),
+                pet("Rex", 3, Some("available")),
+                pet("Tom", 4, None),
+                pet("Kit", 5, Some("pending")),
+                pet("Old", 6, Some("sold")),
             ],
         ),
-        ("c.ndjson", ndjson, vec![animal("Rex", 3, Some("sold")), animal("R🐕\\", 100, None)]),
+        ("c.ndjson", ndjson, vec![pet("Rex", 3, Some("sold")), pet("R🐕\\", 100, None)]),
         ("d.jsonl", "", vec![]),
     ] {
         let (database, folder) = (TestDatabase::new().await, Folder::new());
-        let printed = import_with(0, &database, &[&folder.write(name, content)]);
+        let printed = import_with_code(0, &database, &[&folder.write(name, content)]);
         assert_eq!(printed, format!("{} rows added, 0 already imported\n", expected.len()), "{name}");
-        assert_eq!(animals(&database).await, expected, "{name}");
-        assert_eq!(folder.names(), [name], "no rejects, no file of them");
+        assert_eq!(pets(&database).await, expected, "{name}");
+        assert_eq!(folder.names(), [name], "no rejects, no file for them");
     }
 }
 
 #[tokio::test]
-async fn every_bad_row_is_noted_with_its_line_and_its_reason() {
+async fn every_invalid_row_is_recorded_with_its_line_and_reason() {
     let long = "x".repeat(256);
     let endless = "x".repeat(20_000);
     let csv = format!(
@@ -180,11 +176,11 @@ async fn every_bad_row_is_noted_with_its_line_and_its_reason() {
         let file = folder.write(name, content);
         let bound = reasons.len().to_string();
         let arguments = [&*file, "--key-column", "key", "--max-errors", &bound];
-        let printed = import_with(3, &database, &arguments);
+        let printed = import_with_code(3, &database, &arguments);
         let rejects = format!("{name}.rejects.ndjson");
         let place = folder.path(&rejects);
         assert_eq!(printed, format!("1 rows added, 0 already imported, {bound} rejected: see {place}\n"));
-        assert_eq!(animals(&database).await, [animal("Good", 1, None)]);
+        assert_eq!(pets(&database).await, [pet("Good", 1, None)]);
         let noted: Vec<Value> =
             folder.read(&rejects).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let expected: Vec<Value> =
@@ -194,14 +190,14 @@ async fn every_bad_row_is_noted_with_its_line_and_its_reason() {
         let one_less = (reasons.len() - 1).to_string();
         let (database, other) = (TestDatabase::new().await, folder.path("elsewhere"));
         let arguments = [&*file, "--key-column=key", "--max-errors", &one_less, "--rejects", &other];
-        assert_eq!(import_with(4, &database, &arguments), "", "one bad row too many");
+        assert_eq!(import_with_code(4, &database, &arguments), "", "one invalid row too many");
         assert_eq!(folder.read("elsewhere"), folder.read(&rejects));
-        assert!(animals(&database).await.is_empty());
+        assert!(pets(&database).await.is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_line_that_is_too_long_by_a_byte_does_not_swallow_the_next_one() {
+async fn a_line_one_byte_too_long_does_not_swallow_the_next_one() {
     for end in ["\n", "\r\n"] {
         let (database, folder) = (TestDatabase::new().await, Folder::new());
         let mut ndjson = String::new();
@@ -210,9 +206,9 @@ async fn a_line_that_is_too_long_by_a_byte_does_not_swallow_the_next_one() {
             write!(ndjson, "{object}{}}}{end}", " ".repeat(length - object.len() - 1)).unwrap();
         }
         let file = folder.write("a.ndjson", ndjson);
-        import_with(3, &database, &[&file, "--max-errors=9"]);
-        let arrived = [1, 3, 5, 7].map(|number| animal("Rex", number, None));
-        assert_eq!(animals(&database).await, arrived, "{end:?}");
+        import_with_code(3, &database, &[&file, "--max-errors=9"]);
+        let arrived = [1, 3, 5, 7].map(|number| pet("Rex", number, None));
+        assert_eq!(pets(&database).await, arrived, "{end:?}");
         let rejects = [2, 4, 6].map(|line| {
             format!("{}\n", json!({"line": line, "reason": "The line has more than 16384 bytes."}))
         });
@@ -231,13 +227,13 @@ async fn text_that_is_not_utf_8_is_refused() {
             "The line is not usable JSON: it is not UTF-8.",
         ),
     ] {
-        import_with(3, &database, &[&folder.write(name, content), "--max-errors=1"]);
+        import_with_code(3, &database, &[&folder.write(name, content), "--max-errors=1"]);
         assert!(folder.read(&format!("{name}.rejects.ndjson")).unwrap().contains(reason));
     }
 }
 
 #[tokio::test]
-async fn a_header_that_is_not_that_of_animals_is_refused() {
+async fn an_invalid_csv_header_is_refused_with_the_reason() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     for (header, key, problem) in [
         ("", None, "the input is empty"),
@@ -268,10 +264,10 @@ async fn a_header_that_is_not_that_of_animals_is_refused() {
 }
 
 #[tokio::test]
-async fn a_command_line_that_cannot_be_is_refused() {
+async fn an_invalid_import_command_line_is_refused() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let file = folder.write("a.csv", "name,categoryId\n");
-    let unnamed = folder.write("animals", "");
+    let unnamed = folder.write("pets", "");
     for (arguments, code) in [
         (&[][..], 2),
         (&["-"], 2),
@@ -291,10 +287,10 @@ async fn a_command_line_that_cannot_be_is_refused() {
 }
 
 #[tokio::test]
-async fn a_bad_row_stops_an_atomic_import_with_nothing_and_another_with_whole_chunks() {
+async fn an_invalid_row_leaves_nothing_of_an_atomic_import_and_whole_chunks_of_any_other() {
     let folder = Folder::new();
-    let bad = numbered(1..=12_000) + "12001,,1,\n" + &numbered(12_002..=12_500)[27..];
-    let good = numbered(1..=12_500);
+    let bad = numbered_csv(1..=12_000) + "12001,,1,\n" + &numbered_csv(12_002..=12_500)[27..];
+    let good = numbered_csv(1..=12_500);
     for (flags, there) in [(&["--atomic"][..], 0), (&[], 10_000)] {
         let database = TestDatabase::new().await;
         let file = folder.write("a.csv", &bad);
@@ -304,24 +300,24 @@ async fn a_bad_row_stops_an_atomic_import_with_nothing_and_another_with_whole_ch
         let error = String::from_utf8(output.stderr).unwrap();
         let words = "petstore: stopped at line 12002: `name` must have at least one character that is not white space.";
         assert!(error.starts_with(words), "{error}");
-        assert_eq!(animals(&database).await.len(), there);
+        assert_eq!(pets(&database).await.len(), there);
         folder.write("a.csv", &good);
-        let printed = import_with(0, &database, &arguments);
+        let printed = import_with_code(0, &database, &arguments);
         let (added, before) = if there == 0 { ("12,500", "0") } else { ("2,500", "10,000") };
         assert_eq!(printed, format!("{added} rows added, {before} already imported\n"));
-        assert_eq!(animals(&database).await.len(), 12_500);
-        assert_eq!(folder.names(), ["a.csv"], "what was noted before is gone");
+        assert_eq!(pets(&database).await.len(), 12_500);
+        assert_eq!(folder.names(), ["a.csv"], "the old rejects file is removed");
     }
 }
 
 #[tokio::test]
-async fn a_dry_run_finds_every_bad_row_and_changes_nothing() {
+async fn a_dry_run_finds_every_invalid_row_and_changes_nothing() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
-    let file = folder.write("a.csv", numbered(1..=20_000));
-    let printed = import_with(0, &database, &[&file, "--key-column=key", "--dry-run"]);
+    let file = folder.write("a.csv", numbered_csv(1..=20_000));
+    let printed = import_with_code(0, &database, &[&file, "--key-column=key", "--dry-run"]);
     assert_eq!(printed, "20,000 rows are valid\n");
     let file = folder.write("b.csv", "name,categoryId\nRex,1\n,1\nTom,x\n");
-    let printed = import_with(3, &database, &[&file, "--dry-run"]);
+    let printed = import_with_code(3, &database, &[&file, "--dry-run"]);
     assert!(printed.starts_with("1 rows are valid, 2 rejected: see "), "{printed}");
     assert_eq!(folder.read("b.csv.rejects.ndjson").unwrap().lines().count(), 2);
     let state = "SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM imported_chunks), \
@@ -331,7 +327,7 @@ async fn a_dry_run_finds_every_bad_row_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_packed_file_is_known_by_its_content_whatever_its_name() {
+async fn compression_is_detected_by_content_not_by_file_name() {
     let folder = Folder::new();
     let gzip = |text: &str| {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -348,11 +344,11 @@ async fn a_packed_file_is_known_by_its_content_whatever_its_name() {
         ("c.csv.zst", format!("{first}{second}").into_bytes()),
     ] {
         let database = TestDatabase::new().await;
-        import_with(0, &database, &[&folder.write(name, content)]);
-        assert_eq!(animals(&database).await, [animal("Rex", 1, None), animal("Tom", 2, None)], "{name}");
+        import_with_code(0, &database, &[&folder.write(name, content)]);
+        assert_eq!(pets(&database).await, [pet("Rex", 1, None), pet("Tom", 2, None)], "{name}");
     }
     let database = TestDatabase::new().await;
-    let whole = numbered(1..=3_000);
+    let whole = numbered_csv(1..=3_000);
     for (name, mut packed) in [("cut.csv.gz", gzip(&whole)), ("cut.csv.zst", zstd(&whole))] {
         packed.truncate(packed.len() / 2);
         let error = import(&database, &[&folder.write(name, packed), "--key-column=key"]);
@@ -360,11 +356,11 @@ async fn a_packed_file_is_known_by_its_content_whatever_its_name() {
         let error = String::from_utf8(error.stderr).unwrap();
         assert!(error.starts_with("petstore: the input cannot be read: "), "{error}");
     }
-    assert_eq!(animals(&database).await, []);
+    assert_eq!(pets(&database).await, []);
 }
 
 #[tokio::test]
-async fn standard_input_is_read_and_its_bad_rows_go_to_standard_error() {
+async fn import_reads_standard_input_and_writes_its_rejects_to_standard_error() {
     let database = TestDatabase::new().await;
     let mut child =
         petstore(&["import", "-", "--format=ndjson", "--key-column=id", "--source=pipe", "--max-errors=9"])
@@ -386,34 +382,34 @@ async fn standard_input_is_read_and_its_bad_rows_go_to_standard_error() {
 }
 
 #[tokio::test]
-async fn a_quote_that_is_never_closed_does_not_take_in_the_whole_file() {
+async fn an_unclosed_quote_is_refused_before_it_swallows_the_whole_file() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let file = folder.write("a.csv", format!("name,categoryId\n\"Rex,1\n{}", "Tom,1\n".repeat(500_000)));
     let output = import(&database, &[&file, "--max-errors=9"]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("a CSV row has more than 262144 bytes: is a quote not closed?"), "{error}");
-    assert_eq!(animals(&database).await, []);
+    assert_eq!(pets(&database).await, []);
 }
 
 #[tokio::test]
-async fn of_rows_with_the_same_key_the_first_counts_wherever_they_are() {
+async fn the_first_of_several_rows_with_the_same_key_wins() {
     // Twice within a chunk, twice in different chunks, in order and out of order, and again in another run.
     let ascending = (1..=11_000).collect::<Vec<u32>>();
     for repeated in [&[11_000, 1][..], &[11_000, 11_000], &[1, 11_000, 5_000, 5_001]] {
         let (database, folder) = (TestDatabase::new().await, Folder::new());
         let keys = ascending.iter().chain(repeated).copied();
-        let file = folder.write("a.csv", numbered(keys));
-        let printed = import_with(0, &database, &[&file, "--key-column=key"]);
+        let file = folder.write("a.csv", numbered_csv(keys));
+        let printed = import_with_code(0, &database, &[&file, "--key-column=key"]);
         assert_eq!(printed, format!("11,000 rows added, {} already imported\n", repeated.len()));
-        let longer = folder.write("a.csv", numbered((1..=11_002).rev()));
-        let printed = import_with(0, &database, &[&longer, "--key-column=key"]);
+        let longer = folder.write("a.csv", numbered_csv((1..=11_002).rev()));
+        let printed = import_with_code(0, &database, &[&longer, "--key-column=key"]);
         assert_eq!(printed, "2 rows added, 11,000 already imported\n");
         assert_each_once(&database, 11_002).await;
     }
 }
 
-/// Each number is the name of one animal, and the key of one row that is remembered.
+/// Asserts that there are so many pets with different names, and so many different import keys.
 async fn assert_each_once(database: &TestDatabase, numbers: i64) {
     let once = "SELECT count(*), count(DISTINCT name), \
         (SELECT count(*) FROM imported_chunks, unnest(keys)), \
@@ -424,7 +420,7 @@ async fn assert_each_once(database: &TestDatabase, numbers: i64) {
 }
 
 #[tokio::test]
-async fn a_key_belongs_to_a_source_which_is_the_name_of_the_file_or_what_is_said() {
+async fn an_import_key_belongs_to_its_source_which_defaults_to_the_file_name() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let csv = "sku,name,categoryId\n007,Rex,1\n";
     for (name, flags, added) in [
@@ -433,44 +429,44 @@ async fn a_key_belongs_to_a_source_which_is_the_name_of_the_file_or_what_is_said
         ("b.csv", &["--key-column=sku", "--source=a.csv"], 0),
         ("c.csv", &["--key-column=sku", "--source=shop"], 1),
         ("a.csv", &["--key-column=sku", "--source=shop"], 0),
-        // Without keys nothing is remembered, and nothing looked for.
+        // Without keys, every row is added.
         ("d.csv", &[], 1),
         ("d.csv", &[], 1),
     ] {
         let content = if flags.is_empty() { "name,categoryId\nRex,1\n" } else { csv };
         let file = folder.write(name, content);
-        let printed = import_with(0, &database, &[&[&*file], flags].concat());
+        let printed = import_with_code(0, &database, &[&[&*file], flags].concat());
         assert!(printed.starts_with(&format!("{added} rows added")), "{name} {flags:?}: {printed}");
     }
-    // The same key, as a number or as a text.
+    // The same key, as a number or as a string.
     let ndjson = r#"{"sku": "8", "name": "Rex", "categoryId": 1}
 {"sku": 8, "name": "Rex", "categoryId": 1}
 {"sku": "007", "name": "Rex", "categoryId": 1}"#;
     let file = folder.write("a.ndjson", ndjson);
-    let printed = import_with(0, &database, &[&file, "--key-column=sku", "--source=a.csv"]);
+    let printed = import_with_code(0, &database, &[&file, "--key-column=sku", "--source=a.csv"]);
     assert_eq!(printed, "1 rows added, 2 already imported\n");
 }
 
-/// Every number from 0 below `count` once, in an order that is not theirs.
+/// The numbers below `count`, shuffled.
 fn shuffled(count: u32) -> impl Iterator<Item = u32> {
     (0..count).map(move |number| (number * 7_919 + 13) % count)
 }
 
 #[tokio::test]
-async fn an_import_that_is_killed_and_run_again_has_every_row_once() {
+async fn an_import_that_is_killed_and_rerun_adds_every_row_once() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let client = database.connect().await;
     for (name, content, kills) in
-        [("sorted.csv", numbered(0..40_000), 3), ("shuffled.csv", numbered(shuffled(40_000)), 3)]
+        [("sorted.csv", numbered_csv(0..40_000), 3), ("shuffled.csv", numbered_csv(shuffled(40_000)), 3)]
     {
         client.batch_execute("TRUNCATE pets, orders, imported_chunks").await.unwrap();
         let file = folder.write(name, content);
         for kill in 1..=kills {
             let mut child = start(&database, &[&file, "--key-column=key"]);
-            let until = Instant::now() + Duration::from_mins(1);
-            // In the midst of it, and a little later each time.
+            let deadline = Instant::now() + Duration::from_mins(1);
+            // In the middle of the import, a little later each time.
             while count(&client).await < i64::from(kill) * 8_000 {
-                assert!(Instant::now() < until && child.try_wait().unwrap().is_none(), "{name}");
+                assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "{name}");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             child.kill().unwrap();
@@ -478,29 +474,29 @@ async fn an_import_that_is_killed_and_run_again_has_every_row_once() {
         }
         let there = count(&client).await;
         assert!((24_000..40_000).contains(&there), "{name}: {there} were there after the last kill");
-        import_with(0, &database, &[&file, "--key-column=key"]);
+        import_with_code(0, &database, &[&file, "--key-column=key"]);
         assert_each_once(&database, 40_000).await;
-        let printed = import_with(0, &database, &[&file, "--key-column=key"]);
+        let printed = import_with_code(0, &database, &[&file, "--key-column=key"]);
         assert_eq!(printed, "0 rows added, 40,000 already imported\n");
     }
 }
 
 #[tokio::test]
-async fn an_atomic_import_is_invisible_until_it_is_whole_and_leaves_nothing_when_it_is_killed() {
+async fn an_atomic_import_is_invisible_until_it_commits_and_leaves_nothing_when_it_is_killed() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let client = database.connect().await;
-    let file = folder.write("a.csv", numbered(shuffled(40_000)));
-    let under_way = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+    let file = folder.write("a.csv", numbered_csv(shuffled(40_000)));
+    let in_progress = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
         AND xact_start IS NOT NULL AND query LIKE '%staged%' AND pid <> pg_backend_pid()";
-    let mut seen_under_way = 0;
+    let mut seen_in_progress = 0;
     for kill in [true, false] {
         let mut child = start(&database, &[&file, "--key-column=key", "--atomic"]);
         while child.try_wait().unwrap().is_none() {
-            let moving: i64 = client.query_one(under_way, &[]).await.unwrap().get(0);
+            let running: i64 = client.query_one(in_progress, &[]).await.unwrap().get(0);
             let seen = count(&client).await;
             assert!(seen == 0 || (!kill && seen == 40_000), "{seen} of 40,000 were seen");
-            seen_under_way += moving;
-            if kill && seen_under_way >= 5 {
+            seen_in_progress += running;
+            if kill && seen_in_progress >= 5 {
                 child.kill().unwrap();
             }
         }
@@ -508,14 +504,14 @@ async fn an_atomic_import_is_invisible_until_it_is_whole_and_leaves_nothing_when
         assert_eq!(output.status.success(), !kill);
         assert_eq!(count(&client).await, if kill { 0 } else { 40_000 });
     }
-    assert!(seen_under_way > 10, "nobody looked while it ran: {seen_under_way}");
+    assert!(seen_in_progress > 10, "too few samples while it ran: {seen_in_progress}");
     assert_each_once(&database, 40_000).await;
 }
 
 #[tokio::test]
-async fn imports_of_the_same_source_at_once_add_every_row_once() {
+async fn concurrent_imports_of_the_same_source_add_every_row_once() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
-    let file = folder.write("a.csv", numbered(shuffled(12_000)));
+    let file = folder.write("a.csv", numbered_csv(shuffled(12_000)));
     let children: Vec<Child> = (0..3).map(|_| start(&database, &[&file, "--key-column=key"])).collect();
     for child in children {
         let output = child.wait_with_output().unwrap();
@@ -525,7 +521,7 @@ async fn imports_of_the_same_source_at_once_add_every_row_once() {
 }
 
 #[tokio::test]
-async fn import_refuses_a_schema_that_does_not_remember_and_says_what_to_run() {
+async fn import_refuses_a_schema_that_is_too_old_and_says_what_to_run() {
     let (database, folder) = (TestDatabase::empty().await, Folder::new());
     let file = folder.write("a.csv", "name,categoryId\nRex,1\n");
     for version in 0..SCHEMA_LATEST {

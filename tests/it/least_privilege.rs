@@ -1,30 +1,30 @@
-//! The service as a role that has only the grants of `deploy/postgresql/roles.sql`.
+//! The service as a role with only the grants of `deploy/postgresql/roles.sql`.
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::time::sleep;
 use tokio_postgres::Client as Connection;
 use tokio_postgres::error::SqlState;
 
-use crate::partitions::{OLD_PARTITION, days, drop_partitions, send_once};
+use crate::partitions::{OLD_PARTITION, days, drop_partitions, partition_name};
 use crate::support::folder::Folder;
 use crate::support::postgres::{ROOT, connect};
 use crate::support::program::{ServeProcess, run};
+use crate::support::wait::{eventually, within};
 use crate::support::{Client, TestDatabase};
 
-/// A database that one role owns and migrated, and another one serves from.
-struct Shop {
+/// A database with an owner, which migrates it, and a role for the service.
+struct Deployment {
     database: TestDatabase,
     owner: String,
     service: String,
 }
 
-impl Shop {
+impl Deployment {
     async fn new() -> Self {
         let database = TestDatabase::empty().await;
         let (owner, service) = (format!("{}_owner", database.name()), format!("{}_service", database.name()));
@@ -34,16 +34,16 @@ impl Shop {
             database.name()
         );
         database.connect().await.batch_execute(&roles).await.unwrap();
-        let shop = Self { database, owner, service };
-        let migrated = run(&["migrate"], &[("DATABASE_URL", &shop.database.url_as(&shop.owner))]);
+        let deployment = Self { database, owner, service };
+        let migrated = run(&["migrate"], &[("DATABASE_URL", &deployment.database.url_as(&deployment.owner))]);
         assert!(migrated.status.success(), "{migrated:?}");
         // A superuser creates the role; the owner can run the file again.
-        shop.grant(&shop.database.url());
-        shop.grant(&shop.database.url_as(&shop.owner));
-        shop
+        deployment.grant(&deployment.database.url());
+        deployment.grant(&deployment.database.url_as(&deployment.owner));
+        deployment
     }
 
-    /// Runs the file that is shipped.
+    /// Runs the shipped `roles.sql`.
     fn grant(&self, url: &str) {
         let output = Command::new("psql")
             .args(["--no-psqlrc", "--quiet", "--dbname", url, "--set", &format!("service={}", self.service)])
@@ -66,7 +66,7 @@ impl Shop {
         connect(&self.url()).await
     }
 
-    /// Runs a command as the service's role, and returns what it printed.
+    /// Runs a command as the role of the service, and returns its output.
     fn run(&self, arguments: &[&str]) -> String {
         let output = run(arguments, &[("DATABASE_URL", &self.url())]);
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -75,7 +75,7 @@ impl Shop {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Removes the database and its roles.
+    /// Drops the database and its roles.
     async fn remove(self) {
         let server = self.database.server().await;
         drop(self.database);
@@ -84,86 +84,74 @@ impl Shop {
     }
 }
 
-async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
-    let began = Instant::now();
-    while !condition().await {
-        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
 #[tokio::test]
-async fn the_service_works_with_the_rights_of_the_shipped_role() {
-    let shop = Shop::new().await;
-    let owner = shop.as_owner().await;
+async fn the_service_works_with_the_privileges_of_the_shipped_role() {
+    let deployment = Deployment::new().await;
+    let owner = deployment.as_owner().await;
     owner.batch_execute(OLD_PARTITION).await.unwrap();
     drop_partitions(&owner, -1).await;
     assert_eq!(days(&owner).await, 0);
-    let service = ServeProcess::start(&shop.url(), &[]);
-    wait_until("partitions are created and dropped", async || {
+    let service = ServeProcess::start(&deployment.url(), &[]);
+    eventually("partitions are created and dropped", async || {
         let old = "SELECT to_regclass('idempotency_keys_20200101') IS NULL";
         days(&owner).await == 8 && owner.query_one(old, &[]).await.unwrap().get::<_, bool>(0)
     })
     .await;
 
-    let key: ApiKey = shop.run(&["keys", "create", "--name", "shop"]).parse().unwrap();
+    let key: ApiKey = deployment.run(&["keys", "create", "--name", "shop"]).parse().unwrap();
     let client = Client::new(service.address, Some(&key));
-    serve_everything(&client).await;
+    call_every_operation(&client).await;
 
-    // Partitions that are created later are as good as the first.
+    // The role can also use partitions that are created later.
     drop_partitions(&owner, -1).await;
     let rex = json!({"name": "Rex", "categoryId": 1});
-    wait_until("a missing partition is created", async || {
-        send_once(&client, "/v1/pets", "later", &rex).await.status == 201
+    eventually("a missing partition is created", async || {
+        client.post_with_key("/v1/pets", "later", &rex).await.status == 201
     })
     .await;
-    let again = send_once(&client, "/v1/pets", "later", &rex).await;
-    assert_eq!((again.status, again.header("idempotent-replayed")), (201, "true"));
+    let again = client.post_with_key("/v1/pets", "later", &rex).await;
+    assert_eq!((again.status, again.is_replayed()), (201, true));
 
-    let records: Value = serde_json::from_str(&shop.run(&["keys", "list", "--json"])).unwrap();
+    let records: Value = serde_json::from_str(&deployment.run(&["keys", "list", "--json"])).unwrap();
     let id = records[0]["id"].to_string();
-    let successor: ApiKey = shop.run(&["keys", "rotate", &id, "--overlap", "1h"]).parse().unwrap();
+    let successor: ApiKey = deployment.run(&["keys", "rotate", &id, "--overlap", "1h"]).parse().unwrap();
     let successor = Client::new(service.address, Some(&successor));
     assert_eq!(successor.get("/v1/pets").await.status, 200);
-    assert!(shop.run(&["keys", "show", &id]).contains("rotated by"));
-    shop.run(&["keys", "revoke", &id]);
-    let revoked = Instant::now();
-    while client.get("/v1/pets").await.status != 401 {
-        assert!(revoked.elapsed() < Duration::from_secs(2), "notifications arrive: it was not the time-out");
-        sleep(Duration::from_millis(10)).await;
-    }
+    assert!(deployment.run(&["keys", "show", &id]).contains("rotated by"));
+    deployment.run(&["keys", "revoke", &id]);
+    // Sooner than a cached key expires without notifications.
+    within(Duration::from_secs(2), "the service is notified", async || {
+        client.get("/v1/pets").await.status == 401
+    })
+    .await;
 
-    move_files(&shop);
-    assert!(shop.run(&["doctor"]).contains("ok       role"));
+    import_and_export(&deployment);
+    assert!(deployment.run(&["doctor"]).contains("ok       role"));
     let (exited_well, log) = service.terminate();
     assert!(exited_well, "{log}");
     assert!(!log.contains("denied") && !log.contains("must be owner"), "{log}");
     let used = "SELECT count(*) FROM api_keys WHERE last_used_at IS NULL";
     assert_eq!(owner.query_one(used, &[]).await.unwrap().get::<_, i64>(0), 0, "the last use is recorded");
 
-    let migrated = run(&["migrate"], &[("DATABASE_URL", &shop.url())]);
-    assert_eq!(migrated.status.code(), Some(1), "migrating is for the owner");
+    let migrated = run(&["migrate"], &[("DATABASE_URL", &deployment.url())]);
+    assert_eq!(migrated.status.code(), Some(1), "only the owner can migrate");
     drop(owner);
-    shop.remove().await;
+    deployment.remove().await;
 }
 
 /// Calls every operation.
-async fn serve_everything(client: &Client) {
+async fn call_every_operation(client: &Client) {
     let id = client.add("Max", Some("available")).await;
     let rex = json!({"name": "Rex", "categoryId": 1, "status": "available"});
-    for replayed in ["", "true"] {
-        let added = send_once(client, "/v1/pets", "a", &rex).await;
-        assert_eq!((added.status, added.header("idempotent-replayed")), (201, replayed), "{}", added.body);
+    for replayed in [false, true] {
+        let added = client.post_with_key("/v1/pets", "a", &rex).await;
+        assert_eq!((added.status, added.is_replayed()), (201, replayed), "{}", added.body);
     }
     assert_eq!(client.get("/v1/pets?status=available").await.ids().len(), 2);
     assert_eq!(client.get(&format!("/v1/pets/{id}")).await.status, 200);
-    let path = format!("/v1/pets/{id}");
-    let patched = client.send(Method::PATCH, &path, |request| {
-        request.header("content-type", "application/merge-patch+json").body(r#"{"name": "Maxi"}"#)
-    });
-    assert_eq!(patched.await.status, 200);
+    assert_eq!(client.patch_pet(id, &json!({"name": "Maxi"})).await.status, 200);
     for end in ["cancel", "complete"] {
-        let order = send_once(client, "/v1/store/orders", end, &json!({"petId": id})).await;
+        let order = client.post_with_key("/v1/store/orders", end, &json!({"petId": id})).await;
         assert_eq!(order.status, 201, "{}", order.body);
         let path = format!("/v1/store/orders/{}", order.json()["id"]);
         assert_eq!(client.get(&path).await.status, 200);
@@ -174,26 +162,25 @@ async fn serve_everything(client: &Client) {
     assert_eq!(client.get("/v1/store/orders?status=completed").await.ids().len(), 1);
 }
 
-/// Imports a file twice, the second time with a key that is out of order, and exports everything.
-fn move_files(shop: &Shop) {
+/// Imports a file with unordered keys twice, and exports everything.
+fn import_and_export(deployment: &Deployment) {
     let folder = Folder::new();
     let file = folder.write("pets.csv", "key,name,categoryId\n2,Ada,1\n1,Bea,1\n");
     for _ in 0..2 {
-        shop.run(&["import", &file, "--key-column", "key"]);
+        deployment.run(&["import", &file, "--key-column", "key"]);
     }
-    let exported = shop.run(&["export"]);
+    let exported = deployment.run(&["export"]);
     for name in ["Ada", "Bea", "Maxi"] {
         assert_eq!(exported.matches(&format!("\"{name}\"")).count(), 1, "{exported}");
     }
-    shop.run(&["seed", "--count", "3"]);
+    deployment.run(&["seed", "--count", "3"]);
 }
 
 #[tokio::test]
-async fn the_shipped_role_can_do_nothing_else() {
-    let shop = Shop::new().await;
-    let service = shop.as_service().await;
-    let yesterday = "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date - 1, 'YYYYMMDD')";
-    let partition: String = service.query_one(yesterday, &[]).await.unwrap().get(0);
+async fn the_shipped_role_has_no_other_privileges() {
+    let deployment = Deployment::new().await;
+    let service = deployment.as_service().await;
+    let partition = partition_name(&service, -1).await;
     let mut forbidden: Vec<String> = [
         "CREATE TABLE mine (id bigint)",
         "CREATE SCHEMA mine",
@@ -214,7 +201,7 @@ async fn the_shipped_role_can_do_nothing_else() {
     ]
     .map(ToOwned::to_owned)
     .to_vec();
-    forbidden.push(format!("SET ROLE {}", shop.owner));
+    forbidden.push(format!("SET ROLE {}", deployment.owner));
     forbidden.push(format!("SELECT FROM {partition}"));
     for table in [
         "pets",
@@ -236,14 +223,14 @@ async fn the_shipped_role_can_do_nothing_else() {
         assert_eq!(refused, Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{statement}: {done:?}");
     }
     drop(service);
-    shop.remove().await;
+    deployment.remove().await;
 }
 
 #[tokio::test]
-async fn functions_with_the_rights_of_the_owner_are_neither_for_everybody_nor_to_be_misled() {
-    let shop = Shop::new().await;
-    let stranger = format!("{}_stranger", shop.database.name());
-    let admin = shop.database.connect().await;
+async fn security_definer_functions_are_not_public_and_ignore_temporary_tables() {
+    let deployment = Deployment::new().await;
+    let stranger = format!("{}_stranger", deployment.database.name());
+    let admin = deployment.database.connect().await;
     admin
         .batch_execute(&format!("DROP ROLE IF EXISTS {stranger}; CREATE ROLE {stranger} LOGIN"))
         .await
@@ -256,15 +243,14 @@ async fn functions_with_the_rights_of_the_owner_are_neither_for_everybody_nor_to
         let config: Vec<String> = row.get(1);
         assert!(row.get::<_, bool>(0), "{function}");
         assert!(config.contains(&"search_path=pg_catalog, public, pg_temp".to_owned()), "{config:?}");
-        let by_stranger = connect(&shop.database.url_as(&stranger)).await;
+        let by_stranger = connect(&deployment.database.url_as(&stranger)).await;
         let error = by_stranger.execute(&format!("SELECT {function}"), &[]).await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{function}");
     }
-    // A temporary table with the same name is not the one that they mean.
-    drop_partitions(&shop.as_owner().await, -1).await;
-    let service = shop.as_service().await;
-    let today = "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date, 'YYYYMMDD')";
-    let today: String = service.query_one(today, &[]).await.unwrap().get(0);
+    // They do not use a temporary table with the same name.
+    drop_partitions(&deployment.as_owner().await, -1).await;
+    let service = deployment.as_service().await;
+    let today = partition_name(&service, 0).await;
     let mine =
         format!("CREATE TEMPORARY TABLE idempotency_keys (x int); CREATE TEMPORARY TABLE {today} (x int)");
     service.batch_execute(&mine).await.unwrap();
@@ -273,14 +259,14 @@ async fn functions_with_the_rights_of_the_owner_are_neither_for_everybody_nor_to
     drop(service);
     admin.batch_execute(&format!("DROP ROLE {stranger}")).await.unwrap();
     drop(admin);
-    shop.remove().await;
+    deployment.remove().await;
 }
 
 #[tokio::test]
-async fn doctor_names_each_right_that_the_service_lacks() {
-    let shop = Shop::new().await;
-    let owner = shop.as_owner().await;
-    for (right, named) in [
+async fn doctor_names_each_missing_privilege() {
+    let deployment = Deployment::new().await;
+    let owner = deployment.as_owner().await;
+    for (privilege, named) in [
         ("SELECT ON refinery_schema_history", "SELECT on refinery_schema_history"),
         ("INSERT ON pets", "INSERT on pets"),
         ("UPDATE ON orders", "UPDATE on orders"),
@@ -291,17 +277,17 @@ async fn doctor_names_each_right_that_the_service_lacks() {
         ("EXECUTE ON FUNCTION create_idempotency_partitions()", "EXECUTE on create_idempotency_partitions()"),
         ("EXECUTE ON FUNCTION drop_idempotency_partitions()", "EXECUTE on drop_idempotency_partitions()"),
     ] {
-        owner.batch_execute(&format!("REVOKE {right} FROM {}", shop.service)).await.unwrap();
-        let output = run(&["doctor"], &[("DATABASE_URL", &shop.url())]);
-        assert_eq!(output.status.code(), Some(1), "{right}");
+        owner.batch_execute(&format!("REVOKE {privilege} FROM {}", deployment.service)).await.unwrap();
+        let output = run(&["doctor"], &[("DATABASE_URL", &deployment.url())]);
+        assert_eq!(output.status.code(), Some(1), "{privilege}");
         let text = String::from_utf8(output.stdout).unwrap();
         let role = text.lines().find(|line| line.contains(" role ")).unwrap();
         assert!(
             role.starts_with("FAILURE") && role.ends_with(&format!("lacks {named}: run roles.sql")),
             "{text}"
         );
-        owner.batch_execute(&format!("GRANT {right} TO {}", shop.service)).await.unwrap();
+        owner.batch_execute(&format!("GRANT {privilege} TO {}", deployment.service)).await.unwrap();
     }
     drop(owner);
-    shop.remove().await;
+    deployment.remove().await;
 }

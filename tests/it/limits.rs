@@ -1,4 +1,4 @@
-//! Limits that protect everyone: how often a key may ask, how much is done at once, how many may connect.
+//! Rate limits, the limit of requests in flight, and connection limits.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::hostile_clients::exchange;
-use crate::support::program::new_key;
-use crate::support::{Client, TestService};
+use crate::support::TestService;
+use crate::support::metrics::metric;
+use crate::support::wait::eventually;
 
 #[tokio::test]
-async fn a_key_is_refused_once_it_has_used_up_its_limit() {
+async fn a_key_gets_429_once_its_rate_limit_is_used_up() {
     let service = TestService::start().await;
-    let client =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "3/h"])));
+    let client = service.client_with_new_key(&["--rate-limit", "3/h"]);
     for left in ["r=2;t=1200", "r=1;t=2400", "r=0;t=3600"] {
         let answer = client.get("/v1/pets").await;
         assert_eq!(answer.status, 200);
@@ -36,10 +36,9 @@ async fn a_key_is_refused_once_it_has_used_up_its_limit() {
 }
 
 #[tokio::test]
-async fn a_limit_comes_after_the_key_and_before_the_route() {
+async fn the_rate_limit_is_checked_after_the_key_and_before_the_route() {
     let service = TestService::start().await;
-    let client =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "1/h"])));
+    let client = service.client_with_new_key(&["--rate-limit", "1/h"]);
     assert_eq!(client.get("/v1/nowhere").await.status, 404, "an unknown route counts");
     assert_eq!(client.get("/v1/nowhere").await.status, 429);
     let too_long = format!("/v1/pets?cursor={}", "x".repeat(9_000));
@@ -48,15 +47,15 @@ async fn a_limit_comes_after_the_key_and_before_the_route() {
 }
 
 #[tokio::test]
-async fn a_limit_is_filled_again_as_time_passes() {
+async fn a_rate_limit_refills_over_time() {
     let service = TestService::start().await;
-    let client =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "5/s"])));
+    let client = service.client_with_new_key(&["--rate-limit", "5/s"]);
     let mut statuses = Vec::new();
     for _ in 0..20 {
         statuses.push(client.get("/v1/pets").await.status);
     }
     assert!(statuses.contains(&429), "{statuses:?}");
+    // The promise is about time: the limit refills within a second.
     sleep(Duration::from_millis(1_100)).await;
     for _ in 0..5 {
         assert_eq!(client.get("/v1/pets").await.status, 200);
@@ -64,28 +63,26 @@ async fn a_limit_is_filled_again_as_time_passes() {
 }
 
 #[tokio::test]
-async fn the_services_limit_holds_for_keys_without_one_of_their_own() {
+async fn the_default_rate_limit_applies_to_keys_without_their_own() {
     let service = TestService::start_with(&["--default-rate-limit", "2/h"]).await;
     for status in [200, 200, 429] {
         assert_eq!(service.client.get("/v1/pets").await.status, status);
     }
-    let other =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "7/h"])));
+    let other = service.client_with_new_key(&["--rate-limit", "7/h"]);
     assert_eq!(other.get("/v1/pets").await.header("ratelimit-policy"), "\"key\";q=7;w=3600");
 }
 
 #[tokio::test]
-async fn nothing_is_said_of_limits_where_there_are_none() {
+async fn no_rate_limit_headers_are_sent_without_a_rate_limit() {
     let service = TestService::start().await;
     let answer = service.client.get("/v1/pets").await;
     assert!(!answer.headers.contains_key("ratelimit") && !answer.headers.contains_key("ratelimit-policy"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_within_its_limit_is_served_while_another_floods() {
+async fn a_key_within_its_rate_limit_is_served_while_another_key_floods() {
     let service = TestService::start().await;
-    let flooding =
-        Client::new(service.address, Some(&new_key(&service.database.url(), &["--rate-limit", "10/s"])));
+    let flooding = service.client_with_new_key(&["--rate-limit", "10/s"]);
     let mut floods = JoinSet::new();
     for _ in 0..32 {
         let flooding = flooding.clone();
@@ -100,11 +97,11 @@ async fn a_key_within_its_limit_is_served_while_another_floods() {
             assert_eq!(service.client.get("/v1/pets").await.status, 200);
         }
     });
-    assert!(served.await.is_ok(), "20 requests take longer than 10 seconds");
+    assert!(served.await.is_ok(), "20 requests took longer than 10 seconds");
 }
 
 #[tokio::test]
-async fn a_request_beyond_those_that_may_be_in_progress_is_refused_at_once() {
+async fn a_request_beyond_the_in_flight_limit_is_refused_at_once() {
     let service = TestService::start_with(&["--max-requests", "2"]).await;
     assert_eq!(service.client.get("/v1/pets").await.status, 200);
     let database = service.database.connect().await;
@@ -114,14 +111,11 @@ async fn a_request_beyond_those_that_may_be_in_progress_is_refused_at_once() {
         let client = service.client.clone();
         waiting.spawn(async move { client.get("/v1/pets").await.status });
     }
-    let deadline = Instant::now() + Duration::from_secs(4);
-    let refused = loop {
-        let asking = timeout(Duration::from_millis(100), service.client.get("/v1/nowhere")).await;
-        match asking {
-            Ok(answer) if answer.status == 503 => break answer,
-            _ => assert!(Instant::now() < deadline, "nobody is refused"),
-        }
-    };
+    eventually("two requests are in flight", async || {
+        metric(service.admin_address, "http_server_active_requests").await == Some(2.0)
+    })
+    .await;
+    let refused = timeout(Duration::from_secs(1), service.client.get("/v1/nowhere")).await.unwrap();
     assert_eq!(refused.error(), (503, "unavailable".into()));
     assert_eq!(refused.header("retry-after"), "1");
     database.batch_execute("COMMIT").await.unwrap();
@@ -130,29 +124,27 @@ async fn a_request_beyond_those_that_may_be_in_progress_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_connection_beyond_those_of_its_address_is_told_and_closed() {
+async fn a_connection_beyond_the_limit_of_its_address_gets_503_and_is_closed() {
     let flags = ["--max-connections-per-address", "3", "--trusted-proxy", "192.0.2.1"];
     let service = TestService::start_with(&flags).await;
     let mut idle = Vec::new();
     for _ in 0..3 {
         idle.push(TcpStream::connect(service.address).await.unwrap());
     }
-    let began = Instant::now();
+    let started = Instant::now();
     let refused = exchange(service.address, b"GET /v1/pets HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(refused.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{refused}");
     for part in ["\r\nretry-after: 1\r\n", "\r\nx-request-id: ", "\"code\":\"unavailable\""] {
         assert!(refused.contains(part), "{refused}");
     }
-    assert!(began.elapsed() < Duration::from_secs(3), "closed after {:?}", began.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(3), "closed after {:?}", started.elapsed());
     drop(idle);
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while exchange_one(&service).await.starts_with("HTTP/1.1 503") {
-        assert!(Instant::now() < deadline, "places are not given back");
-    }
+    eventually("permits are returned", async || !status_line(&service).await.starts_with("HTTP/1.1 503"))
+        .await;
 }
 
-/// Asks once and reads the beginning of the answer.
-async fn exchange_one(service: &TestService) -> String {
+/// Sends a request on a new connection, and returns the start of the answer's status line.
+async fn status_line(service: &TestService) -> String {
     let mut socket = TcpStream::connect(service.address).await.unwrap();
     let _ = socket.write_all(b"GET /v1/pets HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut answer = [0; 12];
@@ -161,16 +153,22 @@ async fn exchange_one(service: &TestService) -> String {
 }
 
 #[tokio::test]
-async fn connections_of_a_trusted_proxy_are_bound_only_in_all() {
+async fn a_trusted_proxy_is_subject_only_to_the_total_connection_limit() {
     let flags = ["--max-connections", "5", "--max-connections-per-address", "1"];
     let service = TestService::start_with(&flags).await;
     let mut idle = Vec::new();
     for _ in 0..4 {
         idle.push(TcpStream::connect(service.address).await.unwrap());
     }
-    assert!(exchange_one(&service).await.starts_with("HTTP/1.1 401"));
-    sleep(Duration::from_millis(100)).await;
+    let connections = async |expected: f64| {
+        eventually("connections are counted", async || {
+            metric(service.admin_address, "petstore_connections").await == Some(expected)
+        })
+        .await;
+    };
+    assert!(status_line(&service).await.starts_with("HTTP/1.1 401"));
+    connections(4.0).await;
     idle.push(TcpStream::connect(service.address).await.unwrap());
-    sleep(Duration::from_millis(100)).await;
-    assert!(exchange_one(&service).await.starts_with("HTTP/1.1 503"));
+    connections(5.0).await;
+    assert!(status_line(&service).await.starts_with("HTTP/1.1 503"));
 }

@@ -1,14 +1,12 @@
-//! A request can be sent again with the successor of its key: what is remembered belongs to a key and those that
-//! `petstore keys rotate` made of it.
+//! Retries across key rotation: idempotency keys belong to an API key and its successors by `petstore keys rotate`.
 
 use petstore::domain::api_key::ApiKey;
 use serde_json::{Value, json};
 
-use crate::partitions::send_once;
 use crate::support::program::{new_key, run};
 use crate::support::{Answer, Client, TestService};
 
-/// Replaces a key, which ends at once.
+/// Rotates a key, which expires at once.
 fn rotate(service: &TestService, key: &ApiKey) -> ApiKey {
     let url = service.database.url();
     let environment = [("DATABASE_URL", &*url)];
@@ -25,7 +23,7 @@ fn client(service: &TestService, key: &ApiKey) -> Client {
 }
 
 fn outcome(answer: &Answer) -> (u16, bool) {
-    (answer.status, answer.header("idempotent-replayed") == "true")
+    (answer.status, answer.is_replayed())
 }
 
 fn rex() -> Value {
@@ -33,50 +31,50 @@ fn rex() -> Value {
 }
 
 #[tokio::test]
-async fn a_request_sent_again_with_the_successor_of_its_key_takes_effect_once() {
+async fn a_request_retried_with_the_successor_of_its_key_takes_effect_once() {
     let service = TestService::start().await;
     let first_key = new_key(&service.database.url(), &[]);
-    let first = send_once(&client(&service, &first_key), "/v1/pets", "a", &rex()).await;
+    let first = client(&service, &first_key).post_with_key("/v1/pets", "a", &rex()).await;
     assert_eq!(outcome(&first), (201, false));
     let mut key = first_key;
     for rotation in 1..=2 {
         key = rotate(&service, &key);
-        let again = send_once(&client(&service, &key), "/v1/pets", "a", &rex()).await;
+        let again = client(&service, &key).post_with_key("/v1/pets", "a", &rex()).await;
         assert_eq!((outcome(&again), &again.body), ((201, true), &first.body), "rotation {rotation}");
         let other = json!({"name": "Max", "categoryId": 3});
-        let other = send_once(&client(&service, &key), "/v1/pets", "a", &other).await;
+        let other = client(&service, &key).post_with_key("/v1/pets", "a", &other).await;
         assert_eq!(other.error(), (422, "idempotency_key_reused".into()), "rotation {rotation}");
     }
-    // What a successor adds is known to its own successor, too.
-    let later = send_once(&client(&service, &key), "/v1/pets", "b", &rex()).await;
-    let again = send_once(&client(&service, &rotate(&service, &key)), "/v1/pets", "b", &rex()).await;
+    // The same holds for the successor of the successor.
+    let later = client(&service, &key).post_with_key("/v1/pets", "b", &rex()).await;
+    let again = client(&service, &rotate(&service, &key)).post_with_key("/v1/pets", "b", &rex()).await;
     assert_eq!((outcome(&again), again.body), ((201, true), later.body));
 }
 
 #[tokio::test]
-async fn keys_that_were_issued_separately_share_nothing() {
+async fn separately_issued_keys_share_no_idempotency_keys() {
     let service = TestService::start().await;
     let url = service.database.url();
     let (one, other) = (new_key(&url, &[]), new_key(&url, &[]));
-    let first = send_once(&client(&service, &one), "/v1/pets", "a", &rex()).await;
-    let second = send_once(&client(&service, &other), "/v1/pets", "a", &rex()).await;
+    let first = client(&service, &one).post_with_key("/v1/pets", "a", &rex()).await;
+    let second = client(&service, &other).post_with_key("/v1/pets", "a", &rex()).await;
     assert_eq!(outcome(&second), (201, false));
     assert_ne!(second.body, first.body);
     let successor = rotate(&service, &other);
-    let again = send_once(&client(&service, &successor), "/v1/pets", "a", &rex()).await;
+    let again = client(&service, &successor).post_with_key("/v1/pets", "a", &rex()).await;
     assert_eq!((outcome(&again), again.body), ((201, true), second.body));
 }
 
 #[tokio::test]
-async fn orders_sent_again_with_the_successor_of_their_key_take_effect_once() {
+async fn orders_retried_with_the_successor_of_their_key_take_effect_once() {
     let service = TestService::start().await;
     let key = new_key(&service.database.url(), &[]);
     let pet = json!({"petId": service.client.add("Rex", Some("available")).await});
-    let first = send_once(&client(&service, &key), "/v1/store/orders", "a", &pet).await;
+    let first = client(&service, &key).post_with_key("/v1/store/orders", "a", &pet).await;
     assert_eq!(outcome(&first), (201, false));
     let end = format!("/v1/store/orders/{}/complete", first.json()["id"]);
     let successor = rotate(&service, &key);
-    let again = send_once(&client(&service, &successor), "/v1/store/orders", "a", &pet).await;
+    let again = client(&service, &successor).post_with_key("/v1/store/orders", "a", &pet).await;
     assert_eq!((outcome(&again), again.body), ((201, true), first.body));
     let complete = async |key: &ApiKey| {
         let request = client(&service, key);
@@ -84,8 +82,8 @@ async fn orders_sent_again_with_the_successor_of_their_key_take_effect_once() {
     };
     assert_eq!(outcome(&complete(&successor).await), (200, false));
     assert_eq!(outcome(&complete(&rotate(&service, &successor)).await), (200, true));
-    // Somebody else's order under the same name is another one: the pet is sold.
+    // The same idempotency key of another API key is a different request: the pet is sold.
     let other = new_key(&service.database.url(), &[]);
-    let other = send_once(&client(&service, &other), "/v1/store/orders", "a", &pet).await;
+    let other = client(&service, &other).post_with_key("/v1/store/orders", "a", &pet).await;
     assert_eq!(other.error(), (409, "pet_not_available".into()));
 }

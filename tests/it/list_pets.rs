@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::TestService;
 
 #[tokio::test]
-async fn list_pets_answers_an_empty_array_in_an_empty_shop() {
+async fn list_pets_answers_an_empty_array_without_pets() {
     let service = TestService::start().await;
     let answer = service.client.get("/v1/pets").await;
     assert_eq!((answer.status, &*answer.body), (200, "[]"));
@@ -14,7 +14,7 @@ async fn list_pets_answers_an_empty_array_in_an_empty_shop() {
 }
 
 #[tokio::test]
-async fn list_pets_has_20_pets_a_page_in_the_order_of_their_ids() {
+async fn list_pets_returns_20_pets_per_page_in_id_order() {
     let service = TestService::start().await;
     service.database.add_pets(45).await;
     let first = service.client.get("/v1/pets").await;
@@ -28,14 +28,14 @@ async fn list_pets_has_20_pets_a_page_in_the_order_of_their_ids() {
 }
 
 #[tokio::test]
-async fn list_pets_names_no_next_page_after_a_last_page_that_is_full() {
+async fn list_pets_links_no_next_page_after_a_full_last_page() {
     let service = TestService::start().await;
     service.database.add_pets(20).await;
     assert_eq!(service.client.get("/v1/pets").await.next(), None);
 }
 
 #[tokio::test]
-async fn list_pets_takes_every_limit_from_1_to_100() {
+async fn list_pets_accepts_every_limit_from_1_to_100() {
     let service = TestService::start().await;
     service.database.add_pets(120).await;
     for limit in 1..=100 {
@@ -80,7 +80,7 @@ async fn list_pets_filters_by_id() {
 }
 
 #[tokio::test]
-async fn list_pets_takes_100_ids() {
+async fn list_pets_accepts_100_ids() {
     let service = TestService::start().await;
     service.database.add_pets(150).await;
     let ids: Vec<String> = (1..=100).map(|id| format!("id={id}")).collect();
@@ -89,7 +89,7 @@ async fn list_pets_takes_100_ids() {
 }
 
 #[tokio::test]
-async fn the_next_page_keeps_every_filter_and_the_limit() {
+async fn the_next_link_keeps_every_filter_and_the_limit() {
     let service = TestService::start().await;
     service.database.add_pets(20).await;
     let first = service.client.get("/v1/pets?status=available&limit=2&id=1&id=5&id=9&id=2").await;
@@ -100,7 +100,7 @@ async fn the_next_page_keeps_every_filter_and_the_limit() {
 }
 
 #[tokio::test]
-async fn the_limit_may_change_in_the_middle_of_a_walk() {
+async fn the_limit_may_change_between_pages() {
     let service = TestService::start().await;
     service.database.add_pets(10).await;
     let first = service.client.get("/v1/pets?limit=3").await;
@@ -109,7 +109,7 @@ async fn the_limit_may_change_in_the_middle_of_a_walk() {
 }
 
 #[tokio::test]
-async fn the_next_page_is_below_the_public_base_address_if_there_is_one() {
+async fn links_start_with_the_public_base_url_if_it_is_set() {
     let service = TestService::start_with(&["--public-base-url", "https://api.example.com/shop/v1"]).await;
     service.database.add_pets(3).await;
     assert_eq!(
@@ -196,7 +196,7 @@ async fn list_pets_answers_400_to_a_bad_query() {
 }
 
 #[tokio::test]
-async fn list_pets_takes_an_empty_query() {
+async fn list_pets_accepts_an_empty_query() {
     let service = TestService::start().await;
     for query in ["?", "?&", ""] {
         assert_eq!(service.client.get(&format!("/v1/pets{query}")).await.status, 200, "{query}");

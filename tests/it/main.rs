@@ -1,11 +1,11 @@
-//! The integration tests: one binary, a file an operation or a theme, through HTTP or the program itself, on
-//! a real PostgreSQL.
+//! The integration tests: one binary, one file per operation or topic. They use the service over HTTP or run the
+//! program, on a real PostgreSQL.
 #![expect(
     clippy::panic,
     clippy::print_stderr,
     clippy::too_many_lines,
     clippy::unwrap_used,
-    reason = "a test may fail so, tell what it measured, and have a long table"
+    reason = "a test may panic, print what it measured, and contain a long table"
 )]
 
 mod support;
@@ -30,9 +30,9 @@ mod limits;
 mod lineage;
 mod list_pets;
 mod metrics;
-mod moves;
 mod operations;
 mod orders;
+mod pagination;
 mod partitions;
 mod reachable;
 mod retries;
@@ -42,6 +42,6 @@ mod servers;
 mod shutdown;
 mod structure;
 mod traces;
+mod transitions;
 mod unhealthy_database;
 mod update_pet;
-mod walk;

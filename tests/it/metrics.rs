@@ -1,29 +1,17 @@
-//! What `/metrics` counts.
+//! The metrics at `/metrics`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::sleep;
 
-use crate::support::client::Client;
+use crate::support::metrics::{scrape, value};
 use crate::support::postgres::ROOT;
 use crate::support::service::TestService;
+use crate::support::wait::poll;
 
-async fn scrape(service: &TestService) -> String {
-    let answer = Client::new(service.admin_address, None).get("/metrics").await;
-    assert_eq!(answer.status, 200);
-    answer.body
-}
-
-/// The value of a series, written as Prometheus does but for spaces.
-fn value(metrics: &str, series: &str) -> Option<f64> {
-    metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
-}
-
-/// The names of metrics, without what a histogram adds to them.
+/// The names of metrics, without the suffixes of histograms.
 fn names(metrics: &str) -> BTreeSet<String> {
     let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     types.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
@@ -35,7 +23,7 @@ async fn a_request_is_measured_by_its_route_method_and_status() {
     for path in ["/v1/pets?limit=1", "/v1/pets?limit=2", "/v1/pets?limit=0", "/v1/pets/1"] {
         service.client.get(path).await;
     }
-    let metrics = scrape(&service).await;
+    let metrics = scrape(service.admin_address).await;
     let requests = |route: &str, status: u16| {
         let labels = format!(
             "http_route=\"{route}\",http_request_method=\"GET\",http_response_status_code=\"{status}\""
@@ -45,38 +33,32 @@ async fn a_request_is_measured_by_its_route_method_and_status() {
     assert_eq!(requests("/v1/pets", 200), Some(2.0), "{metrics}");
     assert_eq!(requests("/v1/pets", 400), Some(1.0));
     assert_eq!(requests("/v1/pets/{petId}", 404), Some(1.0));
-    assert!(!metrics.contains("http_route=\"/metrics\""), "probes are not requests of clients");
+    assert!(!metrics.contains("http_route=\"/metrics\""), "scrapes are not client requests");
 }
 
 #[tokio::test]
-async fn a_client_cannot_make_metrics() {
+async fn a_client_cannot_create_new_series() {
     let service = TestService::start().await;
     for number in 0..20 {
         service.client.get(&format!("/v1/{number}")).await;
         let method = format!("METHOD{number}").parse().unwrap();
         service.client.send(method, "/v1/pets", |request| request).await;
     }
-    let metrics = scrape(&service).await;
+    let metrics = scrape(service.admin_address).await;
     let series =
         metrics.lines().filter(|line| line.starts_with("http_server_request_duration_seconds_count"));
     assert_eq!(series.count(), 2, "{metrics}");
 }
 
 #[tokio::test]
-async fn keys_limits_batches_and_the_pool_are_counted() {
+async fn key_lookups_rate_limits_batches_and_the_pool_are_counted() {
     let service = TestService::start_with(&["--default-rate-limit", "3/h"]).await;
     for _ in 0..5 {
         service.client.get("/v1/pets").await;
     }
-    // What a node does by itself when it starts uses connections, too.
-    let mut metrics = scrape(&service).await;
-    for _ in 0..100 {
-        if value(&metrics, "db_client_connection_count{state=\"used\"}") == Some(0.0) {
-            break;
-        }
-        sleep(Duration::from_millis(50)).await;
-        metrics = scrape(&service).await;
-    }
+    // A starting node uses connections for its own work, too.
+    let idle = |metrics: &String| value(metrics, "db_client_connection_count{state=\"used\"}") == Some(0.0);
+    let metrics = poll("no connection is used", async || scrape(service.admin_address).await, idle).await;
     for (series, expected) in [
         ("petstore_key_lookups_total{outcome=\"hit\"}", 4.0),
         ("petstore_requests_rate_limited_total", 2.0),
@@ -92,24 +74,20 @@ async fn keys_limits_batches_and_the_pool_are_counted() {
 }
 
 #[tokio::test]
-async fn animals_are_estimated_by_status() {
+async fn pets_are_estimated_by_status() {
     let service = TestService::start().await;
     service.database.add_pets(40).await;
     service.database.connect().await.batch_execute("ANALYZE pets").await.unwrap();
-    let mut metrics = String::new();
-    for _ in 0..100 {
-        metrics = scrape(&service).await;
+    let estimates = async || {
+        let metrics = scrape(service.admin_address).await;
         let of = |status| value(&metrics, &format!("petstore_pets_estimated{{status=\"{status}\"}}"));
-        if ["available", "pending", "sold", "none"].map(of) == [Some(10.0); 4] {
-            return;
-        }
-        sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{metrics}");
+        ["available", "pending", "sold", "none"].map(of)
+    };
+    poll("10 pets of each status", estimates, |found| *found == [Some(10.0); 4]).await;
 }
 
 #[tokio::test]
-async fn every_metric_is_in_the_manual_and_every_metric_of_the_manual_is_there() {
+async fn the_operations_guide_lists_exactly_the_metrics_that_exist() {
     let service = TestService::start().await;
     service.client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await;
     service.client.get("/v1/pets/1").await;
@@ -121,15 +99,11 @@ async fn every_metric_is_in_the_manual_and_every_metric_of_the_manual_is_there()
         .map(|row| row.split('`').nth(1).unwrap().to_owned())
         .filter(|name| name != "process_…")
         .collect();
-    let mut found = BTreeSet::new();
     // Some are measured every few seconds only.
-    for _ in 0..100 {
-        found = names(&scrape(&service).await);
+    let found = async || {
+        let mut found = names(&scrape(service.admin_address).await);
         found.retain(|name| !name.starts_with("process_"));
-        if found == documented {
-            return;
-        }
-        sleep(Duration::from_millis(100)).await;
-    }
-    assert_eq!(found, documented);
+        found
+    };
+    poll(&format!("the metrics are {documented:?}"), found, |found| *found == documented).await;
 }

@@ -1,4 +1,4 @@
-//! What operators are told, held against the program.
+//! The operations guide and the deployment files, checked against the program.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -46,13 +46,13 @@ fn table() -> String {
 fn the_table_of_settings_is_made_from_the_command_line() {
     let path = Path::new(ROOT).join(PAGE);
     let page = fs::read_to_string(&path).unwrap();
-    let begin = page.find("| flag | environment variable |").unwrap();
-    let end = begin + page[begin..].find("\n\n").unwrap() + 1;
+    let start = page.find("| flag | environment variable |").unwrap();
+    let end = start + page[start..].find("\n\n").unwrap() + 1;
     if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
-        fs::write(&path, [&page[..begin], &table(), &page[end..]].concat()).unwrap();
+        fs::write(&path, [&page[..start], &table(), &page[end..]].concat()).unwrap();
         return;
     }
-    assert_eq!(&page[begin..end], table(), "run `make settings`");
+    assert_eq!(&page[start..end], table(), "run `make settings`");
 }
 
 /// Every file below a folder.
@@ -62,7 +62,7 @@ fn files(folder: PathBuf) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_is_deployed_names_only_settings_that_exist() {
+fn deployment_files_name_only_existing_settings() {
     let cli = Cli::command();
     let serve = cli.find_subcommand("serve").unwrap();
     let migrate = cli.find_subcommand("migrate").unwrap();
@@ -80,13 +80,13 @@ fn what_is_deployed_names_only_settings_that_exist() {
     assert!(named > 20, "{named}");
 }
 
-/// What a node needs of memory, in megabytes, if clients make it need the most: as docs/operations.md has it.
+/// The memory that a node needs at most, in megabytes, as in docs/operations.md.
 fn memory_needed(connections: u64, requests: u64) -> u64 {
     64 + (connections * KILOBYTES_PER_CONNECTION + requests * 2 * 32) / 1024
 }
 
 #[test]
-fn the_memory_that_is_deployed_is_enough_for_the_connections_that_are_allowed() {
+fn the_deployed_memory_limit_is_enough_for_the_allowed_connections() {
     let manifest = fs::read_to_string(Path::new(ROOT).join("deploy/kubernetes/deployment.yaml")).unwrap();
     let after = |text: &str| {
         let rest = manifest.split_once(text).unwrap_or_else(|| panic!("no {text}")).1;
@@ -96,7 +96,7 @@ fn the_memory_that_is_deployed_is_enough_for_the_connections_that_are_allowed() 
     let serve = cli.find_subcommand("serve").unwrap();
     let requests = settings(serve).find(|setting| variable(setting) == "PETSTORE_MAX_REQUESTS").unwrap();
     let requests = requests.get_default_values()[0].to_str().unwrap().parse().unwrap();
-    assert!(!manifest.contains("PETSTORE_MAX_REQUESTS"), "the default is counted with");
+    assert!(!manifest.contains("PETSTORE_MAX_REQUESTS"), "the default is expected");
     let connections = after("PETSTORE_MAX_CONNECTIONS, value: \"");
     let limit = after("limits: { memory: ");
     assert!(manifest.contains(&format!("limits: {{ memory: {limit}Mi }}")));
@@ -108,5 +108,5 @@ fn the_memory_that_is_deployed_is_enough_for_the_connections_that_are_allowed() 
     let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
     let sum =
         format!("64 MB + {KILOBYTES_PER_CONNECTION} KB × `--max-connections` + 64 KB × `--max-requests`");
-    assert!(page.contains(&sum), "{PAGE} does not have the sum: {sum}");
+    assert!(page.contains(&sum), "{PAGE} lacks the formula: {sum}");
 }

@@ -1,4 +1,4 @@
-//! `/store/orders`: placing, reading, listing and ending orders; each animal is sold once.
+//! `/store/orders`: placing, reading, listing and ending orders. Each pet is sold once.
 
 use std::sync::Arc;
 
@@ -15,13 +15,8 @@ async fn place(client: &Client, pet: i64) -> Answer {
     client.post(ORDERS, &json!({"petId": pet})).await
 }
 
-async fn place_once(client: &Client, key: &str, pet: i64) -> Answer {
-    client
-        .send(Method::POST, ORDERS, |request| {
-            let body = json!({"petId": pet}).to_string();
-            request.header("content-type", "application/json").header("idempotency-key", key).body(body)
-        })
-        .await
+async fn place_with_key(client: &Client, key: &str, pet: i64) -> Answer {
+    client.post_with_key(ORDERS, key, &json!({"petId": pet})).await
 }
 
 async fn end(client: &Client, order: i64, what: &str, key: Option<&str>) -> Answer {
@@ -34,7 +29,7 @@ async fn end(client: &Client, order: i64, what: &str, key: Option<&str>) -> Answ
 }
 
 /// Adds a pet and places an order for it; returns both ids.
-async fn ordered(client: &Client) -> (i64, i64) {
+async fn add_ordered_pet(client: &Client) -> (i64, i64) {
     let pet = client.add("Rex", Some("available")).await;
     let answer = place(client, pet).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
@@ -43,10 +38,6 @@ async fn ordered(client: &Client) -> (i64, i64) {
 
 async fn status_of(client: &Client, pet: i64) -> Value {
     client.get(&format!("/v1/pets/{pet}")).await.json()["status"].clone()
-}
-
-fn replayed(answer: &Answer) -> bool {
-    answer.header("idempotent-replayed") == "true"
 }
 
 #[tokio::test]
@@ -74,6 +65,7 @@ async fn an_order_is_placed_read_and_completed() {
     assert_eq!((read.status, &read.body), (200, &placed.body));
     assert_eq!(status_of(client, pet).await, "pending");
 
+    // Timestamps are in milliseconds.
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     let completed = end(client, id, "complete", None).await;
     assert_eq!((completed.status, completed.json()["status"].clone()), (200, json!("completed")));
@@ -84,17 +76,17 @@ async fn an_order_is_placed_read_and_completed() {
 }
 
 #[tokio::test]
-async fn a_cancelled_order_gives_the_animal_back_to_the_next_buyer() {
+async fn a_cancelled_order_makes_the_pet_available_again() {
     let service = TestService::start().await;
     let client = &service.client;
-    let (pet, first) = ordered(client).await;
+    let (pet, first) = add_ordered_pet(client).await;
     assert_eq!(place(client, pet).await.error(), (409, "pet_not_available".into()));
     let cancelled = end(client, first, "cancel", None).await;
     assert_eq!((cancelled.status, cancelled.json()["status"].clone()), (200, json!("cancelled")));
     assert_eq!(status_of(client, pet).await, "available");
     let second = place(client, pet).await;
     assert_eq!(second.status, 201);
-    // The end of the first is behind it: what is repeated answers as before, and does not touch the second.
+    // A repeated end of the first order answers as before, and does not change the second.
     let again = end(client, first, "cancel", None).await;
     assert_eq!((again.status, &again.body), (200, &cancelled.body));
     assert_eq!(status_of(client, pet).await, "pending");
@@ -104,7 +96,7 @@ async fn a_cancelled_order_gives_the_animal_back_to_the_next_buyer() {
 }
 
 #[tokio::test]
-async fn only_a_pet_that_there_is_can_be_ordered() {
+async fn place_order_answers_400_to_an_unknown_pet() {
     let service = TestService::start().await;
     let client = &service.client;
     for missing in [1, i64::MAX] {
@@ -116,7 +108,7 @@ async fn only_a_pet_that_there_is_can_be_ordered() {
 }
 
 #[tokio::test]
-async fn a_bad_body_is_refused_with_its_reason() {
+async fn place_order_answers_400_to_a_bad_body() {
     let service = TestService::start().await;
     for (body, code, message) in [
         ("{}", "missing_field", "`/petId` is required: it must be the id of a pet."),
@@ -145,7 +137,7 @@ async fn a_bad_body_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
-async fn what_is_no_order_is_not_found() {
+async fn an_unknown_or_malformed_order_id_answers_404() {
     let service = TestService::start().await;
     for id in ["1", "0", "-1", "abc", "9223372036854775808", "01"] {
         let read = service.client.get(&format!("{ORDERS}/{id}")).await;
@@ -159,32 +151,30 @@ async fn what_is_no_order_is_not_found() {
 }
 
 #[tokio::test]
-async fn an_order_is_known_by_its_tag_until_it_changes() {
+async fn the_etag_of_an_order_matches_until_the_order_changes() {
     let service = TestService::start().await;
     let client = &service.client;
-    let (_, order) = ordered(client).await;
+    let (_, order) = add_ordered_pet(client).await;
     let path = format!("{ORDERS}/{order}");
     let tag = client.get(&path).await.header("etag").to_owned();
-    let ask = async |path: &str, tag: &str| {
-        client.send(Method::GET, path, |request| request.header("if-none-match", tag)).await.status
-    };
-    assert_eq!(ask(&path, &tag).await, 304);
+    let send = async |path: &str, tag: &str| client.get_with_header(path, "if-none-match", tag).await.status;
+    assert_eq!(send(&path, &tag).await, 304);
     let list_tag = client.get(ORDERS).await.header("etag").to_owned();
-    assert_eq!(ask(ORDERS, &list_tag).await, 304);
+    assert_eq!(send(ORDERS, &list_tag).await, 304);
     end(client, order, "cancel", None).await;
-    assert_eq!(ask(&path, &tag).await, 200);
-    assert_eq!(ask(ORDERS, &list_tag).await, 200);
+    assert_eq!(send(&path, &tag).await, 200);
+    assert_eq!(send(ORDERS, &list_tag).await, 200);
 }
 
 #[tokio::test]
-async fn orders_are_listed_by_status_and_pet_page_by_page() {
+async fn list_orders_filters_by_status_and_pet_across_pages() {
     let service = TestService::start().await;
     let client = &service.client;
     let busy = client.add("Rex", Some("available")).await;
     let mut of_busy = Vec::new();
     let mut all: Vec<(i64, &str)> = Vec::new();
     for number in 0..7 {
-        let (_, other) = ordered(client).await;
+        let (_, other) = add_ordered_pet(client).await;
         let what = ["complete", "cancel", ""][number % 3];
         if !what.is_empty() {
             end(client, other, what, None).await;
@@ -226,7 +216,7 @@ async fn orders_are_listed_by_status_and_pet_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_bad_query_is_refused() {
+async fn list_orders_answers_400_to_a_bad_query() {
     let service = TestService::start().await;
     for (query, code) in [
         ("status=open", "invalid_parameter"),
@@ -246,56 +236,56 @@ async fn a_bad_query_is_refused() {
 }
 
 #[tokio::test]
-async fn an_order_is_placed_once_under_a_key_and_answered_as_it_was() {
+async fn an_order_with_an_idempotency_key_is_placed_once_and_replayed_unchanged() {
     let service = TestService::start().await;
     let client = &service.client;
     let (pet, other) =
         (client.add("Rex", Some("available")).await, client.add("Max", Some("available")).await);
-    let first = place_once(client, "basket", pet).await;
-    assert_eq!((first.status, replayed(&first)), (201, false));
-    let again = place_once(client, "basket", pet).await;
-    assert_eq!((again.status, replayed(&again), &again.body), (201, true, &first.body));
+    let first = place_with_key(client, "basket", pet).await;
+    assert_eq!((first.status, first.is_replayed()), (201, false));
+    let again = place_with_key(client, "basket", pet).await;
+    assert_eq!((again.status, again.is_replayed(), &again.body), (201, true, &first.body));
     assert_eq!(again.header("location"), first.header("location"));
-    // Whatever became of it since.
+    // Also after the order has changed.
     let order = first.json()["id"].as_i64().unwrap();
     assert_eq!(end(client, order, "complete", None).await.status, 200);
-    let later = place_once(client, "basket", pet).await;
-    assert_eq!((later.status, replayed(&later), &later.body), (201, true, &first.body));
-    assert_eq!(place_once(client, "basket", other).await.error(), (422, "idempotency_key_reused".into()));
+    let later = place_with_key(client, "basket", pet).await;
+    assert_eq!((later.status, later.is_replayed(), &later.body), (201, true, &first.body));
+    assert_eq!(place_with_key(client, "basket", other).await.error(), (422, "idempotency_key_reused".into()));
     assert_eq!(status_of(client, other).await, "available");
-    // The key is of this operation alone.
+    // The key belongs to this operation only.
     assert_eq!(end(client, order, "complete", Some("basket")).await.status, 200);
     assert_eq!(client.get(ORDERS).await.ids(), [order]);
 }
 
 #[tokio::test]
-async fn a_refused_order_is_not_remembered() {
+async fn a_refused_order_does_not_use_up_its_idempotency_key() {
     let service = TestService::start().await;
     let client = &service.client;
-    let (pet, order) = ordered(client).await;
-    assert_eq!(place_once(client, "basket", pet).await.error(), (409, "pet_not_available".into()));
+    let (pet, order) = add_ordered_pet(client).await;
+    assert_eq!(place_with_key(client, "basket", pet).await.error(), (409, "pet_not_available".into()));
     end(client, order, "cancel", None).await;
-    let placed = place_once(client, "basket", pet).await;
-    assert_eq!((placed.status, replayed(&placed)), (201, false));
+    let placed = place_with_key(client, "basket", pet).await;
+    assert_eq!((placed.status, placed.is_replayed()), (201, false));
 }
 
 #[tokio::test]
-async fn an_order_is_ended_under_a_key_for_that_order_alone() {
+async fn an_idempotency_key_for_ending_an_order_is_bound_to_that_order() {
     let service = TestService::start().await;
     let client = &service.client;
-    let ((_, first), (pet, second)) = (ordered(client).await, ordered(client).await);
+    let ((_, first), (pet, second)) = (add_ordered_pet(client).await, add_ordered_pet(client).await);
     let ended = end(client, first, "complete", Some("a")).await;
-    assert_eq!((ended.status, replayed(&ended)), (200, false));
+    assert_eq!((ended.status, ended.is_replayed()), (200, false));
     let again = end(client, first, "complete", Some("a")).await;
-    assert_eq!((again.status, replayed(&again), &again.body), (200, true, &ended.body));
+    assert_eq!((again.status, again.is_replayed(), &again.body), (200, true, &ended.body));
     assert_eq!(
         end(client, second, "complete", Some("a")).await.error(),
         (422, "idempotency_key_reused".into())
     );
     assert_eq!(status_of(client, pet).await, "pending");
-    // A key that came too late to change anything is used up all the same.
+    // A key is used up even if its request changes nothing.
     let late = end(client, first, "complete", Some("b")).await;
-    assert_eq!((late.status, replayed(&late), &late.body), (200, false, &ended.body));
+    assert_eq!((late.status, late.is_replayed(), &late.body), (200, false, &ended.body));
     assert_eq!(
         end(client, second, "complete", Some("b")).await.error(),
         (422, "idempotency_key_reused".into())
@@ -303,35 +293,35 @@ async fn an_order_is_ended_under_a_key_for_that_order_alone() {
     assert_eq!(end(client, second, "complete", Some("")).await.error(), (400, "invalid_header".into()));
 }
 
-/// Asks 64 times at the same instant, on two nodes.
+/// Sends 64 requests at the same time, to two nodes.
 async fn all_at_once<F: Future<Output = Answer> + Send + 'static>(
     nodes: [&TestService; 2],
-    ask: impl Fn(Client, usize) -> F,
+    send: impl Fn(Client, usize) -> F,
 ) -> Vec<Answer> {
     let barrier = Arc::new(Barrier::new(64));
     let mut clients = JoinSet::new();
     for number in 0..64 {
-        let (asking, barrier) = (ask(nodes[number % 2].client.clone(), number), barrier.clone());
+        let (sending, barrier) = (send(nodes[number % 2].client.clone(), number), barrier.clone());
         clients.spawn(async move {
             barrier.wait().await;
-            asking.await
+            sending.await
         });
     }
     clients.join_all().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_64_buyers_of_one_animal_one_gets_it() {
+async fn exactly_one_of_64_concurrent_buyers_gets_the_pet() {
     let first = TestService::start().await;
     let second = first.start_another().await;
     for round in 0..15 {
         let pet = first.client.add("Rex", Some("available")).await;
-        // With a key of each one's own, or without.
+        // Each with its own idempotency key, or all without.
         let answers = all_at_once([&first, &second], move |client, number| async move {
             if round % 2 == 0 {
                 place(&client, pet).await
             } else {
-                place_once(&client, &format!("{round}-{number}"), pet).await
+                place_with_key(&client, &format!("{round}-{number}"), pet).await
             }
         })
         .await;
@@ -345,17 +335,17 @@ async fn of_64_buyers_of_one_animal_one_gets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_buyer_who_asks_64_times_at_once_is_never_told_that_somebody_else_has_it() {
+async fn concurrent_retries_of_one_order_never_answer_pet_not_available() {
     let first = TestService::start().await;
     let second = first.start_another().await;
     for round in 0..15 {
         let pet = first.client.add("Rex", Some("available")).await;
         let answers = all_at_once([&first, &second], move |client, _| async move {
-            place_once(&client, &format!("basket-{round}"), pet).await
+            place_with_key(&client, &format!("basket-{round}"), pet).await
         })
         .await;
         let placed: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 201).collect();
-        assert_eq!(placed.iter().filter(|answer| !replayed(answer)).count(), 1);
+        assert_eq!(placed.iter().filter(|answer| !answer.is_replayed()).count(), 1);
         for answer in &answers {
             match answer.status {
                 201 => assert_eq!(answer.body, placed[0].body),
@@ -366,11 +356,11 @@ async fn one_buyer_who_asks_64_times_at_once_is_never_told_that_somebody_else_ha
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_both_ends_at_once_one_holds() {
+async fn only_one_of_concurrent_complete_and_cancel_takes_effect() {
     let first = TestService::start().await;
     let second = first.start_another().await;
     for _ in 0..15 {
-        let (pet, order) = ordered(&first.client).await;
+        let (pet, order) = add_ordered_pet(&first.client).await;
         let answers = all_at_once([&first, &second], move |client, number| async move {
             end(&client, order, ["complete", "cancel"][number / 2 % 2], None).await
         })
@@ -387,9 +377,9 @@ async fn of_both_ends_at_once_one_holds() {
 }
 
 #[tokio::test]
-async fn the_database_itself_refuses_a_second_open_order_and_an_order_for_nobody() {
+async fn the_database_refuses_a_second_open_order_and_an_order_without_a_pet() {
     let service = TestService::start().await;
-    let (pet, _) = ordered(&service.client).await;
+    let (pet, _) = add_ordered_pet(&service.client).await;
     let database = service.database.connect().await;
     let insert =
         "INSERT INTO orders (pet_id, status, created_at, updated_at) VALUES ($1, 'placed', now(), now())";

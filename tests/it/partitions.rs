@@ -1,55 +1,56 @@
-//! The partitions that remember requests, one per day: created in time whatever else fails, and watched.
+//! The partitions of idempotency keys, one per day: created in advance, even if other work fails, and monitored.
 
-use std::time::{Duration, Instant};
-
-use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 use tokio_postgres::Client as Connection;
 
-use crate::support::client::{Answer, Client};
+use crate::support::metrics::metric;
 use crate::support::postgres::TestDatabase;
 use crate::support::program::{ServeProcess, run};
 use crate::support::service::TestService;
+use crate::support::wait::poll;
 
-/// The days of a service that is well: today and seven more. Yesterday's partition is not counted.
+/// The days with a partition while all is well: today and seven more. Yesterday's partition is not counted.
 const PREPARED: usize = 8;
 
-/// Drops the partitions from so many days after today on.
+/// The name of the partition of this many days after today.
+pub(crate) async fn partition_name(database: &Connection, days: i32) -> String {
+    let name =
+        "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')";
+    database.query_one(name, &[&days]).await.unwrap().get(0)
+}
+
+/// Drops the partitions from this many days after today on.
 pub(crate) async fn drop_partitions(database: &Connection, from: i32) {
-    let drop = format!(
-        "DO $$ DECLARE partition regclass; BEGIN \
-         FOR partition IN SELECT inhrelid FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
-           WHERE inhparent = 'idempotency_keys'::regclass AND relname >= 'idempotency_keys_' || \
-             to_char((now() AT TIME ZONE 'UTC')::date + {from}, 'YYYYMMDD') \
-         LOOP EXECUTE format('DROP TABLE %s', partition); END LOOP; END $$"
-    );
-    database.batch_execute(&drop).await.unwrap();
+    let partitions = partitions_from(database, from).await;
+    if !partitions.is_empty() {
+        database.batch_execute(&format!("DROP TABLE {}", partitions.join(", "))).await.unwrap();
+    }
 }
 
 /// How many days from today on have a partition.
 pub(crate) async fn days(database: &Connection) -> usize {
-    let count = "SELECT count(*) FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
-        WHERE inhparent = 'idempotency_keys'::regclass \
-          AND relname >= 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date, 'YYYYMMDD')";
-    usize::try_from(database.query_one(count, &[]).await.unwrap().get::<_, i64>(0)).unwrap()
+    partitions_from(database, 0).await.len()
+}
+
+/// The partitions from this many days after today on.
+async fn partitions_from(database: &Connection, from: i32) -> Vec<String> {
+    let names = "SELECT relname::text FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
+        WHERE inhparent = 'idempotency_keys'::regclass AND relname >= $1::text";
+    let rows = database.query(names, &[&partition_name(database, from).await]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
 }
 
 async fn wait_for_days(database: &Connection, wanted: usize) {
-    let began = Instant::now();
-    while days(database).await != wanted {
-        assert!(began.elapsed() < Duration::from_secs(10), "{} days", days(database).await);
-        sleep(Duration::from_millis(50)).await;
-    }
+    poll("days with a partition", async || days(database).await, |days| *days == wanted).await;
 }
 
 pub(crate) const OLD_PARTITION: &str = "CREATE TABLE idempotency_keys_20200101 PARTITION OF idempotency_keys \
     FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')";
 
-/// A database whose old partition cannot be dropped while the transaction goes on, as during a long `pg_dump`, and that
-/// has none for the days to come.
-async fn blocked() -> (TestDatabase, Connection) {
+/// A database without partitions for the coming days. Its old partition cannot be dropped before the returned
+/// transaction ends, as during a long `pg_dump`.
+async fn with_blocked_partition() -> (TestDatabase, Connection) {
     let database = TestDatabase::new().await;
     let reader = database.connect().await;
     reader.batch_execute(OLD_PARTITION).await.unwrap();
@@ -58,44 +59,31 @@ async fn blocked() -> (TestDatabase, Connection) {
     (database, reader)
 }
 
-pub(crate) async fn send_once(client: &Client, path: &str, key: &str, body: &Value) -> Answer {
-    let body = body.to_string();
-    client
-        .send(Method::POST, path, |request| {
-            request.header("content-type", "application/json").header("idempotency-key", key).body(body)
-        })
-        .await
-}
-
 #[tokio::test]
 async fn partitions_are_created_while_something_blocks_dropping_old_ones() {
-    let (database, _reader) = blocked().await;
+    let (database, _reader) = with_blocked_partition().await;
     let service = ServeProcess::start(&database.url(), &[]);
     let admin = database.connect().await;
     wait_for_days(&admin, PREPARED).await;
-    let began = Instant::now();
-    while !service.log().contains("could not drop old idempotency partitions") {
-        assert!(began.elapsed() < Duration::from_secs(10), "{}", service.log());
-        sleep(Duration::from_millis(50)).await;
-    }
+    service.wait_for_log("could not drop old idempotency partitions").await;
     assert!(!service.log().contains("could not create"), "{}", service.log());
 }
 
 #[tokio::test]
-async fn the_release_before_creates_partitions_while_something_blocks_dropping_old_ones() {
-    let (database, reader) = blocked().await;
+async fn the_previous_release_creates_partitions_while_something_blocks_dropping_old_ones() {
+    let (database, reader) = with_blocked_partition().await;
     let admin = database.connect().await;
-    let as_before = "SELECT turn_idempotency_pages() WHERE pg_try_advisory_xact_lock(7)";
-    admin.query(as_before, &[]).await.unwrap();
+    let as_previous_release = "SELECT turn_idempotency_pages() WHERE pg_try_advisory_xact_lock(7)";
+    admin.query(as_previous_release, &[]).await.unwrap();
     assert_eq!(days(&admin).await, PREPARED);
-    let old = async || -> bool {
+    let old_exists = async || -> bool {
         let exists = "SELECT to_regclass('idempotency_keys_20200101') IS NOT NULL";
         admin.query_one(exists, &[]).await.unwrap().get(0)
     };
-    assert!(old().await, "it is read");
+    assert!(old_exists().await, "it is locked");
     reader.batch_execute("COMMIT").await.unwrap();
-    admin.query(as_before, &[]).await.unwrap();
-    assert!(!old().await);
+    admin.query(as_previous_release, &[]).await.unwrap();
+    assert!(!old_exists().await);
 }
 
 #[tokio::test]
@@ -106,10 +94,10 @@ async fn a_missing_partition_answers_503_and_is_created_at_once() {
     let id = service.client.add("Max", Some("available")).await;
     for (path, body) in [("/v1/pets", pet), ("/v1/store/orders", json!({"petId": id}))] {
         let mut refused = None;
-        // The node creates partitions when it starts, which may be now.
+        // The node creates partitions when it starts, which may be right now.
         for _ in 0..5 {
             drop_partitions(&database, 0).await;
-            let answer = send_once(&service.client, path, "a", &body).await;
+            let answer = service.client.post_with_key(path, "a", &body).await;
             if answer.status != 201 {
                 refused = Some(answer);
                 break;
@@ -119,29 +107,22 @@ async fn a_missing_partition_answers_503_and_is_created_at_once() {
         let refused = refused.unwrap();
         assert_eq!(refused.error(), (503, "unavailable".into()), "{path}");
         assert!(refused.body.contains("nothing was changed"), "{}", refused.body);
-        let began = Instant::now();
-        let answer = loop {
-            let answer = send_once(&service.client, path, "a", &body).await;
-            if answer.status != 503 {
-                break answer;
-            }
-            assert!(began.elapsed() < Duration::from_secs(5), "{path}");
-            sleep(Duration::from_millis(20)).await;
-        };
-        assert_eq!((answer.status, answer.header("idempotent-replayed")), (201, ""), "{path}");
-        let again = send_once(&service.client, path, "a", &body).await;
-        assert_eq!((again.status, again.header("idempotent-replayed")), (201, "true"), "{path}");
+        let retry = async || service.client.post_with_key(path, "a", &body).await;
+        let answer = poll("the partition is created", retry, |answer| answer.status != 503).await;
+        assert_eq!((answer.status, answer.is_replayed()), (201, false), "{path}");
+        let again = service.client.post_with_key(path, "a", &body).await;
+        assert_eq!((again.status, again.is_replayed()), (201, true), "{path}");
         assert_eq!(days(&database).await, PREPARED);
     }
 }
 
 #[tokio::test]
-async fn requests_without_a_key_do_not_suffer_from_a_missing_partition() {
+async fn requests_without_an_idempotency_key_succeed_despite_a_missing_partition() {
     let service = TestService::start().await;
     let database = service.database.connect().await;
-    // Nobody can create any.
+    // No partition can be created.
     let broken = "CREATE OR REPLACE FUNCTION create_idempotency_partitions() RETURNS void LANGUAGE plpgsql AS \
-        $$ BEGIN RAISE 'a fault that was asked for'; END $$";
+        $$ BEGIN RAISE 'an injected error'; END $$";
     database.batch_execute(broken).await.unwrap();
     drop_partitions(&database, -1).await;
     let mut clients = JoinSet::new();
@@ -151,7 +132,7 @@ async fn requests_without_a_key_do_not_suffer_from_a_missing_partition() {
             let body = json!({"name": "Rex", "categoryId": 1});
             match number % 2 {
                 0 => (201, client.post("/v1/pets", &body).await.status),
-                _ => (503, send_once(&client, "/v1/pets", &number.to_string(), &body).await.status),
+                _ => (503, client.post_with_key("/v1/pets", &number.to_string(), &body).await.status),
             }
         });
     }
@@ -161,7 +142,7 @@ async fn requests_without_a_key_do_not_suffer_from_a_missing_partition() {
 }
 
 #[tokio::test]
-async fn nodes_that_create_partitions_at_once_do_not_fail() {
+async fn nodes_can_create_partitions_concurrently() {
     let database = TestDatabase::new().await;
     let admin = database.connect().await;
     for _ in 0..5 {
@@ -179,28 +160,23 @@ async fn nodes_that_create_partitions_at_once_do_not_fail() {
 }
 
 #[tokio::test]
-async fn a_partition_that_was_detached_is_attached_again_with_what_it_remembers() {
+async fn a_detached_partition_is_attached_again_with_its_rows() {
     let service = TestService::start().await;
     let database = service.database.connect().await;
     let body = json!({"name": "Rex", "categoryId": 1});
-    let first = send_once(&service.client, "/v1/pets", "a", &body).await;
-    let today = "SELECT 'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date, 'YYYYMMDD')";
-    let today: String = database.query_one(today, &[]).await.unwrap().get(0);
+    let first = service.client.post_with_key("/v1/pets", "a", &body).await;
+    let today = partition_name(&database, 0).await;
     database.batch_execute(&format!("ALTER TABLE idempotency_keys DETACH PARTITION {today}")).await.unwrap();
     database.execute("SELECT create_idempotency_partitions()", &[]).await.unwrap();
-    let again = send_once(&service.client, "/v1/pets", "a", &body).await;
-    assert_eq!((again.header("idempotent-replayed"), &again.body), ("true", &first.body));
+    let again = service.client.post_with_key("/v1/pets", "a", &body).await;
+    assert_eq!((again.is_replayed(), &again.body), (true, &first.body));
 }
 
 #[tokio::test]
-async fn the_days_that_are_left_are_measured_and_examined() {
+async fn metrics_and_doctor_report_how_many_days_have_partitions() {
     let service = TestService::start().await;
     let database = service.database.connect().await;
-    let metric = async || -> Option<f64> {
-        let metrics = Client::new(service.admin_address, None).get("/metrics").await.body;
-        let series = "petstore_idempotency_days_prepared ";
-        metrics.lines().find_map(|line| line.strip_prefix(series)?.parse().ok())
-    };
+    let days = async || metric(service.admin_address, "petstore_idempotency_days_prepared").await;
     let doctor = || {
         let output = run(&["doctor"], &[("DATABASE_URL", &service.database.url())]);
         assert!(output.status.success(), "{output:?}");
@@ -211,20 +187,15 @@ async fn the_days_that_are_left_are_measured_and_examined() {
         if let Some(day) = dropped_from {
             drop_partitions(&database, day).await;
         }
-        // The node looks every five seconds.
-        let began = Instant::now();
-        while metric().await != Some(left) {
-            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", metric().await);
-            sleep(Duration::from_millis(100)).await;
-        }
+        // The node updates the metric every five seconds.
+        poll("days with a partition", days, |days| *days == Some(left)).await;
         let line = doctor();
         let expected = if dropped_from.is_none() { "ok " } else { "warning " };
         assert!(line.starts_with(expected) && line.contains(&format!(" {left} ")), "{line}");
     }
-    // A gap counts: the days after it do not help.
+    // Only the days before a gap count.
     database.execute("SELECT create_idempotency_partitions()", &[]).await.unwrap();
-    let tomorrow = "DO $$ BEGIN EXECUTE 'DROP TABLE idempotency_keys_' || \
-        to_char((now() AT TIME ZONE 'UTC')::date + 1, 'YYYYMMDD'); END $$";
-    database.batch_execute(tomorrow).await.unwrap();
+    let tomorrow = partition_name(&database, 1).await;
+    database.batch_execute(&format!("DROP TABLE {tomorrow}")).await.unwrap();
     assert!(doctor().contains(" 1 "), "{}", doctor());
 }

@@ -16,17 +16,20 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use crate::support::postgres::{ROOT, key, locked_out};
-use crate::support::program::{ServeProcess, new_key};
+use crate::partitions::OLD_PARTITION;
+use crate::support::metrics::scrape;
+use crate::support::postgres::{ROOT, key, wait_for_blocked_statement};
+use crate::support::program::ServeProcess;
+use crate::support::wait::{eventually, poll};
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
-/// Adds a pet under a key.
-async fn add_once(client: &Client, key: &str, body: &Value) -> Answer {
-    post_under(client, &[key.as_bytes()], &body.to_string()).await
+/// Adds a pet with an idempotency key.
+async fn add_with_key(client: &Client, key: &str, body: &Value) -> Answer {
+    client.post_with_key("/v1/pets", key, body).await
 }
 
-/// Sends text as JSON, with so many keys.
-async fn post_under(client: &Client, keys: &[&[u8]], body: &str) -> Answer {
+/// Sends text as JSON, with any number of idempotency keys.
+async fn post_with_keys(client: &Client, keys: &[&[u8]], body: &str) -> Answer {
     client
         .send(Method::POST, "/v1/pets", |request| {
             let request = request.header("content-type", "application/json").body(body.to_owned());
@@ -35,136 +38,125 @@ async fn post_under(client: &Client, keys: &[&[u8]], body: &str) -> Answer {
         .await
 }
 
-fn replayed(answer: &Answer) -> bool {
-    assert!(matches!(answer.header("idempotent-replayed"), "" | "true"), "{answer:?}");
-    answer.header("idempotent-replayed") == "true"
-}
-
 fn rex() -> Value {
     json!({"name": "Rex", "categoryId": 3, "status": "available"})
 }
 
-async fn count(service: &TestService) -> i64 {
+async fn count_pets(service: &TestService) -> i64 {
     service.database.connect().await.query_one("SELECT count(*) FROM pets", &[]).await.unwrap().get(0)
 }
 
 #[tokio::test]
-async fn the_same_request_gets_the_first_answer_again() {
+async fn a_retry_gets_the_first_answer() {
     let service = TestService::start().await;
-    let first = add_once(&service.client, "order-4711", &rex()).await;
-    assert_eq!((first.status, replayed(&first)), (201, false));
+    let first = add_with_key(&service.client, "order-4711", &rex()).await;
+    assert_eq!((first.status, first.is_replayed()), (201, false));
     for _ in 0..3 {
-        let again = add_once(&service.client, "order-4711", &rex()).await;
-        assert_eq!((again.status, replayed(&again)), (201, true));
+        let again = add_with_key(&service.client, "order-4711", &rex()).await;
+        assert_eq!((again.status, again.is_replayed()), (201, true));
         assert_eq!(again.body, first.body);
         assert_eq!(again.header("location"), first.header("location"));
     }
-    // The same, in other words.
-    let other_words = r#"{"status":"available", "categoryId":3.0,"name":"\u0052ex"}"#;
-    let again = post_under(&service.client, &[b"order-4711"], other_words).await;
-    assert_eq!((again.body, count(&service).await), (first.body, 1));
+    // The same request, in another notation.
+    let other_notation = r#"{"status":"available", "categoryId":3.0,"name":"\u0052ex"}"#;
+    let again = post_with_keys(&service.client, &[b"order-4711"], other_notation).await;
+    assert_eq!((again.body, count_pets(&service).await), (first.body, 1));
 }
 
 #[tokio::test]
-async fn another_request_under_the_same_key_is_refused() {
+async fn a_different_request_with_the_same_idempotency_key_answers_422() {
     let service = TestService::start().await;
-    add_once(&service.client, "order-4711", &rex()).await;
+    add_with_key(&service.client, "order-4711", &rex()).await;
     for other in [
         json!({"name": "Rexi", "categoryId": 3, "status": "available"}),
         json!({"name": "Rex", "categoryId": 4, "status": "available"}),
         json!({"name": "Rex", "categoryId": 3}),
     ] {
-        let refused = add_once(&service.client, "order-4711", &other).await;
+        let refused = add_with_key(&service.client, "order-4711", &other).await;
         assert_eq!(refused.error(), (422, "idempotency_key_reused".into()));
     }
-    assert_eq!(count(&service).await, 1);
+    assert_eq!(count_pets(&service).await, 1);
 }
 
 #[tokio::test]
-async fn keys_of_different_callers_are_different() {
+async fn idempotency_keys_of_different_callers_are_independent() {
     let service = TestService::start().await;
-    let key = new_key(&service.database.url(), &[]);
-    let other = Client::new(service.address, Some(&key));
-    assert!(!replayed(&add_once(&service.client, "a", &rex()).await));
-    assert!(!replayed(&add_once(&other, "a", &rex()).await));
-    assert_eq!(count(&service).await, 2);
+    let other = service.client_with_new_key(&[]);
+    assert!(!add_with_key(&service.client, "a", &rex()).await.is_replayed());
+    assert!(!add_with_key(&other, "a", &rex()).await.is_replayed());
+    assert_eq!(count_pets(&service).await, 2);
 }
 
 #[tokio::test]
-async fn a_request_that_failed_is_not_remembered() {
+async fn a_failed_request_does_not_use_up_its_idempotency_key() {
     let service = TestService::start().await;
     let invalid = json!({"name": "", "categoryId": 3});
-    assert_eq!(add_once(&service.client, "a", &invalid).await.status, 400);
-    let mended = add_once(&service.client, "a", &rex()).await;
-    assert_eq!((mended.status, replayed(&mended)), (201, false));
+    assert_eq!(add_with_key(&service.client, "a", &invalid).await.status, 400);
+    let retried = add_with_key(&service.client, "a", &rex()).await;
+    assert_eq!((retried.status, retried.is_replayed()), (201, false));
 }
 
 #[tokio::test]
-async fn a_bad_idempotency_key_is_refused_but_after_a_bad_media_type() {
+async fn a_bad_idempotency_key_answers_400_after_the_media_type_is_checked() {
     let service = TestService::start().await;
     for bad in ["", "a b", "caf\u{e9}", &"x".repeat(256)] {
-        let answer = post_under(&service.client, &[bad.as_bytes()], &rex().to_string()).await;
+        let answer = post_with_keys(&service.client, &[bad.as_bytes()], &rex().to_string()).await;
         assert_eq!(answer.error(), (400, "invalid_header".into()), "{bad:?}");
     }
-    let twice = post_under(&service.client, &[b"a", b"a"], &rex().to_string()).await;
+    let twice = post_with_keys(&service.client, &[b"a", b"a"], &rex().to_string()).await;
     assert_eq!(twice.error(), (400, "invalid_header".into()));
     let text = service.client.send(Method::POST, "/v1/pets", |request| {
         request.header("idempotency-key", "").header("content-type", "text/plain").body("{}")
     });
     assert_eq!(text.await.status, 415);
-    assert_eq!(count(&service).await, 0);
+    assert_eq!(count_pets(&service).await, 0);
 }
 
 #[tokio::test]
-async fn keys_are_remembered_for_24_hours_and_across_midnight() {
+async fn idempotency_keys_are_kept_for_24_hours_across_midnight() {
     let service = TestService::start().await;
     let database = service.database.connect().await;
-    let first = add_once(&service.client, "a", &rex()).await;
-    // In the last minute of a day, it is remembered for the next one as well.
+    let first = add_with_key(&service.client, "a", &rex()).await;
+    // In the last minute of a day, a key is also stored for the next day.
     let tomorrow = "DELETE FROM idempotency_keys WHERE kept_on > (now() AT TIME ZONE 'UTC')::date";
     database.execute(tomorrow, &[]).await.unwrap();
-    // As if it had been sent just after the midnight before last: yesterday's page, a moment less than 24 hours ago.
+    // As if it had been sent a little less than 24 hours ago: it is in yesterday's partition.
     let age =
         "UPDATE idempotency_keys SET kept_on = kept_on - 1, used_at = now() - interval '23 hours 59 minutes'";
     database.execute(age, &[]).await.unwrap();
-    let again = add_once(&service.client, "a", &rex()).await;
-    assert!(replayed(&again));
+    let again = add_with_key(&service.client, "a", &rex()).await;
+    assert!(again.is_replayed());
     assert_eq!(again.body, first.body);
     let too_old = "UPDATE idempotency_keys SET used_at = now() - interval '24 hours 1 minute'";
     database.execute(too_old, &[]).await.unwrap();
-    let forgotten = add_once(&service.client, "a", &rex()).await;
-    assert_eq!((forgotten.status, replayed(&forgotten)), (201, false));
-    assert_eq!(count(&service).await, 2);
-    // Of the two days that know the key now, only one is not too old.
-    let latest = add_once(&service.client, "a", &rex()).await;
-    assert!(replayed(&latest));
+    let forgotten = add_with_key(&service.client, "a", &rex()).await;
+    assert_eq!((forgotten.status, forgotten.is_replayed()), (201, false));
+    assert_eq!(count_pets(&service).await, 2);
+    // Two days contain the key now, and one of them is too old.
+    let latest = add_with_key(&service.client, "a", &rex()).await;
+    assert!(latest.is_replayed());
     assert_eq!(latest.body, forgotten.body);
 }
 
 #[tokio::test]
-async fn old_pages_are_dropped_and_new_ones_are_there_before_they_are_needed() {
+async fn old_partitions_are_dropped_and_future_ones_are_created_in_advance() {
     let service = TestService::start().await;
     let database = service.database.connect().await;
-    let old = "CREATE TABLE idempotency_keys_20200101 PARTITION OF idempotency_keys \
-        FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')";
-    database.batch_execute(old).await.unwrap();
-    let pages = async || -> Vec<String> {
+    database.batch_execute(OLD_PARTITION).await.unwrap();
+    let partitions = async || -> Vec<String> {
         let names = "SELECT relname::text FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
             WHERE inhparent = 'idempotency_keys'::regclass ORDER BY 1";
         database.query(names, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
     };
-    // A node does it when it starts.
+    // A node does so when it starts.
     let _another = service.start_another().await;
-    let deadline = std::time::Instant::now() + Duration::from_secs(15);
-    while pages().await.contains(&"idempotency_keys_20200101".to_owned()) {
-        assert!(std::time::Instant::now() < deadline, "{:?}", pages().await);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(pages().await.len(), 9, "yesterday, today and seven days to come");
+    let is_dropped = |names: &Vec<String>| !names.contains(&"idempotency_keys_20200101".to_owned());
+    let names = poll("the old partition is dropped", partitions, is_dropped).await;
+    assert_eq!(names.len(), 9, "yesterday, today and the next seven days");
 }
 
-/// The statement that adds a pet once, as it would run at another time.
-fn add_once_at(time: &str) -> String {
+/// The statement that adds a pet with an idempotency key, with another current time.
+fn add_with_key_at(time: &str) -> String {
     let statement = STATEMENTS
         .concat()
         .into_iter()
@@ -177,17 +169,18 @@ fn add_once_at(time: &str) -> String {
         .replace("$5::uuid[]", "$5::text[]::uuid[]")
 }
 
-/// Runs it, and returns the id of the pet, and whether it was remembered from before.
+/// Runs that statement. Returns the id of the pet, and whether it was replayed.
 async fn run_at(client: &tokio_postgres::Client, time: &str) -> Result<(i64, bool), tokio_postgres::Error> {
     let hash = vec!["00000000-0000-0000-0000-000000000001"];
     let (names, categories, statuses) = (vec!["Rex"], vec![1_i64], vec![None::<&str>]);
-    let row = client.query_one(&add_once_at(time), &[&names, &categories, &statuses, &hash, &hash]).await?;
-    let before: Option<i64> = row.get(3);
-    Ok((before.unwrap_or_else(|| row.get(1)), before.is_some()))
+    let row =
+        client.query_one(&add_with_key_at(time), &[&names, &categories, &statuses, &hash, &hash]).await?;
+    let replayed: Option<i64> = row.get(3);
+    Ok((replayed.unwrap_or_else(|| row.get(1)), replayed.is_some()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn attempts_that_meet_at_midnight_add_one_pet() {
+async fn concurrent_attempts_around_midnight_add_one_pet() {
     let before = ["2031-05-04 12:00:00Z", "2031-05-04 23:59:10Z", "2031-05-04 23:59:59.9Z"];
     let after = ["2031-05-05 00:00:00Z", "2031-05-05 00:00:05Z"];
     let pairs: Vec<(&str, &str)> = before[1..]
@@ -200,35 +193,35 @@ async fn attempts_that_meet_at_midnight_add_one_pet() {
         let database = &service.database;
         let (first, second) = (database.connect().await, database.connect().await);
         for (day, next) in [("2031-05-04", "2031-05-05"), ("2031-05-05", "2031-05-06")] {
-            let page = format!(
-                "CREATE TABLE page_{} PARTITION OF idempotency_keys FOR VALUES FROM ('{day}') TO ('{next}')",
+            let partition = format!(
+                "CREATE TABLE partition_{} PARTITION OF idempotency_keys FOR VALUES FROM ('{day}') TO ('{next}')",
                 day.replace('-', "_")
             );
-            first.batch_execute(&page).await.unwrap();
+            first.batch_execute(&partition).await.unwrap();
         }
         first.batch_execute("BEGIN").await.unwrap();
-        let (id, before) = run_at(&first, one).await.unwrap();
-        assert!(!before, "{one}");
-        // The other attempt begins before the first is committed, and waits for it.
+        let (id, replayed) = run_at(&first, one).await.unwrap();
+        assert!(!replayed, "{one}");
+        // The other attempt starts before the first is committed, and waits for it.
         let mut waiting = tokio::spawn(async move { (run_at(&second, other).await, second) });
         let watch = database.connect().await;
         tokio::select! {
-            _ = locked_out(&watch) => {}
+            _ = wait_for_blocked_statement(&watch) => {}
             _ = &mut waiting => panic!("it did not wait: {one}, {other}"),
         }
         first.batch_execute("COMMIT").await.unwrap();
         let (refused, second) = waiting.await.unwrap();
         assert_eq!(refused.unwrap_err().code(), Some(&SqlState::UNIQUE_VIOLATION), "{one}, {other}");
-        // Sent again, and time has passed, it learns of the pet that is there; and so does whoever comes later.
+        // A retry gets the pet that was added, at once and later.
         for again in [one.max(other), "2031-05-05 00:01:00Z"] {
             assert_eq!(run_at(&second, again).await.unwrap(), (id, true), "{one}, {other}, {again}");
         }
-        assert_eq!(count(&service).await, 1, "{one}, {other}");
+        assert_eq!(count_pets(&service).await, 1, "{one}, {other}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_at_the_same_instant_one_adds_the_pet() {
+async fn exactly_one_of_many_concurrent_attempts_adds_the_pet() {
     const ROUNDS: usize = 25;
     let first = TestService::start().await;
     let second = first.start_another().await;
@@ -240,12 +233,12 @@ async fn of_many_at_the_same_instant_one_adds_the_pet() {
             let (key, barrier) = (key.clone(), barrier.clone());
             clients.spawn(async move {
                 barrier.wait().await;
-                add_once(&client, &key, &rex()).await
+                add_with_key(&client, &key, &rex()).await
             });
         }
         let answers = clients.join_all().await;
         let added: Vec<&Answer> =
-            answers.iter().filter(|answer| answer.status == 201 && !replayed(answer)).collect();
+            answers.iter().filter(|answer| answer.status == 201 && !answer.is_replayed()).collect();
         assert_eq!(added.len(), 1, "{answers:?}");
         for answer in &answers {
             match answer.status {
@@ -255,46 +248,50 @@ async fn of_many_at_the_same_instant_one_adds_the_pet() {
             }
         }
     }
-    assert_eq!(count(&first).await, i64::try_from(ROUNDS).unwrap());
+    assert_eq!(count_pets(&first).await, i64::try_from(ROUNDS).unwrap());
 }
 
 #[tokio::test]
-async fn a_request_whose_first_attempt_is_still_under_way_answers_409() {
+async fn a_retry_answers_409_while_the_first_attempt_is_in_progress() {
     let service = TestService::start().await;
-    // Somebody else holds the key, and does not end.
-    let digest = {
-        add_once(&service.client, "a", &rex()).await;
-        let database = service.database.connect().await;
-        let delete = "DELETE FROM idempotency_keys RETURNING digest::text";
-        database.query_one(delete, &[]).await.unwrap().get::<_, String>(0)
-    };
+    // Another transaction holds the key.
+    add_with_key(&service.client, "a", &rex()).await;
     let holder = service.database.connect().await;
+    // In the last minute of a day, there is one row for that day and one for the next.
+    let delete = "DELETE FROM idempotency_keys RETURNING digest::text";
+    let digest: String = holder.query(delete, &[]).await.unwrap()[0].get(0);
     holder.batch_execute("BEGIN").await.unwrap();
-    let insert = "INSERT INTO idempotency_keys \
-        SELECT $1::text::uuid, (now() AT TIME ZONE 'UTC')::date, now(), gen_random_uuid(), 1";
-    holder.execute(insert, &[&digest]).await.unwrap();
+    hold_idempotency_key(&holder, &digest).await;
     let rex = rex();
     let (held, plain, other) = tokio::join!(
-        add_once(&service.client, "a", &rex),
+        add_with_key(&service.client, "a", &rex),
         service.client.add("Max", None),
-        add_once(&service.client, "b", &rex),
+        add_with_key(&service.client, "b", &rex),
     );
     assert_eq!(held.error(), (409, "idempotency_in_progress".into()));
-    assert!(plain > 0, "who travels with it is added");
-    assert_eq!((other.status, replayed(&other)), (201, false));
+    assert!(plain > 0, "a pet of the same batch is added");
+    assert_eq!((other.status, other.is_replayed()), (201, false));
     holder.batch_execute("ROLLBACK").await.unwrap();
-    let after = add_once(&service.client, "a", &rex).await;
-    assert_eq!((after.status, replayed(&after)), (201, false));
+    let after = add_with_key(&service.client, "a", &rex).await;
+    assert_eq!((after.status, after.is_replayed()), (201, false));
 }
 
-/// What a client can do, and what can happen to it.
+/// Inserts an idempotency key, as a request in progress does, for today and for tomorrow: midnight may pass.
+pub(crate) async fn hold_idempotency_key(transaction: &tokio_postgres::Client, digest: &str) {
+    let insert = "INSERT INTO idempotency_keys \
+        SELECT $1::text::uuid, (now() AT TIME ZONE 'UTC')::date + day, now(), gen_random_uuid(), 1 \
+        FROM generate_series(0, 1) day";
+    transaction.execute(insert, &[&digest]).await.unwrap();
+}
+
+/// A request of a client, or a failure.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Sends one of two bodies under one of three keys.
+    /// Sends one of two bodies with one of three keys.
     Send { key: usize, body: usize },
-    /// The same, but the connection breaks before the answer.
+    /// The same, but the connection breaks, perhaps before the answer.
     Lose { key: usize, body: usize },
-    /// The node dies, with all that it knows, and another takes its place.
+    /// The node crashes, with its memory, and another one replaces it.
     Crash,
 }
 
@@ -307,12 +304,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..25)
 }
 
-/// What the client may believe of a key.
+/// What the client knows about a key.
 #[derive(Debug, Clone, Default)]
-struct Belief {
-    /// What was answered: the body sent, and the pet.
+struct Knowledge {
+    /// The body that was sent and the pet that was answered.
     known: Option<(usize, String)>,
-    /// Bodies whose fate is not known.
+    /// Bodies whose outcome is unknown.
     lost: Vec<usize>,
 }
 
@@ -320,44 +317,52 @@ async fn follow_model(steps: Vec<Step>) {
     let first = TestService::start().await;
     let mut node = first.start_another().await;
     let bodies = [json!({"name": "Rex", "categoryId": 1}), json!({"name": "Max", "categoryId": 2})];
-    let mut beliefs: HashMap<usize, Belief> = HashMap::new();
+    let mut known_keys: HashMap<usize, Knowledge> = HashMap::new();
     for step in &steps {
         match *step {
             Step::Crash => node = first.start_another().await,
             Step::Lose { key, body } => {
                 let name = format!("key-{key}");
-                let sending = add_once(&node.client, &name, &bodies[body]);
+                let sending = add_with_key(&node.client, &name, &bodies[body]);
+                // About the time that an answer takes, so that either may come first.
                 let _ = timeout(Duration::from_micros(1_500), sending).await;
-                beliefs.entry(key).or_default().lost.push(body);
+                known_keys.entry(key).or_default().lost.push(body);
             }
             Step::Send { key, body } => {
-                let answer = add_once(&node.client, &format!("key-{key}"), &bodies[body]).await;
-                let belief = beliefs.entry(key).or_default();
-                match (answer.status, &belief.known) {
+                let answer = add_with_key(&node.client, &format!("key-{key}"), &bodies[body]).await;
+                let knowledge = known_keys.entry(key).or_default();
+                match (answer.status, &knowledge.known) {
                     (201, Some((known, pet))) => {
-                        assert!(*known == body && replayed(&answer), "{steps:?}: {answer:?}");
+                        assert!(*known == body && answer.is_replayed(), "{steps:?}: {answer:?}");
                         assert_eq!(*pet, answer.body, "{steps:?}");
                     }
                     (201, None) => {
-                        // Somebody's lost attempt may have been first, if it asked for the same.
-                        assert!(!replayed(&answer) || belief.lost.contains(&body), "{steps:?}: {answer:?}");
-                        belief.known = Some((body, answer.body));
+                        // A lost attempt with the same body may have been first.
+                        assert!(
+                            !answer.is_replayed() || knowledge.lost.contains(&body),
+                            "{steps:?}: {answer:?}"
+                        );
+                        knowledge.known = Some((body, answer.body));
                     }
                     (422, Some((known, _))) => assert_ne!(*known, body, "{steps:?}"),
                     (422, None) => {
-                        assert!(belief.lost.iter().any(|lost| *lost != body), "{steps:?}: {answer:?}");
+                        assert!(knowledge.lost.iter().any(|lost| *lost != body), "{steps:?}: {answer:?}");
                     }
                     (other, _) => panic!("{steps:?}: {other} {}", answer.body),
                 }
             }
         }
     }
-    // However it went, a key has added at most one pet; one with an answer exactly one.
-    let used = beliefs.len();
-    let known = beliefs.values().filter(|belief| belief.known.is_some()).count();
-    // A lost attempt may still be under way.
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let pets = usize::try_from(count(&first).await).unwrap();
+    // A key has added at most one pet, and exactly one if it was answered.
+    let used = known_keys.len();
+    let known = known_keys.values().filter(|knowledge| knowledge.known.is_some()).count();
+    // A lost attempt may still be in progress.
+    let database = first.database.connect().await;
+    let active = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' \
+        AND pid <> pg_backend_pid() AND query LIKE '%INTO pets%'";
+    eventually("no attempt is in progress", async || database.query(active, &[]).await.unwrap().is_empty())
+        .await;
+    let pets = usize::try_from(count_pets(&first).await).unwrap();
     assert!(
         (known..=used).contains(&pets),
         "{steps:?}: {pets} pets for {used} keys, {known} of them answered"
@@ -377,7 +382,7 @@ fn any_sequence_of_attempts_and_crashes_adds_each_pet_once() {
 }
 
 #[tokio::test]
-async fn the_examples_of_the_guide_are_whole_and_add_a_pet_once_through_an_outage() {
+async fn the_examples_match_the_retry_guide_and_add_a_pet_once_through_an_outage() {
     let guide = std::fs::read_to_string(Path::new(ROOT).join("docs/retries.md")).unwrap();
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(&database.url(), &[]);
@@ -385,15 +390,18 @@ async fn the_examples_of_the_guide_are_whole_and_add_a_pet_once_through_an_outag
         let alter = format!("ALTER DATABASE {} ALLOW_CONNECTIONS {allowed}", database.name());
         database.server().await.batch_execute(&alter).await.unwrap();
     };
-    allow(false).await;
-    database.disconnect_all().await;
-    let mut running = Vec::new();
+    let refused = async || {
+        let metrics = scrape(service.admin_address).await;
+        let series = "http_server_request_duration_seconds_count{";
+        let refused = metrics.lines().filter(|line| line.starts_with(series) && line.contains("=\"503\""));
+        refused.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum::<u64>()
+    };
     for example in ["docs/examples/add_pet.py", "docs/examples/add-pet.sh"] {
         let path = Path::new(ROOT).join(example);
-        assert!(
-            guide.contains(&std::fs::read_to_string(&path).unwrap()),
-            "{example} is in the guide as it is"
-        );
+        assert!(guide.contains(&std::fs::read_to_string(&path).unwrap()), "{example} differs from the guide");
+        let before = refused().await;
+        allow(false).await;
+        database.disconnect_all().await;
         let child = Command::new(&path)
             .args(["Rex", "3"])
             .env("PETSTORE_URL", format!("http://{}", service.address))
@@ -401,16 +409,13 @@ async fn the_examples_of_the_guide_are_whole_and_add_a_pet_once_through_an_outag
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        running.push((example, child));
-    }
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    allow(true).await;
-    for (example, child) in running {
+        eventually("the first attempt is refused", async || refused().await > before).await;
+        allow(true).await;
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{example}: {said}");
-        // What a client prints besides the last answer is its own business.
-        assert!(said.lines().last().unwrap().contains("\"Rex\""), "{example}: {said}");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{example}: {printed}");
+        // Only the last line matters: the last answer.
+        assert!(printed.lines().last().unwrap().contains("\"Rex\""), "{example}: {printed}");
     }
     let pets = database.connect().await.query_one("SELECT count(*) FROM pets", &[]).await.unwrap();
     assert_eq!(pets.get::<_, i64>(0), 2);

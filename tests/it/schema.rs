@@ -1,4 +1,4 @@
-//! The schema: migrations, constraints, the plan of each statement, and TLS on the way to it.
+//! The schema: migrations, constraints, query plans, and TLS to the database.
 
 use std::process::Child;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_postgres::Client;
 
 use crate::support::TestDatabase;
-use crate::support::postgres::{connect, locked_out, migration_files};
+use crate::support::postgres::{connect, migration_files, wait_for_blocked_statement};
 use crate::support::program::{petstore, run};
+use crate::support::wait::eventually;
 use crate::unhealthy_database::PrivatePostgres;
 
-/// What a shop may have stored once the schema was at a version: added as soon as that version is reached.
+/// Rows that each schema version can store, inserted as soon as the version is reached.
 const SAMPLES: [(i32, &str); 6] = [
     (
         1,
@@ -35,7 +36,7 @@ const SAMPLES: [(i32, &str); 6] = [
         "INSERT INTO orders (pet_id, status, created_at, updated_at) \
          VALUES (1, 'placed', now(), now()), (1, 'cancelled', now(), now())",
     ),
-    (6, "INSERT INTO imported_chunks (source, keys) VALUES ('animals.csv', '{1,2,ä}')"),
+    (6, "INSERT INTO imported_chunks (source, keys) VALUES ('pets.csv', '{1,2,ä}')"),
     (
         7,
         "INSERT INTO api_keys (name, prefix, digest, scopes, lineage_id) \
@@ -44,7 +45,7 @@ const SAMPLES: [(i32, &str); 6] = [
 ];
 
 #[tokio::test]
-async fn migrations_apply_one_by_one_over_what_is_stored() {
+async fn migrations_apply_one_by_one_to_a_database_with_data() {
     let database = TestDatabase::empty().await;
     let url = DatabaseUrl::from(database.url());
     let client = database.connect().await;
@@ -57,11 +58,11 @@ async fn migrations_apply_one_by_one_over_what_is_stored() {
     }
     let row = client.query_one("SELECT count(*), min(category_id) FROM pets", &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, i64::MIN));
-    assert!(migrate(&url, SCHEMA_LATEST).await.unwrap().is_empty(), "and nothing is left to do");
+    assert!(migrate(&url, SCHEMA_LATEST).await.unwrap().is_empty(), "nothing is left to do");
 }
 
 #[tokio::test]
-async fn ten_nodes_may_migrate_at_once() {
+async fn ten_nodes_can_migrate_concurrently() {
     let database = TestDatabase::empty().await;
     let nodes: Vec<Child> = (0..10)
         .map(|_| {
@@ -72,7 +73,7 @@ async fn ten_nodes_may_migrate_at_once() {
     let outputs: Vec<_> = nodes.into_iter().map(|node| node.wait_with_output().unwrap()).collect();
     assert!(outputs.iter().all(|output| output.status.success()));
     let up_to_date = outputs.iter().filter(|output| output.stdout == b"the schema is up to date\n").count();
-    assert_eq!(up_to_date, 9, "one did it, the others found it done");
+    assert_eq!(up_to_date, 9, "exactly one node migrated");
 }
 
 #[tokio::test]
@@ -103,7 +104,7 @@ async fn serve_and_keys_refuse_a_schema_that_is_too_old_and_say_what_to_run() {
 }
 
 #[tokio::test]
-async fn migrate_refuses_a_database_that_cannot_hold_every_name_and_says_how_to_create_one_that_can() {
+async fn migrate_refuses_a_database_without_utf8_and_says_how_to_create_one() {
     for encoding in ["LATIN1", "SQL_ASCII"] {
         let database = TestDatabase::with_encoding(encoding).await;
         let output = run(&["migrate"], &[("DATABASE_URL", &database.url())]);
@@ -118,7 +119,7 @@ async fn migrate_refuses_a_database_that_cannot_hold_every_name_and_says_how_to_
 }
 
 #[tokio::test]
-async fn an_older_program_leaves_a_newer_schema_alone() {
+async fn an_older_program_works_with_a_newer_schema_and_does_not_change_it() {
     let database = TestDatabase::new().await;
     let client = database.connect().await;
     let newer =
@@ -131,7 +132,7 @@ async fn an_older_program_leaves_a_newer_schema_alone() {
 }
 
 #[tokio::test]
-async fn the_database_itself_refuses_what_the_domain_refuses() {
+async fn the_database_refuses_the_same_names_as_the_domain() {
     let database = TestDatabase::new().await;
     let client = database.connect().await;
     for (name, constraint) in [
@@ -158,12 +159,12 @@ async fn the_database_itself_refuses_what_the_domain_refuses() {
 }
 
 #[tokio::test]
-async fn no_statement_scans_a_table() {
+async fn no_statement_needs_a_sequential_scan() {
     let database = TestDatabase::new().await;
     let client = database.connect().await;
-    // A plan that was made while a table was empty is still used when it is full.
-    look_at_all_plans(&client, false).await;
-    // As uneven as a real shop: 90 % available, 9 % sold, 1 % pending.
+    // A plan that was made for an empty table may still be used when the table is full.
+    check_all_plans(&client, false).await;
+    // A skewed distribution: 90 % available, 9 % sold, 1 % pending.
     let fill = "\
         INSERT INTO pets (name, category_id, status) \
         SELECT 'Pet ' || n, n % 7, (CASE WHEN n % 100 = 0 THEN 'pending' WHEN n % 100 < 10 THEN 'sold' \
@@ -179,10 +180,10 @@ async fn no_statement_scans_a_table() {
           now(), now() FROM generate_series(1, 100000) n; \
         ANALYZE";
     client.batch_execute(fill).await.unwrap();
-    look_at_all_plans(&client, true).await;
+    check_all_plans(&client, true).await;
 }
 
-async fn look_at_all_plans(client: &Client, filled: bool) {
+async fn check_all_plans(client: &Client, filled: bool) {
     let statements: Vec<&str> = STATEMENTS.concat();
     assert!(statements.len() >= 6);
     for statement in statements {
@@ -192,29 +193,29 @@ async fn look_at_all_plans(client: &Client, filled: bool) {
                 client.batch_execute(&session).await.unwrap();
                 let plan = plan(client, statement, status).await;
                 assert!(!plan.contains("Seq Scan"), "{statement}\n{plan}");
-                // An index is looked into at a place, never read from end to end.
+                // Every index scan has a condition: no index is read from end to end.
                 let scans = plan.matches("Index Scan").count() + plan.matches("Index Only Scan").count();
                 assert_eq!(scans, plan.matches("Index Cond").count(), "{statement}\n{plan}");
-                // Of what is remembered of requests, nothing but what is looked for.
+                // Idempotency keys are found by digest, not by day only.
                 let whole_days =
                     plan.lines().filter(|line| line.contains("Index Cond") && line.contains("kept_on"));
                 for line in whole_days {
                     assert!(line.contains("digest ="), "{statement}\n{plan}");
                 }
-                // Looking for a status among all others would read the whole table for a rare one.
-                assert!(!looks_for_a_status(&plan), "{statement}\n{plan}");
-                // Sorting what the client sent is fine; sorting what is stored is not, if it is much.
-                let sent = !filled || statement.contains("INSERT") || statement.contains("idempotency_keys");
-                // The three short pages of a pet's orders.
-                let sent = sent || statement.contains("unnest($3::order_status[])");
-                assert!(sent || !plan.contains("Sort"), "{statement}\n{plan}");
+                // Filtering by status after a scan would read the whole table for a rare status.
+                assert!(!filters_by_status(&plan), "{statement}\n{plan}");
+                // Sorting what the client sent is fine; sorting many stored rows is not.
+                let small = !filled || statement.contains("INSERT") || statement.contains("idempotency_keys");
+                // The orders of one pet, at most three short lists.
+                let small = small || statement.contains("unnest($3::order_status[])");
+                assert!(small || !plan.contains("Sort"), "{statement}\n{plan}");
             }
         }
     }
 }
 
-/// Whether a table is read and the status of its rows looked at afterwards, but for a single row.
-fn looks_for_a_status(plan: &str) -> bool {
+/// Whether rows of a table are filtered by status after they are read, except for a single row.
+fn filters_by_status(plan: &str) -> bool {
     let mut from_a_table = false;
     plan.lines().any(|line| {
         if line.contains(" Scan ") {
@@ -228,8 +229,8 @@ fn looks_for_a_status(plan: &str) -> bool {
 }
 
 async fn plan(client: &Client, statement: &str, status: &str) -> String {
-    client.batch_execute(&format!("PREPARE looked_at AS {statement}")).await.unwrap();
-    let types = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'looked_at'";
+    client.batch_execute(&format!("PREPARE checked AS {statement}")).await.unwrap();
+    let types = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'checked'";
     let types: Vec<String> = client.query_one(types, &[]).await.unwrap().get(0);
     let values: Vec<String> = types
         .iter()
@@ -250,18 +251,18 @@ async fn plan(client: &Client, statement: &str, status: &str) -> String {
             "double precision" => "60".to_owned(),
             "timestamp with time zone" => "now()".to_owned(),
             "timestamp with time zone[]" => "'{2026-11-15T00:00:00Z}'".to_owned(),
-            other => panic!("a parameter of type {other}: give it a value here"),
+            other => panic!("add a value for parameters of type {other}"),
         })
         .collect();
     let values = if values.is_empty() { String::new() } else { format!("({})", values.join(", ")) };
-    let explain = format!("EXPLAIN EXECUTE looked_at {values}");
+    let explain = format!("EXPLAIN EXECUTE checked {values}");
     let plan: Vec<String> =
         client.query(&explain, &[]).await.unwrap().iter().map(|line| line.get(0)).collect();
-    client.batch_execute("DEALLOCATE looked_at").await.unwrap();
+    client.batch_execute("DEALLOCATE checked").await.unwrap();
     plan.join("\n")
 }
 
-/// A certificate authority, and a certificate of `localhost` that it signed.
+/// The certificates of an authority and of `localhost`, signed by it, and the key of the latter.
 fn authority_and_server() -> (String, String, String) {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -275,11 +276,11 @@ fn authority_and_server() -> (String, String, String) {
 }
 
 #[tokio::test]
-async fn tls_to_the_database_is_checked_as_sslmode_says() {
+async fn the_database_certificate_is_verified_according_to_sslmode() {
     let postgres = PrivatePostgres::start();
     let (authority, server, key) = authority_and_server();
     let client = connect(&postgres.url).await;
-    // The server writes its own files, so that they are its user's.
+    // The server writes the files itself, so that its user owns them.
     for (file, text) in
         [("server.crt", &*server), ("server.key", &*key), ("pg_hba.conf", "hostssl all all all trust")]
     {
@@ -297,17 +298,13 @@ async fn tls_to_the_database_is_checked_as_sslmode_says() {
 
     let by_name = postgres.url.replace("127.0.0.1", "localhost");
     let (right, wrong) = (right.to_str().unwrap(), wrong.to_str().unwrap());
-    // The server reads its settings anew in its own time.
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
-    while !works(&format!("{by_name}?sslmode=require")).await {
-        assert!(tokio::time::Instant::now() < deadline, "the server does not speak TLS");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    // The server reloads its settings asynchronously.
+    eventually("the server supports TLS", async || works(&format!("{by_name}?sslmode=require")).await).await;
     for (url, expected) in [
         (format!("{by_name}?sslmode=verify-full&sslrootcert={right}"), true),
         (format!("{by_name}?sslmode=verify-full&sslrootcert={wrong}"), false),
         (format!("{by_name}?sslmode=verify-full"), false),
-        // The certificate is for the name, not for the number.
+        // The certificate is for the host name, not for the IP address.
         (format!("{}?sslmode=verify-full&sslrootcert={right}", postgres.url), false),
         (format!("{by_name}?sslmode=prefer"), true),
         (by_name.clone(), true),
@@ -320,7 +317,7 @@ async fn tls_to_the_database_is_checked_as_sslmode_says() {
     }
 }
 
-/// Whether the database can be used at this address (it has no schema, but says so itself).
+/// Whether the database can be reached at this URL. It has no schema, so the check fails with that error.
 async fn works(url: &str) -> bool {
     let settings = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(5) };
     match Storage::new(&url.to_owned().into(), &settings) {
@@ -329,46 +326,51 @@ async fn works(url: &str) -> bool {
     }
 }
 
-/// A database at version 4, and a transaction that holds its pets, to which version 5 refers.
-async fn held_back() -> (TestDatabase, Client) {
+/// A database at version 4, and a transaction that locks `pets`, which the migration to version 5 must lock.
+async fn with_blocked_migration() -> (TestDatabase, Client) {
     let database = TestDatabase::empty().await;
     migrate(&DatabaseUrl::from(database.url()), 4).await.unwrap();
     let long = database.connect().await;
-    // The server ends it after a while, so that a migration that waits for ever fails its test and does not hang.
+    // The server ends the transaction after a while, so that a migration that waits indefinitely fails the test.
     long.batch_execute("SET idle_in_transaction_session_timeout = '20s'").await.unwrap();
     long.batch_execute("BEGIN; LOCK TABLE pets IN SHARE MODE").await.unwrap();
     (database, long)
 }
 
 #[tokio::test]
-async fn migrate_lets_requests_pass_while_a_long_transaction_is_in_its_way_and_ends_when_that_does() {
-    let (database, holder) = held_back().await;
+async fn migrate_does_not_block_requests_while_it_waits_for_a_long_transaction() {
+    let (database, holder) = with_blocked_migration().await;
     let url = database.url();
     let mut command = petstore(&["migrate", "--database-url", &url]);
     let migrating = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
     let mut migrating = migrating.unwrap();
     let watch = database.connect().await;
-    locked_out(&watch).await;
-    // Who asks for pets now stands behind the migration, and a request waits for a second at most.
-    let began = std::time::Instant::now();
+    wait_for_blocked_statement(&watch).await;
+    // A request queues behind the migration for a second at most.
+    let started = std::time::Instant::now();
     watch.batch_execute("BEGIN; LOCK TABLE pets IN SHARE MODE; COMMIT").await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-    assert!(migrating.try_wait().unwrap().is_none(), "it tries again");
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(migrating.try_wait().unwrap().is_none(), "it retries");
     holder.batch_execute("COMMIT").await.unwrap();
     let output = migrating.wait_with_output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{log}");
-    assert!(log.contains("another transaction holds what a migration must lock: trying again"), "{log}");
+    assert!(log.contains("another transaction holds a lock that a migration needs: retrying"), "{log}");
     assert!(output.stdout.starts_with(b"applied V5"), "{log}");
 }
 
 #[tokio::test]
-async fn migrate_gives_up_when_its_patience_is_over_and_changes_nothing() {
-    let (database, _long) = held_back().await;
+async fn migrate_gives_up_when_its_patience_runs_out_and_changes_nothing() {
+    let (database, _long) = with_blocked_migration().await;
     let output = run(&["migrate", "--patience", "0s"], &[("DATABASE_URL", &database.url())]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("petstore: other transactions were in the way for 0ns: end them"), "{error}");
+    assert!(
+        error.starts_with(
+            "petstore: other transactions hold locks that a migration needs (waited 0ns): end them"
+        ),
+        "{error}"
+    );
     let version = "SELECT max(version) FROM refinery_schema_history";
     let row = database.connect().await.query_one(version, &[]).await.unwrap();
     assert_eq!(row.get::<_, i32>(0), 4);

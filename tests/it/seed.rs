@@ -1,4 +1,4 @@
-//! `petstore seed`: believable animals, the same ones for the same seed.
+//! `petstore seed`: realistic pets, the same ones for the same seed.
 
 use petstore::domain::pet::PetName;
 
@@ -7,7 +7,7 @@ use crate::support::{TestDatabase, TestService};
 
 type Row = (String, i64, Option<String>);
 
-/// Runs it and returns what it printed.
+/// Runs `petstore seed` and returns its output.
 fn seed(database: &TestDatabase, arguments: &[&str]) -> String {
     let output = run(&[&["seed"], arguments].concat(), &[("DATABASE_URL", &database.url())]);
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -22,11 +22,11 @@ async fn pets(database: &TestDatabase) -> Vec<Row> {
 }
 
 #[tokio::test]
-async fn the_same_seed_gives_the_same_animals_and_another_gives_others() {
+async fn the_same_seed_gives_the_same_pets_and_another_seed_gives_others() {
     let (one, same, other) =
         (TestDatabase::new().await, TestDatabase::new().await, TestDatabase::new().await);
     seed(&one, &["--count", "500", "--seed", "7"]);
-    // The first animals do not depend on how many are asked for.
+    // The first pets do not depend on the count.
     seed(&same, &["--count", "800", "--seed", "7"]);
     seed(&other, &["--count", "500", "--seed", "8"]);
     let (one, same, other) = (pets(&one).await, pets(&same).await, pets(&other).await);
@@ -36,7 +36,7 @@ async fn the_same_seed_gives_the_same_animals_and_another_gives_others() {
 }
 
 #[tokio::test]
-async fn seeded_animals_are_valid_and_a_believable_mix() {
+async fn seeded_pets_are_valid_with_a_realistic_mix_of_statuses() {
     let service = TestService::start().await;
     seed(&service.database, &[]);
     let pets = pets(&service.database).await;
@@ -51,29 +51,29 @@ async fn seeded_animals_are_valid_and_a_believable_mix() {
     {
         assert!(share.contains(&count(status)), "{status:?}: {}", count(status));
     }
-    // Served as any others: the client checks every answer against the document.
+    // The client checks the answer against the document.
     let page = service.client.get("/v1/pets?status=available&limit=100").await;
     assert_eq!(page.status, 200);
 }
 
 #[tokio::test]
-async fn seed_adds_to_what_is_there_in_batches_and_says_how_fast() {
+async fn seed_adds_to_existing_pets_and_prints_its_rate() {
     let database = TestDatabase::new().await;
     database.add_pets(3).await;
-    let said = seed(&database, &["--count", "25000"]);
-    let words: Vec<&str> = said.split_whitespace().collect();
-    let [_, _, _, _, seconds, _, rate, _, _] = words[..] else { panic!("{said}") };
-    assert_eq!(said, format!("added 25,000 pets in {seconds} s, {rate} per second\n"));
-    assert!(rate.replace(',', "").parse::<u32>().unwrap() > 1_000, "{said}");
+    let printed = seed(&database, &["--count", "25000"]);
+    let words: Vec<&str> = printed.split_whitespace().collect();
+    let [_, _, _, _, seconds, _, rate, _, _] = words[..] else { panic!("{printed}") };
+    assert_eq!(printed, format!("added 25,000 pets in {seconds} s, {rate} per second\n"));
+    assert!(rate.replace(',', "").parse::<u32>().unwrap() > 1_000, "{printed}");
     assert_eq!(pets(&database).await.len(), 25_003);
 }
 
 #[tokio::test]
-async fn seed_says_how_many_animals_there_are_when_it_fails() {
+async fn seed_prints_how_many_pets_it_added_when_it_fails() {
     let database = TestDatabase::new().await;
-    let limit = "CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+    let limit = "CREATE FUNCTION check_count() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
         IF (SELECT count(*) FROM pets) > 10000 THEN RAISE 'the shop is full'; END IF; RETURN NULL; END $$; \
-        CREATE TRIGGER look AFTER INSERT ON pets FOR EACH STATEMENT EXECUTE FUNCTION look()";
+        CREATE TRIGGER check_count AFTER INSERT ON pets FOR EACH STATEMENT EXECUTE FUNCTION check_count()";
     database.connect().await.batch_execute(limit).await.unwrap();
     let output = run(&["seed", "--count", "20000"], &[("DATABASE_URL", &database.url())]);
     assert_eq!(output.status.code(), Some(1));
@@ -84,7 +84,7 @@ async fn seed_says_how_many_animals_there_are_when_it_fails() {
 }
 
 #[tokio::test]
-async fn seed_refuses_no_animals_no_database_and_a_schema_that_is_too_old() {
+async fn seed_refuses_a_count_of_zero_a_missing_database_url_and_an_old_schema() {
     let database = TestDatabase::empty().await;
     assert_eq!(run(&["seed", "--count", "0"], &[("DATABASE_URL", &database.url())]).status.code(), Some(2));
     assert_eq!(run(&["seed"], &[]).status.code(), Some(2));

@@ -1,4 +1,4 @@
-//! Finding the server that takes writes, and not storming one that is away.
+//! Failover: finding the server that accepts writes, without flooding one that is unavailable.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -9,26 +9,26 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::Client;
-use crate::support::postgres::{TestDatabase, connect, locked_out};
-use crate::support::program::ServeProcess;
+use crate::support::postgres::{TestDatabase, connect, wait_for_blocked_statement};
+use crate::support::program::{ServeProcess, signal};
 use crate::unhealthy_database::PrivatePostgres;
 
-/// The same database with another server before it.
+/// A URL that names another server before that of the database.
 fn with_server_before(url: &str, address: &str) -> String {
     let (user, rest) = url.split_once('@').unwrap();
     format!("{user}@{address},{rest}")
 }
 
-/// Takes connections and never says a word.
-fn deaf_server() -> (TcpListener, String) {
+/// A server that accepts connections and never responds.
+fn unresponsive_server() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     (listener, address)
 }
 
-/// Ends every connection at once, and counts them.
-fn hostile_server() -> (Arc<AtomicU32>, String) {
-    let (listener, address) = deaf_server();
+/// A server that closes every connection at once. Returns how many there were so far.
+fn closing_server() -> (Arc<AtomicU32>, String) {
+    let (listener, address) = unresponsive_server();
     let count = Arc::new(AtomicU32::new(0));
     let counted = count.clone();
     std::thread::spawn(move || {
@@ -41,19 +41,19 @@ fn hostile_server() -> (Arc<AtomicU32>, String) {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_does_not_hide_the_one_that_does() {
+async fn an_unresponsive_server_does_not_hide_a_working_one() {
     let database = TestDatabase::new().await;
-    let (_listener, deaf) = deaf_server();
+    let (_listener, unresponsive) = unresponsive_server();
     let started = Instant::now();
-    let service = ServeProcess::start(&with_server_before(&database.url(), &deaf), &[]);
+    let service = ServeProcess::start(&with_server_before(&database.url(), &unresponsive), &[]);
     assert_eq!(service.client.get("/v1/pets").await.status, 200);
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
 #[tokio::test]
-async fn waiting_for_a_server_costs_no_processor_time() {
-    let (_listener, deaf) = deaf_server();
-    let service = ServeProcess::start(&format!("postgresql://nobody@{deaf}/petstore"), &[]);
+async fn waiting_for_an_unresponsive_server_uses_almost_no_cpu() {
+    let (_listener, unresponsive) = unresponsive_server();
+    let service = ServeProcess::start(&format!("postgresql://petstore@{unresponsive}/petstore"), &[]);
     let used = || {
         let statistics = std::fs::read_to_string(format!("/proc/{}/stat", service.id())).unwrap();
         let fields: Vec<&str> = statistics.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -61,6 +61,7 @@ async fn waiting_for_a_server_costs_no_processor_time() {
     };
     let before = used();
     let started = Instant::now();
+    // The promise is about time: CPU time per second.
     while started.elapsed() < Duration::from_secs(3) {
         assert_eq!(service.client.get("/v1/pets").await.status, 503);
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -70,7 +71,7 @@ async fn waiting_for_a_server_costs_no_processor_time() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_writes_is_passed_over_until_it_takes_them() {
+async fn a_read_only_server_is_skipped() {
     let (reader, writer) = (PrivatePostgres::start(), TestDatabase::new().await);
     connect(&reader.url)
         .await
@@ -87,36 +88,37 @@ async fn a_server_that_takes_no_writes_is_passed_over_until_it_takes_them() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_is_asked_about_once_a_second_whatever_comes() {
-    let (attempts, address) = hostile_server();
-    let service = ServeProcess::start(&format!("postgresql://nobody@{address}/petstore"), &[]);
+async fn an_unavailable_database_is_tried_about_once_per_second_under_load() {
+    let (attempts, address) = closing_server();
+    let service = ServeProcess::start(&format!("postgresql://petstore@{address}/petstore"), &[]);
     let before = attempts.load(Ordering::Relaxed);
     let started = Instant::now();
     let mut slowest = Duration::ZERO;
     let mut requests = 0;
+    // The promise is about time: attempts per second.
     while started.elapsed() < Duration::from_secs(4) {
-        let asked = Instant::now();
+        let sent = Instant::now();
         assert_eq!(service.client.get("/v1/pets").await.status, 503);
-        slowest = slowest.max(asked.elapsed());
+        slowest = slowest.max(sent.elapsed());
         requests += 1;
     }
     let made = attempts.load(Ordering::Relaxed) - before;
     assert!(requests > 100, "{requests} requests");
-    // The pool, and the connection that hears of changed keys, each ask once a second.
+    // The pool and the connection for notifications each try once per second.
     assert!((3..=12).contains(&made), "{made} attempts for {requests} requests");
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
 }
 
 #[tokio::test]
-async fn a_commit_that_gave_up_on_its_standby_is_not_acknowledged() {
-    let (postgres, key) = PrivatePostgres::start_shop();
+async fn a_commit_cancelled_while_it_waits_for_its_standby_is_not_acknowledged() {
+    let (postgres, key) = PrivatePostgres::start_with_key();
     let service = ServeProcess::start(&postgres.url, &[]);
     let client = Client::new(service.address, Some(&key));
     assert_eq!(client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await.status, 201);
 
     let admin = connect(&postgres.url).await;
-    // Nobody has this name, so every commit waits.
-    admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await.unwrap();
+    // No standby has this name, so every commit waits.
+    admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'").await.unwrap();
     admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     let cancel = async || -> Infallible {
         loop {
@@ -125,8 +127,8 @@ async fn a_commit_that_gave_up_on_its_standby_is_not_acknowledged() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // The server takes a moment to hear of its new setting.
-    let heard_within = Instant::now() + Duration::from_secs(10);
+    // The server reloads its settings asynchronously.
+    let deadline = Instant::now() + Duration::from_secs(10);
     let answer = loop {
         let body = json!({"name": "Bello", "categoryId": 1});
         let answer = tokio::select! {
@@ -136,15 +138,15 @@ async fn a_commit_that_gave_up_on_its_standby_is_not_acknowledged() {
         if answer.status != 201 {
             break answer;
         }
-        assert!(Instant::now() < heard_within, "every commit was acknowledged");
+        assert!(Instant::now() < deadline, "every commit was acknowledged");
     };
-    assert_eq!(answer.status, 503, "PostgreSQL said that it committed, and warned");
+    assert_eq!(answer.status, 503, "PostgreSQL reported a commit, with a warning");
     assert!(answer.body.contains("The outcome of this request is unknown"), "{}", answer.body);
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_ends_its_request_at_once() {
-    let (postgres, key) = PrivatePostgres::start_shop();
+async fn a_broken_database_connection_ends_its_request_at_once() {
+    let (postgres, key) = PrivatePostgres::start_with_key();
     let service = ServeProcess::start(&postgres.url, &[]);
     let client = Client::new(service.address, Some(&key));
     assert_eq!(client.get("/v1/pets").await.status, 200);
@@ -154,10 +156,9 @@ async fn a_connection_that_breaks_ends_its_request_at_once() {
     locked.batch_execute("LOCK TABLE pets").await.unwrap();
     let watch = connect(&postgres.url).await;
     let kill = async {
-        let pid = locked_out(&watch).await;
-        // Without a word of farewell.
-        let status = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
-        assert!(status.unwrap().success());
+        let pid = wait_for_blocked_statement(&watch).await;
+        // Without closing the connection in an orderly way.
+        signal("KILL", pid.try_into().unwrap());
         Instant::now()
     };
     let (answer, killed) = tokio::join!(client.get("/v1/pets"), kill);

@@ -1,4 +1,4 @@
-//! How the program stops, and what passes between it and systemd.
+//! Shutdown, and the interface to systemd: socket activation, readiness, the watchdog.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,21 +10,19 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
-use tokio::time::sleep;
 
-use crate::support::postgres::{key, locked_out};
+use crate::support::postgres::{key, wait_for_blocked_statement};
 use crate::support::program::{ServeProcess, free_address, petstore};
+use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase};
 
 async fn wait_until_not_ready(service: &ServeProcess) {
     let admin = Client::new(service.admin_address, None);
-    while admin.get("/readyz").await.status != 503 {
-        sleep(Duration::from_millis(5)).await;
-    }
+    eventually("the service is not ready", async || admin.get("/readyz").await.status == 503).await;
 }
 
 #[tokio::test]
-async fn after_sigterm_readyz_answers_503_at_once_while_requests_are_served_as_before() {
+async fn after_sigterm_readyz_answers_503_at_once_while_requests_are_still_served() {
     let database = TestDatabase::new().await;
     for signal in ["TERM", "INT"] {
         let service = ServeProcess::start(&database.url(), &["--drain-delay", "60s"]);
@@ -40,15 +38,15 @@ async fn after_sigterm_readyz_answers_503_at_once_while_requests_are_served_as_b
         service.client.add("Rex", None).await;
         let fresh = Client::new(service.address, Some(&key()));
         let answer = fresh.get("/v1/pets").await;
-        assert_eq!(answer.status, 200, "new connections are taken, too");
-        assert_eq!(answer.header("connection"), "close", "and are asked to go elsewhere");
+        assert_eq!(answer.status, 200, "new connections are accepted, too");
+        assert_eq!(answer.header("connection"), "close", "and are closed after the answer");
     }
 }
 
 #[tokio::test]
-async fn after_the_delay_no_connection_is_taken_and_requests_under_way_are_finished_before_exit_0() {
+async fn after_the_drain_delay_new_connections_are_refused_and_requests_in_flight_finish_before_exit_0() {
     let database = TestDatabase::new().await;
-    let service = ServeProcess::start(&database.url(), &["--drain-delay", "500ms"]);
+    let service = ServeProcess::start(&database.url(), &["--drain-delay", "2s"]);
     let locked = database.connect().await;
     locked.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
     let signalled = Instant::now();
@@ -56,20 +54,19 @@ async fn after_the_delay_no_connection_is_taken_and_requests_under_way_are_finis
     wait_until_not_ready(&service).await;
     let client = service.client.clone();
     let adding = tokio::spawn(async move { client.add("Rex", None).await });
-    locked_out(&database.connect().await).await;
-    while tokio::net::TcpStream::connect(service.address).await.is_ok() {
-        sleep(Duration::from_millis(5)).await;
-    }
-    assert!(signalled.elapsed() >= Duration::from_millis(500), "{:?}", signalled.elapsed());
+    wait_for_blocked_statement(&database.connect().await).await;
+    let refused = async || tokio::net::TcpStream::connect(service.address).await.is_err();
+    eventually("new connections are refused", refused).await;
+    assert!(signalled.elapsed() >= Duration::from_secs(2), "{:?}", signalled.elapsed());
     locked.batch_execute("COMMIT").await.unwrap();
-    assert_eq!(adding.await.unwrap(), 1, "it came in time");
+    assert_eq!(adding.await.unwrap(), 1, "it was sent during the delay");
     let (code, log) = service.wait();
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("\"message\":\"stopped\""), "{log}");
 }
 
 #[tokio::test]
-async fn a_request_that_takes_longer_than_the_time_to_finish_is_cut_off_and_the_exit_code_is_0() {
+async fn a_request_that_outlives_the_drain_timeout_is_cut_off_and_the_exit_code_is_0() {
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(&database.url(), &["--drain-timeout", "200ms"]);
     let locked = database.connect().await;
@@ -77,7 +74,7 @@ async fn a_request_that_takes_longer_than_the_time_to_finish_is_cut_off_and_the_
     let client = service.client.clone();
     let path = "/v1/pets/1";
     let asking = tokio::spawn(async move { client.try_send(Method::GET, path, |request| request).await });
-    locked_out(&database.connect().await).await;
+    wait_for_blocked_statement(&database.connect().await).await;
     let (exited_well, log) = service.terminate();
     assert!(exited_well, "{log}");
     assert!(log.contains("requests were still in flight"), "{log}");
@@ -85,7 +82,7 @@ async fn a_request_that_takes_longer_than_the_time_to_finish_is_cut_off_and_the_
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once_with_exit_code_1() {
+async fn a_second_signal_stops_the_service_at_once_with_exit_code_1() {
     let database = TestDatabase::new().await;
     for second in ["TERM", "INT"] {
         let service = ServeProcess::start(&database.url(), &["--drain-delay", "60s"]);
@@ -108,25 +105,22 @@ async fn sighup_is_logged_and_changes_nothing() {
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(&database.url(), &[]);
     service.signal("HUP");
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while !service.log().contains("SIGHUP ignored") {
-        assert!(Instant::now() < deadline, "{}", service.log());
-        sleep(Duration::from_millis(5)).await;
-    }
+    service.wait_for_log("SIGHUP ignored").await;
     assert_eq!(service.client.get("/v1/pets").await.status, 200);
     assert!(service.terminate().0);
 }
 
-/// `petstore serve` as systemd starts it: open sockets from 3 on, and variables that say so.
-fn activated(sockets: &[&TcpListener], names: &str) -> Command {
+/// A command that runs `petstore serve` with socket activation: with open sockets from descriptor 3 on, and the
+/// variables of systemd.
+fn with_socket_activation(sockets: &[&TcpListener], names: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     let pass = ["exec 0</dev/null", "exec 3<&0 0</dev/null", "exec 3<&0 4<&1 0</dev/null 1>/dev/null"];
     let script = format!("{}; LISTEN_PID=$$ exec \"$0\" serve", pass[sockets.len()]);
     command.env_clear().args(["-c", &script, env!("CARGO_BIN_EXE_petstore")]);
     command.env("LISTEN_FDS", sockets.len().to_string()).env("LISTEN_FDNAMES", names);
-    let mut ways = sockets.iter().map(|socket| OwnedFd::from(socket.try_clone().unwrap()));
-    command.stdin(ways.next().map_or(Stdio::null(), Stdio::from));
-    command.stdout(ways.next().map_or(Stdio::null(), Stdio::from));
+    let mut descriptors = sockets.iter().map(|socket| OwnedFd::from(socket.try_clone().unwrap()));
+    command.stdin(descriptors.next().map_or(Stdio::null(), Stdio::from));
+    command.stdout(descriptors.next().map_or(Stdio::null(), Stdio::from));
     command
 }
 
@@ -137,7 +131,7 @@ fn listener() -> (TcpListener, SocketAddr) {
 }
 
 #[tokio::test]
-async fn a_client_that_connects_while_nobody_runs_is_answered_by_the_next_to_be_passed_the_socket() {
+async fn socket_activation_answers_clients_that_connected_before_the_service_started() {
     let database = TestDatabase::new().await;
     let (socket, address) = listener();
     for round in 0..2 {
@@ -147,7 +141,7 @@ async fn a_client_that_connects_while_nobody_runs_is_answered_by_the_next_to_be_
             key().reveal()
         );
         early.write_all(request.as_bytes()).unwrap();
-        let command = activated(&[&socket], "petstore.socket");
+        let command = with_socket_activation(&[&socket], "petstore.socket");
         let service = ServeProcess::start_as(command, &database.url(), address, free_address());
         let mut answer = String::new();
         early.read_to_string(&mut answer).unwrap();
@@ -157,12 +151,12 @@ async fn a_client_that_connects_while_nobody_runs_is_answered_by_the_next_to_be_
 }
 
 #[tokio::test]
-async fn the_socket_named_admin_is_the_private_listener_wherever_it_stands() {
+async fn the_socket_named_admin_is_the_admin_listener_in_any_position() {
     let database = TestDatabase::new().await;
     let ((public, address), (admin, admin_address)) = (listener(), listener());
     for (sockets, names) in [([&public, &admin], "public:admin"), ([&admin, &public], "admin:public")] {
-        // The settings name addresses that are taken: they are not used.
-        let command = activated(&sockets, names);
+        // The addresses in the settings are already in use, which does not matter with socket activation.
+        let command = with_socket_activation(&sockets, names);
         let service = ServeProcess::start_as(command, &database.url(), address, admin_address);
         assert_eq!(Client::new(admin_address, None).get("/readyz").await.status, 200, "{names}");
         assert_eq!(service.client.get("/v1/pets").await.status, 200, "{names}");
@@ -171,9 +165,9 @@ async fn the_socket_named_admin_is_the_private_listener_wherever_it_stands() {
 }
 
 #[test]
-fn a_socket_that_nobody_would_serve_is_refused() {
+fn an_unexpected_second_socket_is_refused() {
     let ((first, _), (second, _)) = (listener(), listener());
-    let mut command = activated(&[&first, &second], "one:other");
+    let mut command = with_socket_activation(&[&first, &second], "one:other");
     let output = command.env("DATABASE_URL", "postgresql://127.0.0.1:1/none").stderr(Stdio::piped()).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -184,13 +178,13 @@ fn a_socket_that_nobody_would_serve_is_refused() {
     );
 }
 
-/// Hears what the program tells systemd.
-struct Supervisor {
+/// Receives the notifications that the program sends to systemd.
+struct NotifySocket {
     path: PathBuf,
     socket: UnixDatagram,
 }
 
-impl Supervisor {
+impl NotifySocket {
     fn start(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("petstore-notify-{name}-{}", std::process::id()));
         let _ = fs::remove_file(&path);
@@ -199,65 +193,65 @@ impl Supervisor {
         Self { path, socket }
     }
 
-    fn hear(&self) -> String {
+    fn receive(&self) -> String {
         let mut bytes = [0; 256];
         let length = self.socket.recv(&mut bytes).unwrap();
         String::from_utf8(bytes[..length].to_vec()).unwrap().trim_end().to_owned()
     }
 
-    fn heard_nothing(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.socket.set_nonblocking(true).unwrap();
         self.socket.recv(&mut [0; 256]).is_err()
     }
 }
 
-impl Drop for Supervisor {
+impl Drop for NotifySocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
 #[tokio::test]
-async fn systemd_hears_when_the_service_is_ready_and_when_it_stops() {
+async fn systemd_is_notified_when_the_service_is_ready_and_when_it_stops() {
     let database = TestDatabase::new().await;
-    let supervisor = Supervisor::start("ready");
+    let systemd = NotifySocket::start("ready");
     let mut command = petstore(&["serve"]);
-    command.env("NOTIFY_SOCKET", &supervisor.path);
+    command.env("NOTIFY_SOCKET", &systemd.path);
     let service = ServeProcess::start_as(command, &database.url(), free_address(), free_address());
-    assert_eq!(supervisor.hear(), "READY=1");
+    assert_eq!(systemd.receive(), "READY=1");
     assert_eq!(service.client.get("/v1/pets").await.status, 200);
     service.signal("TERM");
-    assert_eq!(supervisor.hear(), "STOPPING=1");
+    assert_eq!(systemd.receive(), "STOPPING=1");
     assert_eq!(service.wait().0, Some(0));
 }
 
 #[tokio::test]
-async fn systemd_does_not_hear_of_a_service_that_refuses_an_old_schema() {
+async fn systemd_is_not_notified_by_a_service_that_refuses_an_old_schema() {
     let database = TestDatabase::empty().await;
-    let supervisor = Supervisor::start("old");
+    let systemd = NotifySocket::start("old");
     let output = petstore(&["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
         .env("DATABASE_URL", database.url())
-        .env("NOTIFY_SOCKET", &supervisor.path)
+        .env("NOTIFY_SOCKET", &systemd.path)
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(supervisor.heard_nothing());
+    assert!(systemd.is_empty());
 }
 
 #[tokio::test]
-async fn the_watchdog_hears_twice_in_its_time_that_the_service_lives_also_while_it_stops() {
+async fn the_watchdog_is_notified_twice_per_interval_even_while_draining() {
     let database = TestDatabase::new().await;
-    let supervisor = Supervisor::start("watchdog");
+    let systemd = NotifySocket::start("watchdog");
     let mut command = petstore(&["serve", "--drain-delay", "60s"]);
-    command.env("NOTIFY_SOCKET", &supervisor.path).env("WATCHDOG_USEC", "200000");
+    command.env("NOTIFY_SOCKET", &systemd.path).env("WATCHDOG_USEC", "200000");
     let service = ServeProcess::start_as(command, &database.url(), free_address(), free_address());
-    assert_eq!(supervisor.hear(), "READY=1");
-    let began = Instant::now();
+    assert_eq!(systemd.receive(), "READY=1");
+    let started = Instant::now();
     for _ in 0..5 {
-        assert_eq!(supervisor.hear(), "WATCHDOG=1");
+        assert_eq!(systemd.receive(), "WATCHDOG=1");
     }
-    assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
+    assert!(started.elapsed() >= Duration::from_millis(300), "{:?}", started.elapsed());
     service.signal("TERM");
-    while supervisor.hear() != "STOPPING=1" {}
-    assert_eq!(supervisor.hear(), "WATCHDOG=1");
+    while systemd.receive() != "STOPPING=1" {}
+    assert_eq!(systemd.receive(), "WATCHDOG=1");
 }

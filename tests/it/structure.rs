@@ -1,4 +1,4 @@
-//! The walls between the rooms, and what must be kept together by hand.
+//! The layering of the code, and facts that must be kept consistent by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,23 +12,23 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
 }
 
-/// Every Rust file below a file or folder of `src`, with its text up to its own tests.
-fn sources(room: &str) -> Vec<(PathBuf, String)> {
-    let path = Path::new(ROOT).join("src").join(room);
+/// Every Rust file in a file or folder of `src`, with its text up to its unit tests.
+fn sources(name: &str) -> Vec<(PathBuf, String)> {
+    let path = Path::new(ROOT).join("src").join(name);
     if path.is_file() {
         let text = fs::read_to_string(&path).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap().to_owned();
         return vec![(path, code)];
     }
-    let inside = fs::read_dir(path).unwrap().map(|entry| Path::new(room).join(entry.unwrap().file_name()));
+    let inside = fs::read_dir(path).unwrap().map(|entry| Path::new(name).join(entry.unwrap().file_name()));
     inside.flat_map(|path| sources(path.to_str().unwrap())).collect()
 }
 
 #[test]
-fn no_room_uses_what_belongs_to_another() {
+fn no_layer_uses_what_belongs_to_another() {
     let sql = ["SELECT ", "INSERT INTO", "tokio_postgres", "deadpool"];
-    let to_the_left_of_storage = ["crate::http", "crate::app", "crate::cli"];
-    let walls: [(&str, Vec<&str>); 13] = [
+    let above_storage = ["crate::http", "crate::app", "crate::cli"];
+    let forbidden_words: [(&str, Vec<&str>); 13] = [
         (
             "domain",
             [
@@ -45,30 +45,27 @@ fn no_room_uses_what_belongs_to_another() {
                     "crate::storage",
                 ],
                 &["crate::config", "crate::telemetry"],
-                &to_the_left_of_storage,
+                &above_storage,
             ]
             .concat(),
         ),
-        ("storage", [&["axum", "hyper", "serde", "StatusCode"][..], &to_the_left_of_storage].concat()),
+        ("storage", [&["axum", "hyper", "serde", "StatusCode"][..], &above_storage].concat()),
         ("http", [&sql[..], &["crate::app", "crate::cli"]].concat()),
         // Knows sockets, not keys.
         ("http/transport", vec!["crate::storage", "crate::domain", "axum", "key_cache", "Caller"]),
-        // Knows no table: what is in one is the business of the file of that table.
+        // Knows no table: each table has its own file.
         ("storage/postgres", vec!["crate::domain", "FROM pets", "FROM orders", "FROM api_keys"]),
-        ("files", [&sql[..], &["axum", "hyper", "crate::storage"], &to_the_left_of_storage].concat()),
-        ("wire", [&sql[..], &["axum", "hyper", "crate::storage"], &to_the_left_of_storage].concat()),
+        ("files", [&sql[..], &["axum", "hyper", "crate::storage"], &above_storage].concat()),
+        ("wire", [&sql[..], &["axum", "hyper", "crate::storage"], &above_storage].concat()),
         ("app.rs", [&sql[..], &["axum", "crate::cli"]].concat()),
         ("cli", [&sql[..], &["axum", "hyper", "StatusCode"]].concat()),
-        ("config.rs", [&["crate::storage", "crate::telemetry"][..], &to_the_left_of_storage].concat()),
-        (
-            "systemd.rs",
-            [&["crate::config", "crate::domain", "crate::storage"][..], &to_the_left_of_storage].concat(),
-        ),
-        ("telemetry", [&["crate::domain", "crate::storage"][..], &to_the_left_of_storage].concat()),
-        ("telemetry.rs", [&["crate::domain", "crate::storage"][..], &to_the_left_of_storage].concat()),
+        ("config.rs", [&["crate::storage", "crate::telemetry"][..], &above_storage].concat()),
+        ("systemd.rs", [&["crate::config", "crate::domain", "crate::storage"][..], &above_storage].concat()),
+        ("telemetry", [&["crate::domain", "crate::storage"][..], &above_storage].concat()),
+        ("telemetry.rs", [&["crate::domain", "crate::storage"][..], &above_storage].concat()),
     ];
-    for (room, forbidden) in walls {
-        for (file, text) in sources(room) {
+    for (layer, forbidden) in forbidden_words {
+        for (file, text) in sources(layer) {
             for word in &forbidden {
                 assert!(!text.contains(word), "{} has `{word}`", file.display());
             }
@@ -76,15 +73,15 @@ fn no_room_uses_what_belongs_to_another() {
     }
 }
 
-/// The module that a file is, such as `http::pets::list`.
+/// The module path of a file, such as `http::pets::list`.
 fn module(file: &Path) -> String {
     let inside = file.strip_prefix(Path::new(ROOT).join("src")).unwrap().with_extension("");
     let names = inside.iter().map(|name| name.to_str().unwrap()).collect::<Vec<_>>().join("::");
     names.trim_end_matches("::mod").to_owned()
 }
 
-/// The modules whose files a file names, directly or from the folder it is in.
-fn named(text: &str, own: &str, modules: &BTreeSet<String>) -> BTreeSet<String> {
+/// The modules that a file imports, by `crate::` or `super::`.
+fn imported(text: &str, own: &str, modules: &BTreeSet<String>) -> BTreeSet<String> {
     let folder = own.rsplit_once("::").map_or("", |(folder, _)| folder);
     let found = text.split_whitespace().flat_map(|word| word.split(['(', '<', '{', ',', '[', '&']));
     let paths = found.filter_map(|word| {
@@ -93,7 +90,7 @@ fn named(text: &str, own: &str, modules: &BTreeSet<String>) -> BTreeSet<String> 
             (None, Some(path)) => format!("{folder}::{path}"),
             (None, None) => return None,
         };
-        // The longest module that it begins with.
+        // The longest prefix that is a module.
         let parts: Vec<&str> = path.trim_end_matches(';').split("::").collect();
         (1..=parts.len()).rev().map(|length| parts[..length].join("::")).find(|path| modules.contains(path))
     });
@@ -101,30 +98,30 @@ fn named(text: &str, own: &str, modules: &BTreeSet<String>) -> BTreeSet<String> 
 }
 
 #[test]
-fn no_files_import_each_other_in_a_circle() {
-    // A folder's own file brings its parts together, and the parts use what it has for all of them.
+fn no_files_import_each_other_in_a_cycle() {
+    // Except `mod.rs`: it declares the modules of its folder, and they use what it shares.
     let files: Vec<_> = sources("")
         .into_iter()
         .filter(|(file, _)| !file.ends_with("mod.rs") && !file.ends_with("lib.rs"))
         .collect();
     let modules: BTreeSet<String> = files.iter().map(|(file, _)| module(file)).collect();
     let mut imports: BTreeMap<String, BTreeSet<String>> =
-        files.iter().map(|(file, text)| (module(file), named(text, &module(file), &modules))).collect();
+        files.iter().map(|(file, text)| (module(file), imported(text, &module(file), &modules))).collect();
     assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 150, "{imports:?}");
-    // Whoever imports nobody that is left is in no circle.
+    // A module that imports no remaining module is in no cycle.
     loop {
         let left: BTreeSet<String> = imports.keys().cloned().collect();
-        let in_circles = |named: &BTreeSet<String>| named.iter().any(|module| left.contains(module));
-        imports.retain(|_, named| in_circles(named));
+        let in_cycle = |imported: &BTreeSet<String>| imported.iter().any(|module| left.contains(module));
+        imports.retain(|_, imported| in_cycle(imported));
         if imports.len() == left.len() {
             break;
         }
     }
-    assert!(imports.is_empty(), "these lead to each other: {:?}", imports.keys());
+    assert!(imports.is_empty(), "a cycle, or modules that import one: {:?}", imports.keys());
 }
 
 #[test]
-fn only_config_reads_the_environment_and_supervisor_what_systemd_put_there() {
+fn only_config_and_supervisor_read_the_environment() {
     for (file, text) in sources("") {
         let reads = ["env::var", "env = \""].iter().any(|way| text.contains(way));
         let may_read = file.ends_with("config.rs") || file.ends_with("systemd.rs");
@@ -133,7 +130,7 @@ fn only_config_reads_the_environment_and_supervisor_what_systemd_put_there() {
 }
 
 #[test]
-fn every_table_is_named_in_its_file_and_where_its_rows_move_with_others() {
+fn every_table_is_named_only_in_the_files_that_may_use_it() {
     for (table, files) in [
         ("pets", &["exports.rs", "imports.rs", "orders.rs", "pets.rs"][..]),
         ("api_keys", &["api_keys.rs"]),
@@ -143,6 +140,7 @@ fn every_table_is_named_in_its_file_and_where_its_rows_move_with_others() {
         let mut naming: Vec<String> = sources("storage")
             .into_iter()
             .filter(|(_, text)| {
+                let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
                 ["FROM", "INTO", "UPDATE"].iter().any(|word| text.contains(&format!("{word} {table} ")))
             })
             .map(|(file, _)| file.file_name().unwrap().to_str().unwrap().to_owned())
@@ -153,7 +151,7 @@ fn every_table_is_named_in_its_file_and_where_its_rows_move_with_others() {
 }
 
 #[test]
-fn every_statement_on_a_table_is_looked_at_by_the_test_of_plans() {
+fn every_statement_is_checked_by_the_query_plan_test() {
     for (table, listed) in [
         ("storage/pets.rs", STATEMENTS[0]),
         ("storage/api_keys.rs", STATEMENTS[1]),
@@ -170,14 +168,14 @@ fn every_statement_on_a_table_is_looked_at_by_the_test_of_plans() {
 }
 
 #[test]
-fn every_file_begins_by_saying_what_it_is_for() {
+fn every_file_starts_with_a_doc_comment() {
     for (file, text) in sources("") {
         assert!(text.starts_with("//! "), "{}", file.display());
     }
 }
 
 #[test]
-fn the_page_of_errors_lists_exactly_the_codes_that_exist() {
+fn the_error_reference_lists_exactly_the_codes_that_exist() {
     let (_, source) = sources("http/error.rs").remove(0);
     let pairs = source.lines().filter(|line| line.contains("(StatusCode::"));
     let codes: BTreeSet<&str> = pairs.map(|line| line.split('"').nth(1).unwrap()).collect();

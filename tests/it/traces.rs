@@ -1,15 +1,13 @@
-//! What a collector of traces receives.
+//! The traces that a collector receives.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message;
-use reqwest::Method;
 
 use crate::support::postgres::{TestDatabase, key};
 use crate::support::program::ServeProcess;
@@ -17,7 +15,7 @@ use crate::support::program::ServeProcess;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// Takes what is sent by OTLP over HTTP, as a collector does, and hands on the spans.
+/// A collector that receives OTLP over HTTP and passes on the spans.
 fn collector() -> (String, Receiver<Vec<Span>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -64,22 +62,17 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_request_is_below_the_clients_span_and_its_statement_below_the_request() {
+async fn a_request_span_is_a_child_of_the_client_span_and_the_parent_of_its_statements() {
     let database = TestDatabase::new().await;
     let (address, received) = collector();
     let service = ServeProcess::start(&database.url(), &["--otlp-endpoint", &address]);
     let traceparent = format!("00-{TRACE}-{PARENT}-01");
-    let answer = service
-        .client
-        .send(Method::GET, "/v1/pets?limit=7", |request| request.header("traceparent", traceparent))
-        .await;
+    let answer = service.client.get_with_header("/v1/pets?limit=7", "traceparent", &traceparent).await;
     assert_eq!(answer.status, 200);
-    let (ended_well, log) = service.terminate();
-    assert!(ended_well);
-    let mut spans = Vec::new();
-    while let Ok(some) = received.recv_timeout(Duration::from_millis(500)) {
-        spans.extend(some);
-    }
+    let (exited_well, log) = service.terminate();
+    assert!(exited_well);
+    // The service waits for the collector before it exits, so everything has arrived.
+    let mut spans: Vec<Span> = received.try_iter().flatten().collect();
     spans.retain(|span| hex(&span.trace_id) == TRACE);
     let request = spans.iter().find(|span| span.kind() == SpanKind::Server).unwrap();
     assert_eq!(request.name, "GET /v1/pets");
@@ -96,7 +89,7 @@ async fn a_request_is_below_the_clients_span_and_its_statement_below_the_request
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_costs_requests_nothing() {
+async fn an_unavailable_collector_does_not_affect_requests() {
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(&database.url(), &["--otlp-endpoint", "http://127.0.0.1:9"]);
     for _ in 0..50 {

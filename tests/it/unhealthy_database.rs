@@ -1,4 +1,4 @@
-//! The database goes away, comes back, or takes too long.
+//! The database is unavailable, comes back, or is too slow.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,11 +12,12 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::support::TestService;
-use crate::support::postgres::script;
+use crate::support::postgres::{script, wait_for_blocked_statement};
 use crate::support::program::{ServeProcess, run};
+use crate::support::wait::{eventually, within};
 use crate::support::{Client, client::Answer};
 
-/// A PostgreSQL of the test's own, to be stopped and started.
+/// A PostgreSQL server for one test, which can stop and start it.
 pub(crate) struct PrivatePostgres {
     directory: PathBuf,
     pub(crate) url: String,
@@ -31,7 +32,7 @@ impl PrivatePostgres {
     }
 
     /// The same, migrated and with a key.
-    pub(crate) fn start_shop() -> (Self, ApiKey) {
+    pub(crate) fn start_with_key() -> (Self, ApiKey) {
         let postgres = Self::start();
         postgres.petstore(&["migrate"]);
         let key = postgres.petstore(&["keys", "create", "--name", "shop"]).parse().unwrap();
@@ -63,18 +64,14 @@ impl Drop for PrivatePostgres {
 
 const UNAVAILABLE: &str = r#"{"code":"unavailable","message":"The service is temporarily unavailable, and nothing was changed: retry after the number of seconds in `Retry-After`.","status":503}"#;
 
-/// A database that was away is asked again within a second.
-async fn becomes_well(client: &Client, path: &str) {
-    let back = Instant::now();
-    while client.get(path).await.status != 200 {
-        assert!(back.elapsed() < Duration::from_secs(2), "{path} within 2 seconds");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+/// Waits for recovery, for 2 seconds at most: the service retries an unavailable database within a second.
+async fn recovers(client: &Client, path: &str) {
+    within(Duration::from_secs(2), path, async || client.get(path).await.status == 200).await;
 }
 
 #[tokio::test]
-async fn it_starts_while_the_database_is_away_and_recovers_by_itself() {
-    let (postgres, key) = PrivatePostgres::start_shop();
+async fn the_service_starts_without_its_database_and_recovers_by_itself() {
+    let (postgres, key) = PrivatePostgres::start_with_key();
     postgres.stop("fast");
 
     let service = ServeProcess::start(&postgres.url, &[]);
@@ -84,17 +81,17 @@ async fn it_starts_while_the_database_is_away_and_recovers_by_itself() {
         let answer = client.get("/v1/pets").await;
         assert_eq!((answer.status, &*answer.body, answer.header("retry-after")), (503, UNAVAILABLE, "1"));
     }
-    assert_eq!(client.without_key().get("/v1/pets").await.status, 401, "what needs no database is answered");
+    assert_eq!(client.without_key().get("/v1/pets").await.status, 401, "this needs no database");
     assert_eq!(client.without_key().get("/openapi.json").await.status, 200);
     assert_eq!(admin.get("/livez").await.status, 200);
     assert_eq!(admin.get("/readyz").await.status, 503);
 
     postgres.start_again();
-    becomes_well(&client, "/v1/pets").await;
-    becomes_well(&admin, "/readyz").await;
+    recovers(&client, "/v1/pets").await;
+    recovers(&admin, "/readyz").await;
     let (exited_well, log) = service.terminate();
     assert!(exited_well);
-    assert!(log.contains("the database is not available"), "{log}");
+    assert!(log.contains("database unavailable"), "{log}");
 }
 
 #[tokio::test]
@@ -104,14 +101,13 @@ async fn a_database_that_comes_back_without_its_schema_is_not_used() {
     let service = ServeProcess::start(&postgres.url, &[]);
     postgres.start_again();
     let admin = Client::new(service.admin_address, None);
-    let back = Instant::now();
-    while !service.log().contains("run `petstore migrate` first") {
-        assert!(back.elapsed() < Duration::from_secs(2), "{}", service.log());
+    within(Duration::from_secs(2), "the schema is checked", async || {
         assert_eq!(admin.get("/readyz").await.status, 503);
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        service.log().contains("run `petstore migrate` first")
+    })
+    .await;
     postgres.petstore(&["migrate"]);
-    becomes_well(&admin, "/readyz").await;
+    recovers(&admin, "/readyz").await;
 }
 
 #[derive(Default)]
@@ -121,7 +117,15 @@ struct Load {
     unavailable: AtomicU32,
 }
 
-/// Reads and adds until told to stop; returns the ids of the pets whose addition was acknowledged.
+impl Load {
+    /// Waits until a counter has grown by a few requests of each client.
+    async fn wait_for_more(&self, what: &str, counter: &AtomicU32) {
+        let before = counter.load(Ordering::Relaxed);
+        eventually(what, async || counter.load(Ordering::Relaxed) >= before + 100).await;
+    }
+}
+
+/// Adds and reads pets until the load is done. Returns the ids of the pets that were acknowledged.
 async fn work(client: Client, load: Arc<Load>) -> Vec<i64> {
     let mut acknowledged = Vec::new();
     while !load.done.load(Ordering::Relaxed) {
@@ -132,7 +136,7 @@ async fn work(client: Client, load: Arc<Load>) -> Vec<i64> {
         let last = acknowledged.last().copied();
         let found = client.get(&format!("/v1/pets?id={}", last.unwrap_or(1))).await;
         if let (200, Some(last)) = (found.status, last) {
-            assert_eq!(found.ids(), [last], "what was acknowledged is there");
+            assert_eq!(found.ids(), [last], "an acknowledged pet is there");
         }
         for answer in [added, found] {
             count(&load, &answer);
@@ -141,7 +145,7 @@ async fn work(client: Client, load: Arc<Load>) -> Vec<i64> {
     acknowledged
 }
 
-/// An answer is right, or it is 503: nothing else.
+/// Counts an answer, which must be right or 503.
 fn count(load: &Load, answer: &Answer) {
     match answer.status {
         200 | 201 => load.succeeded.fetch_add(1, Ordering::Relaxed),
@@ -154,8 +158,8 @@ fn count(load: &Load, answer: &Answer) {
 }
 
 #[tokio::test]
-async fn a_database_that_is_stopped_and_started_under_load_causes_503_and_nothing_worse() {
-    let (postgres, key) = PrivatePostgres::start_shop();
+async fn restarting_the_database_under_load_causes_503_and_no_other_error() {
+    let (postgres, key) = PrivatePostgres::start_with_key();
     let service = ServeProcess::start(&postgres.url, &[]);
     let client = Client::new(service.address, Some(&key));
     let load = Arc::new(Load::default());
@@ -164,26 +168,22 @@ async fn a_database_that_is_stopped_and_started_under_load_causes_503_and_nothin
         clients.spawn(work(client.clone(), load.clone()));
     }
     for mode in ["fast", "immediate", "fast", "immediate"] {
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        load.wait_for_more("requests are served", &load.succeeded).await;
         postgres.stop(mode);
-        let before = load.unavailable.load(Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        assert!(load.unavailable.load(Ordering::Relaxed) > before, "503 while the database is away");
+        load.wait_for_more("503 while the database is unavailable", &load.unavailable).await;
 
         postgres.start_again();
         let back = Instant::now();
         while client.get("/v1/pets").await.status != 200 {
             assert!(back.elapsed() < Duration::from_secs(2), "200 within 2 seconds");
         }
-        eprintln!("{mode}: the first 200 came {:?} after the database was back", back.elapsed());
-        let before = load.succeeded.load(Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        assert!(load.succeeded.load(Ordering::Relaxed) > before, "everybody is served again");
+        eprintln!("{mode}: the first 200 came {:?} after the database was started", back.elapsed());
+        load.wait_for_more("requests are served again", &load.succeeded).await;
     }
     load.done.store(true, Ordering::Relaxed);
     let acknowledged: Vec<i64> = clients.join_all().await.concat();
     let unique: BTreeSet<i64> = acknowledged.iter().copied().collect();
-    assert_eq!(unique.len(), acknowledged.len(), "no id was given out twice");
+    assert_eq!(unique.len(), acknowledged.len(), "no id was issued twice");
     for ids in acknowledged.chunks(100) {
         let query: Vec<String> = ids.iter().map(|id| format!("id={id}")).collect();
         let found = client.get(&format!("/v1/pets?limit=100&{}", query.join("&"))).await.ids();
@@ -199,7 +199,7 @@ async fn a_database_that_is_stopped_and_started_under_load_causes_503_and_nothin
 }
 
 #[tokio::test]
-async fn a_statement_that_takes_too_long_answers_503_and_frees_its_connection() {
+async fn a_statement_that_times_out_answers_503_and_frees_its_connection() {
     let service =
         TestService::start_with(&["--database-timeout", "300ms", "--database-connections", "1"]).await;
     service.client.get("/v1/pets").await;
@@ -208,14 +208,14 @@ async fn a_statement_that_takes_too_long_answers_503_and_frees_its_connection() 
     let started = Instant::now();
     assert_eq!(service.client.get("/v1/pets").await.body, UNAVAILABLE);
     let new = json!({"name": "Rex", "categoryId": 1});
-    assert_eq!(service.client.post("/v1/pets", &new).await.body, UNAVAILABLE, "the server itself ended it");
+    assert_eq!(service.client.post("/v1/pets", &new).await.body, UNAVAILABLE, "the server ended it");
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     blocker.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(service.client.get("/v1/pets").await.body, "[]", "and nothing was stored");
 }
 
 #[tokio::test]
-async fn a_pool_with_no_connection_left_answers_503_soon() {
+async fn an_exhausted_connection_pool_answers_503_quickly() {
     let service =
         TestService::start_with(&["--database-connections", "1", "--database-timeout", "20s"]).await;
     service.client.get("/v1/pets").await;
@@ -223,7 +223,7 @@ async fn a_pool_with_no_connection_left_answers_503_soon() {
     blocker.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
     let client = service.client.clone();
     let holding = tokio::spawn(async move { client.get("/v1/pets").await.status });
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    wait_for_blocked_statement(&service.database.connect().await).await;
     let started = Instant::now();
     assert_eq!(service.client.get("/v1/pets").await.body, UNAVAILABLE);
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
@@ -234,7 +234,7 @@ async fn a_pool_with_no_connection_left_answers_503_soon() {
 #[tokio::test]
 async fn a_write_that_loses_its_connection_says_that_its_outcome_is_unknown() {
     let service = TestService::start_with(&["--database-connections", "1"]).await;
-    // So that the statement is prepared, and only its execution waits.
+    // So that the statement is already prepared, and only its execution waits.
     service.client.add("Max", None).await;
     let blocker = service.database.connect().await;
     blocker.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
@@ -246,11 +246,9 @@ async fn a_write_that_loses_its_connection_says_that_its_outcome_is_unknown() {
             })
             .await
     });
-    let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-        WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    while blocker.query(kill, &[]).await.unwrap().is_empty() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let watch = service.database.connect().await;
+    let pid = wait_for_blocked_statement(&watch).await;
+    watch.execute("SELECT pg_terminate_backend($1)", &[&pid]).await.unwrap();
     assert_eq!(
         adding.await.unwrap().body,
         r#"{"code":"unavailable","message":"The outcome of this request is unknown, because the database failed before it confirmed the change: retry with the same `Idempotency-Key`, or if you sent none, check first whether the change took effect.","status":503}"#

@@ -1,4 +1,4 @@
-//! `PATCH /pets/{petId}`: changing an animal, and only the one that the client knows.
+//! `PATCH /pets/{petId}`: changing a pet, with `If-Match` only in the state that the client has seen.
 
 use std::sync::Arc;
 
@@ -21,17 +21,13 @@ async fn patch_text(client: &Client, pet: &str, headers: &[(&str, &str)], body: 
 
 const MERGE_PATCH: (&str, &str) = ("content-type", "application/merge-patch+json");
 
-async fn patch(client: &Client, pet: i64, body: &Value) -> Answer {
-    patch_text(client, &pet.to_string(), &[MERGE_PATCH], &body.to_string()).await
-}
-
-/// Changes a pet that must be as this tag says.
-async fn patch_if(client: &Client, pet: i64, tag: &str, body: &Value) -> Answer {
-    patch_text(client, &pet.to_string(), &[MERGE_PATCH, ("if-match", tag)], &body.to_string()).await
+/// Changes a pet if it has this `ETag`.
+async fn patch_if_match(client: &Client, pet: i64, etag: &str, body: &Value) -> Answer {
+    patch_text(client, &pet.to_string(), &[MERGE_PATCH, ("if-match", etag)], &body.to_string()).await
 }
 
 #[tokio::test]
-async fn what_is_sent_changes_and_the_rest_stays() {
+async fn update_pet_changes_only_the_members_that_are_sent() {
     let service = TestService::start().await;
     let client = &service.client;
     let pet = client.add("Rex", None).await;
@@ -48,7 +44,7 @@ async fn what_is_sent_changes_and_the_rest_stays() {
         ),
         (json!({}), json!({"id": pet, "name": "Max", "categoryId": 7, "status": "sold"})),
     ] {
-        let answer = patch(client, pet, &body).await;
+        let answer = client.patch_pet(pet, &body).await;
         assert_eq!((answer.status, answer.json()), (200, expected), "{body}");
         assert_eq!(answer.header("content-type"), "application/json");
         assert_eq!(answer.header("cache-control"), "no-store");
@@ -60,7 +56,7 @@ async fn what_is_sent_changes_and_the_rest_stays() {
 }
 
 #[tokio::test]
-async fn a_patch_is_sent_under_its_own_name_or_as_json() {
+async fn update_pet_accepts_merge_patch_and_plain_json() {
     let service = TestService::start().await;
     let pet = service.client.add("Rex", None).await.to_string();
     for media_type in
@@ -78,7 +74,7 @@ async fn a_patch_is_sent_under_its_own_name_or_as_json() {
         assert!(message.contains("application/merge-patch+json") && message.contains("application/json`"));
     }
     assert_eq!(patch_text(&service.client, &pet, &[], "{}").await.status, 415);
-    // The other operations take what they always took.
+    // Other operations do not accept merge patches.
     let post = service.client.send(Method::POST, "/v1/pets", |request| {
         request.header(MERGE_PATCH.0, MERGE_PATCH.1).body(r#"{"name": "Rex", "categoryId": 1}"#)
     });
@@ -86,7 +82,7 @@ async fn a_patch_is_sent_under_its_own_name_or_as_json() {
 }
 
 #[tokio::test]
-async fn a_bad_patch_is_refused_and_changes_nothing() {
+async fn update_pet_refuses_a_bad_patch_and_changes_nothing() {
     let service = TestService::start().await;
     let client = &service.client;
     let pet = client.add("Rex", Some("available")).await;
@@ -115,7 +111,7 @@ async fn a_bad_patch_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_pet_that_there_is_not_is_not_found_whatever_the_tag() {
+async fn update_pet_answers_404_to_an_unknown_pet_whatever_the_etag() {
     let service = TestService::start().await;
     for id in ["1", "0", "-1", "abc", "9223372036854775808"] {
         for headers in [&[MERGE_PATCH][..], &[MERGE_PATCH, ("if-match", "*")]] {
@@ -126,32 +122,32 @@ async fn a_pet_that_there_is_not_is_not_found_whatever_the_tag() {
 }
 
 #[tokio::test]
-async fn a_tag_lets_a_change_through_only_while_the_pet_is_the_same() {
+async fn if_match_allows_a_change_only_while_the_etag_is_current() {
     let service = TestService::start().await;
     let client = &service.client;
     let created = client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1, "status": "sold"})).await;
     let pet = created.json()["id"].as_i64().unwrap();
     let first = created.header("etag").to_owned();
     assert_eq!(client.get(&format!("/v1/pets/{pet}")).await.header("etag"), first);
-    let changed = patch_if(client, pet, &first, &json!({"name": "Max"})).await;
+    let changed = patch_if_match(client, pet, &first, &json!({"name": "Max"})).await;
     assert_eq!(changed.status, 200);
     let second = changed.header("etag").to_owned();
     assert_ne!(second, first);
     for stale in [&*first, "\"\"", "x", &format!("W/{second}"), ""] {
-        let refused = patch_if(client, pet, stale, &json!({"name": "Moritz"})).await;
+        let refused = patch_if_match(client, pet, stale, &json!({"name": "Moritz"})).await;
         assert_eq!(refused.error(), (412, "precondition_failed".into()), "{stale}");
     }
-    // It comes before what the rules say of the change.
-    let both = patch_if(client, pet, &first, &json!({"status": "pending"})).await;
+    // The ETag is checked before the rules for the change.
+    let both = patch_if_match(client, pet, &first, &json!({"status": "pending"})).await;
     assert_eq!(both.status, 412);
     for good in ["*", &second, &format!("{first}, {second}")] {
-        assert_eq!(patch_if(client, pet, good, &json!({})).await.status, 200, "{good}");
+        assert_eq!(patch_if_match(client, pet, good, &json!({})).await.status, 200, "{good}");
     }
     assert_eq!(client.get(&format!("/v1/pets/{pet}")).await.json()["name"], "Max");
 }
 
 #[tokio::test]
-async fn an_order_is_a_change_as_well() {
+async fn placing_an_order_changes_the_etag_of_the_pet() {
     let service = TestService::start().await;
     let client = &service.client;
     let created =
@@ -159,17 +155,17 @@ async fn an_order_is_a_change_as_well() {
     let pet = created.json()["id"].as_i64().unwrap();
     let order = client.post("/v1/store/orders", &json!({"petId": pet})).await;
     assert_eq!(order.status, 201);
-    let stale = patch_if(client, pet, created.header("etag"), &json!({"name": "Max"})).await;
+    let stale = patch_if_match(client, pet, created.header("etag"), &json!({"name": "Max"})).await;
     assert_eq!(stale.status, 412);
-    // The order decides the status, and nothing else.
-    let refused = patch(client, pet, &json!({"name": "Max", "status": "available"})).await;
+    // The order fixes the status of the pet, and nothing else.
+    let refused = client.patch_pet(pet, &json!({"name": "Max", "status": "available"})).await;
     assert_eq!(refused.error(), (409, "pet_has_open_order".into()));
-    let renamed = patch(client, pet, &json!({"name": "Max"})).await;
+    let renamed = client.patch_pet(pet, &json!({"name": "Max"})).await;
     assert_eq!((renamed.status, &renamed.json()["status"]), (200, &json!("pending")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_with_the_same_tag_one_changes_the_pet() {
+async fn exactly_one_of_many_changes_on_two_nodes_with_the_same_etag_succeeds() {
     let first = TestService::start().await;
     let second = first.start_another().await;
     for round in 0..15 {
@@ -183,7 +179,7 @@ async fn of_many_with_the_same_tag_one_changes_the_pet() {
             let (tag, barrier) = (tag.clone(), barrier.clone());
             clients.spawn(async move {
                 barrier.wait().await;
-                patch_if(&client, pet, &tag, &json!({"name": format!("Rex {number}")})).await
+                patch_if_match(&client, pet, &tag, &json!({"name": format!("Rex {number}")})).await
             });
         }
         let answers = clients.join_all().await;
@@ -195,16 +191,16 @@ async fn of_many_with_the_same_tag_one_changes_the_pet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_of_different_members_at_the_same_time_are_all_kept() {
+async fn concurrent_changes_to_different_members_are_all_kept() {
     let service = TestService::start().await;
     for _ in 0..20 {
         let pet = service.client.add("Rex", None).await;
         let (name, category, status) =
             (json!({"name": "Max"}), json!({"categoryId": 9}), json!({"status": "sold"}));
         let (one, two, three) = tokio::join!(
-            patch(&service.client, pet, &name),
-            patch(&service.client, pet, &category),
-            patch(&service.client, pet, &status),
+            service.client.patch_pet(pet, &name),
+            service.client.patch_pet(pet, &category),
+            service.client.patch_pet(pet, &status),
         );
         assert_eq!([one.status, two.status, three.status], [200; 3]);
         let found = service.client.get(&format!("/v1/pets/{pet}")).await.json();
@@ -213,7 +209,7 @@ async fn changes_of_different_members_at_the_same_time_are_all_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_changes_of_one_pet_wait_for_each_other_and_all_are_made() {
+async fn many_concurrent_changes_to_one_pet_all_succeed() {
     const CLIENTS: usize = 32;
     let service = TestService::start().await;
     let pet = service.client.add("Rex", Some("available")).await;
@@ -222,9 +218,9 @@ async fn many_changes_of_one_pet_wait_for_each_other_and_all_are_made() {
         let client = service.client.clone();
         clients.spawn(async move {
             for round in 0..20 {
-                // Its status as well, which depends on its orders.
+                // The status as well, because it depends on orders.
                 let status = ["available", "pending"][(number + round) % 2];
-                let answer = patch(&client, pet, &json!({"categoryId": number, "status": status})).await;
+                let answer = client.patch_pet(pet, &json!({"categoryId": number, "status": status})).await;
                 assert_eq!(answer.status, 200, "{}", answer.body);
                 assert_eq!(
                     (&answer.json()["categoryId"], &answer.json()["status"]),
@@ -237,7 +233,7 @@ async fn many_changes_of_one_pet_wait_for_each_other_and_all_are_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_changes_that_know_the_pet_one_is_made_and_the_others_are_refused() {
+async fn exactly_one_of_many_changes_on_one_node_with_the_same_etag_succeeds() {
     let service = TestService::start().await;
     let pet = service.client.add("Rex", None).await;
     for round in 0..20 {
@@ -246,7 +242,7 @@ async fn of_many_changes_that_know_the_pet_one_is_made_and_the_others_are_refuse
         for number in 0..16 {
             let (client, tag) = (service.client.clone(), tag.clone());
             let body = json!({"categoryId": 1_000 * (round + 1) + number});
-            clients.spawn(async move { patch_if(&client, pet, &tag, &body).await.status });
+            clients.spawn(async move { patch_if_match(&client, pet, &tag, &body).await.status });
         }
         let mut statuses = clients.join_all().await;
         statuses.sort_unstable();

@@ -90,14 +90,14 @@ async fn end(
     let once = key.map(|key| IdempotentRequest::end_order(caller.key.lineage, &key, id, end));
     match app.storage.end_order(id, end, once).await? {
         EndOrderOutcome::Ended(order) => Ok(ended(&order)),
-        EndOrderOutcome::EndedBefore(order) => Ok(([idempotency::REPLAYED], ended(&order)).into_response()),
-        EndOrderOutcome::NoSuchOrder => Err(ApiError::OrderNotFound),
-        EndOrderOutcome::OtherEnd(status) => Err(ApiError::InvalidTransition {
+        EndOrderOutcome::Replayed(order) => Ok(([idempotency::REPLAYED], ended(&order)).into_response()),
+        EndOrderOutcome::OrderNotFound => Err(ApiError::OrderNotFound),
+        EndOrderOutcome::EndedOtherwise(status) => Err(ApiError::InvalidTransition {
             what: "order",
             from: status.as_str(),
             to: end.status().as_str(),
         }),
-        EndOrderOutcome::OtherRequest => Err(ApiError::IdempotencyKeyReused),
+        EndOrderOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
         EndOrderOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
 }

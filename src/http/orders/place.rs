@@ -50,12 +50,12 @@ pub(crate) async fn place_order(
     let once = key.map(|key| IdempotentRequest::place_order(caller.key.lineage, &key, pet_id));
     match app.storage.place_order(pet_id, once).await? {
         PlaceOrderOutcome::Placed(order) => Ok(placed(&app, &order)),
-        PlaceOrderOutcome::PlacedBefore(order) => {
+        PlaceOrderOutcome::Replayed(order) => {
             Ok(([idempotency::REPLAYED], placed(&app, &order)).into_response())
         }
-        PlaceOrderOutcome::NoSuchPet => Err(no_such_pet()),
+        PlaceOrderOutcome::PetNotFound => Err(no_such_pet()),
         PlaceOrderOutcome::NotAvailable => Err(ApiError::PetNotAvailable),
-        PlaceOrderOutcome::OtherRequest => Err(ApiError::IdempotencyKeyReused),
+        PlaceOrderOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
         PlaceOrderOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
 }

@@ -49,9 +49,9 @@ pub(crate) async fn create_pet(
     let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
     let once = key.map(|key| IdempotentRequest::create_pet(caller.key.lineage, &key, &new));
     match app.storage.insert_pet(new, once).await? {
-        InsertOutcome::Added(pet) => Ok(created(&app, &pet)),
-        InsertOutcome::AddedBefore(pet) => Ok(([idempotency::REPLAYED], created(&app, &pet)).into_response()),
-        InsertOutcome::OtherRequest => Err(ApiError::IdempotencyKeyReused),
+        InsertOutcome::Inserted(pet) => Ok(created(&app, &pet)),
+        InsertOutcome::Replayed(pet) => Ok(([idempotency::REPLAYED], created(&app, &pet)).into_response()),
+        InsertOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
         InsertOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
 }

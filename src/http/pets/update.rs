@@ -54,13 +54,13 @@ pub(crate) async fn update_pet(
         patch.apply(pet, has_open_order).map_err(ApiError::from)
     });
     match change.await? {
-        UpdateOutcome::Done(pet) => {
+        UpdateOutcome::Updated(pet) => {
             let (body, etag) = with_etag(PET.render(&pet));
             let media_type = HeaderValue::from_static(json::MEDIA_TYPE);
             Ok(([(header::CONTENT_TYPE, media_type), (header::ETAG, etag)], body).into_response())
         }
         UpdateOutcome::Refused(refusal) => Err(refusal),
-        UpdateOutcome::NoSuchPet => Err(ApiError::PetNotFound),
+        UpdateOutcome::PetNotFound => Err(ApiError::PetNotFound),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Opening a connection: the database's address, the right one of several servers, and TLS as `sslmode` asks for it.
+//! Opens connections: parses the database URL, finds the primary among several servers, and sets up TLS by `sslmode`.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -16,158 +16,156 @@ use thiserror::Error;
 use tokio::select;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{self, Host, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::DatabaseUrl;
 
-/// How long opening a connection may take, authentication and the look at the schema included.
+/// How long opening a connection may take, including authentication and reading the schema version.
 pub(in crate::storage) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long one server may take to let us in and to say whether it takes writes.
+/// How long one server may take to accept a connection and to report whether it accepts writes.
 const SERVER_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// How long the server that was the right one the last time is asked alone.
+/// How long to try only the last known primary before trying the other servers as well.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// How long a server may say nothing at all before its connections are given up.
-const CUT_OFF: Duration = Duration::from_secs(5);
+/// How long a server may be unreachable before its connections are closed.
+const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The database's address cannot be used. The address itself is not repeated: it may hold a password.
+/// Why a database URL is invalid. The URL itself is not repeated: it may contain a password.
 #[derive(Debug, Error)]
 pub enum DatabaseUrlError {
-    /// Not a URL.
-    #[error("the database URL must begin with postgresql://")]
+    /// The scheme is missing or unknown.
+    #[error("the database URL must start with postgresql://")]
     NotAUrl,
-    /// The driver does not understand it.
-    #[error("the database URL is not valid")]
+    /// The driver cannot parse it.
+    #[error("invalid database URL")]
     Invalid(#[source] tokio_postgres::Error),
-    /// Not a mode that is supported here.
-    #[error("sslmode must be disable, prefer, require or verify-full")]
+    /// The `sslmode` is unknown or unsupported.
+    #[error("sslmode in the database URL must be disable, prefer, require or verify-full")]
     SslMode,
-    /// A file of certificate authorities was asked for, but has none.
-    #[error("no certificate authority could be read from {0}")]
+    /// The file of certificate authorities, or the system's store, is empty or unreadable.
+    #[error("cannot read any CA certificate from {0}")]
     NoAuthorities(String),
     /// TLS could not be set up.
-    #[error("TLS could not be set up")]
+    #[error("cannot set up TLS")]
     Tls(#[from] rustls::Error),
-    /// It names nobody.
+    /// It names no server.
     #[error("the database URL names no server")]
     NoServer,
     /// The pool could not be set up.
-    #[error("the pool of database connections could not be set up")]
+    #[error("cannot set up the connection pool")]
     Pool,
 }
 
-/// Why there is no connection.
+/// Why no connection was opened.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// No server could be reached that let us in and takes writes. This is what the last of them said.
-    #[error("the database cannot be reached, or refused")]
+    /// No server accepted the connection and accepts writes. The source is the last server's error.
+    #[error("cannot connect to the database")]
     Refused(#[from] tokio_postgres::Error),
-    /// No server answered.
-    #[error("the database did not answer within {SERVER_TIMEOUT:?}")]
-    Silence,
+    /// No server answered in time.
+    #[error("no response from the database within {SERVER_TIMEOUT:?}")]
+    Timeout,
 }
 
 type RawConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
-/// Opens connections to one database, which several servers may have. Cheap to clone.
+/// Opens connections to one database on one or several servers. Cheap to clone.
 ///
-/// The driver can look for the right one of several servers by itself, but one of them that takes connections and never
-/// answers would hold it up for ever.
+/// The driver can find the primary itself, but a server that accepts connections and never responds would block its
+/// search indefinitely.
 #[derive(Clone)]
 pub(in crate::storage) struct Connector {
-    /// One for each server.
+    /// One configuration per server.
     servers: Arc<[Config]>,
     tls: MakeRustlsConnect,
-    /// The server that was the right one the last time.
-    last: Arc<AtomicUsize>,
+    /// The index of the last known primary.
+    last_primary: Arc<AtomicUsize>,
 }
 
 impl Connector {
     pub(in crate::storage) fn new(url: &DatabaseUrl) -> Result<Self, DatabaseUrlError> {
-        let (url, tls) = split_tls(url.reveal())?;
+        let (url, tls) = extract_tls_settings(url.reveal())?;
         let mut config: Config = url.parse().map_err(DatabaseUrlError::Invalid)?;
         config.ssl_mode(match tls.mode {
-            Mode::Disable => SslMode::Disable,
-            Mode::Prefer => SslMode::Prefer,
-            Mode::Require | Mode::VerifyFull => SslMode::Require,
+            SslMode::Disable => config::SslMode::Disable,
+            SslMode::Prefer => config::SslMode::Prefer,
+            SslMode::Require | SslMode::VerifyFull => config::SslMode::Require,
         });
         if config.get_application_name().is_none() {
             config.application_name("petstore");
         }
         let count = config.get_hosts().len().max(config.get_hostaddrs().len());
-        let servers: Arc<[Config]> = (0..count).map(|place| one_server(&config, place)).collect();
+        let servers: Arc<[Config]> = (0..count).map(|index| server_config(&config, index)).collect();
         if servers.is_empty() {
             return Err(DatabaseUrlError::NoServer);
         }
-        Ok(Self { servers, tls: MakeRustlsConnect::new(tls.client_config()?), last: Arc::default() })
+        Ok(Self { servers, tls: MakeRustlsConnect::new(tls.client_config()?), last_primary: Arc::default() })
     }
 
-    /// The same database, for connections whose statements the server itself ends after `limit`, and likewise a
-    /// transaction whose next statement does not come, as when the node that began it is cut off.
-    ///
-    /// Their plans are made once: a statement on arrays looks cheaper to the planner with every array that it
-    /// sees, so it would plan each execution anew, which takes longer than the execution. And none of them is made
-    /// for a table that is still empty: scanning it looks best then, and the plan outlives the emptiness. None is
-    /// worth compiling.
+    /// The same servers, with the session settings for requests:
+    /// - the server itself ends a statement after `limit`, and a transaction whose next statement does not arrive for
+    ///   that long, as when its node is cut off;
+    /// - plans are generic. A statement on arrays looks cheaper once the arrays are known, so the planner would plan every
+    ///   execution again, which takes longer than the execution;
+    /// - no plan is a sequential scan: it looks best while a table is empty, and the plan is kept when the table grows;
+    /// - no statement is worth JIT compilation.
     pub(in crate::storage) fn for_requests(&self, limit: Duration) -> Self {
         let limit = limit.as_millis();
-        let with_options = |server: &Config| {
-            let mut server = server.clone();
+        self.configured(|server| {
             let options = server.get_options().unwrap_or_default();
             server.options(format!(
                 "{options} -c statement_timeout={limit} -c idle_in_transaction_session_timeout={limit} \
                  -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
             ));
-            server
-        };
-        Self { servers: self.servers.iter().map(with_options).collect(), ..self.clone() }
+        })
     }
 
-    /// The same database, with servers that take no writes.
+    /// The same servers, standbys included.
     pub(in crate::storage) fn including_standbys(&self) -> Self {
-        let any = |server: &Config| {
-            let mut server = server.clone();
+        self.configured(|server| {
             server.target_session_attrs(TargetSessionAttrs::Any);
-            server
-        };
-        Self { servers: self.servers.iter().map(any).collect(), ..self.clone() }
+        })
     }
 
-    /// Finds the server that takes writes: asks the one that was it the last time, and soon all others too, each for
-    /// [`SERVER_TIMEOUT`] at most.
+    fn configured(&self, change: impl Fn(&mut Config)) -> Self {
+        let mut servers = self.servers.to_vec();
+        servers.iter_mut().for_each(change);
+        Self { servers: servers.into(), ..self.clone() }
+    }
+
+    /// Connects to the server that accepts writes: tries the last known primary, and after [`HEAD_START`] or an error all
+    /// others at the same time, each for at most [`SERVER_TIMEOUT`].
     async fn connect(&self) -> Result<(Client, RawConnection), ConnectError> {
-        let ask = |place: usize| async move {
-            let connecting = self.servers[place].connect(self.tls.clone());
+        let attempt = |index: usize| async move {
+            let connecting = self.servers[index].connect(self.tls.clone());
             match timeout(SERVER_TIMEOUT, connecting).await {
-                Ok(Ok(connected)) => Ok((place, connected)),
-                Ok(Err(refusal)) => Err(ConnectError::Refused(refusal)),
-                Err(_) => Err(ConnectError::Silence),
+                Ok(Ok(connected)) => Ok((index, connected)),
+                Ok(Err(error)) => Err(ConnectError::Refused(error)),
+                Err(_) => Err(ConnectError::Timeout),
             }
         };
-        let last = self.last.load(Ordering::Relaxed);
-        let others: Vec<usize> = (0..self.servers.len()).filter(|place| *place != last).collect();
-        let mut others = others.into_iter();
-        let mut asked = FuturesUnordered::from_iter([ask(last)]);
+        let last_primary = self.last_primary.load(Ordering::Relaxed);
+        let mut others = (0..self.servers.len()).filter(|index| *index != last_primary).peekable();
+        let mut attempts = FuturesUnordered::from_iter([attempt(last_primary)]);
         let mut head_start = pin!(sleep(HEAD_START));
-        let mut failure = ConnectError::Silence;
+        let mut last_error = ConnectError::Timeout;
         loop {
             select! {
-                answer = asked.next() => match answer {
-                    Some(Ok((place, connected))) => {
-                        self.last.store(place, Ordering::Relaxed);
+                outcome = attempts.next() => match outcome {
+                    Some(Ok((index, connected))) => {
+                        self.last_primary.store(index, Ordering::Relaxed);
                         return Ok(connected);
                     }
-                    Some(Err(ConnectError::Silence)) => {}
-                    Some(Err(refusal)) => failure = refusal,
-                    None => return Err(failure),
+                    Some(Err(ConnectError::Timeout)) => {}
+                    Some(Err(error)) => last_error = error,
+                    None => return Err(last_error),
                 },
-                // Once: a time that is over stays so.
-                () = &mut head_start, if others.len() > 0 => {}
+                // Only while servers are left to try: an elapsed sleep stays ready.
+                () = &mut head_start, if others.peek().is_some() => {}
             }
-            // After the head start, or after a refusal.
-            asked.extend(others.by_ref().map(ask));
+            attempts.extend(others.by_ref().map(attempt));
         }
     }
 
@@ -176,32 +174,38 @@ impl Connector {
         let (client, connection) = self.connect().await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                // Whoever uses the connection gets an error of its own; this names the reason.
-                tracing::debug!(%error, "a database connection ended");
+                // The client gets only "connection closed"; this is the reason.
+                tracing::debug!(%error, "database connection lost");
             }
         });
         Ok(client)
     }
 
-    /// Opens one connection that ends as soon as the server warns.
-    pub(in crate::storage) async fn open_guarded(&self) -> Result<(Client, JoinHandle<()>), ConnectError> {
-        let (client, mut messages) = self.open_listening().await?;
+    /// Opens one connection that closes as soon as the server sends a warning.
+    pub(in crate::storage) async fn open_closing_on_warning(
+        &self,
+    ) -> Result<(Client, JoinHandle<()>), ConnectError> {
+        let (client, mut messages) = self.open_with_messages().await?;
         let task = tokio::spawn(async move {
             while let Some(message) = messages.next().await {
                 match message {
                     Ok(AsyncMessage::Notice(notice)) if notice.severity() == "WARNING" => {
                         let (warning, code) = (notice.message(), notice.code().code());
-                        // A server that goes away says so, and is nothing to warn of: requests will tell.
+                        // A server that shuts down is no reason to warn: requests report it.
                         if code.starts_with("57P") {
-                            tracing::debug!(warning, code, "the database ends its connections");
+                            tracing::debug!(warning, code, "database server is shutting down");
                         } else {
-                            tracing::warn!(warning, code, "the database warned: its connection is closed");
+                            tracing::warn!(
+                                warning,
+                                code,
+                                "database server sent a warning: connection closed"
+                            );
                         }
                         return;
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::debug!(%error, "a database connection ended");
+                        tracing::debug!(%error, "database connection lost");
                         return;
                     }
                 }
@@ -210,9 +214,9 @@ impl Connector {
         Ok((client, task))
     }
 
-    /// Opens one connection outside of any pool, and hands on what the server says unasked. It works only while
-    /// that stream is read.
-    pub(in crate::storage) async fn open_listening(
+    /// Opens one connection outside of any pool, with a stream of the server's notices and notifications. The connection
+    /// works only while the stream is polled.
+    pub(in crate::storage) async fn open_with_messages(
         &self,
     ) -> Result<
         (Client, impl Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Unpin + use<>),
@@ -223,19 +227,19 @@ impl Connector {
     }
 }
 
-/// The settings for one of the servers, as the driver has no way to take the others out.
-fn one_server(all: &Config, place: usize) -> Config {
+/// The configuration of one server. Built field by field, because the driver cannot remove hosts from a `Config`.
+fn server_config(all: &Config, index: usize) -> Config {
     let mut one = Config::new();
-    if let Some(Host::Tcp(name)) = all.get_hosts().get(place) {
+    if let Some(Host::Tcp(name)) = all.get_hosts().get(index) {
         one.host(name);
     }
-    if let Some(Host::Unix(path)) = all.get_hosts().get(place) {
+    if let Some(Host::Unix(path)) = all.get_hosts().get(index) {
         one.host_path(path);
     }
-    if let Some(address) = all.get_hostaddrs().get(place) {
+    if let Some(address) = all.get_hostaddrs().get(index) {
         one.hostaddr(*address);
     }
-    if let Some(port) = all.get_ports().get(place).or_else(|| all.get_ports().first()) {
+    if let Some(port) = all.get_ports().get(index).or_else(|| all.get_ports().first()) {
         one.port(*port);
     }
     if let Some(user) = all.get_user() {
@@ -257,16 +261,16 @@ fn one_server(all: &Config, place: usize) -> Config {
         .ssl_negotiation(all.get_ssl_negotiation())
         .channel_binding(all.get_channel_binding())
         .target_session_attrs(TargetSessionAttrs::ReadWrite)
-        // A server that is cut off sends nothing, not even an end.
-        .tcp_user_timeout(CUT_OFF)
-        .keepalives_idle(CUT_OFF)
+        // A server that is cut off does not even close its connections.
+        .tcp_user_timeout(DEAD_PEER_TIMEOUT)
+        .keepalives_idle(DEAD_PEER_TIMEOUT)
         .keepalives_interval(Duration::from_secs(1))
         .keepalives_retries(3);
     one
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum SslMode {
     Disable,
     Prefer,
     Require,
@@ -274,25 +278,25 @@ enum Mode {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Tls {
-    mode: Mode,
+struct TlsSettings {
+    mode: SslMode,
     authorities: Option<PathBuf>,
 }
 
-/// Takes `sslmode` and `sslrootcert` out of the URL: the driver knows neither `verify-full` nor the file.
-fn split_tls(url: &str) -> Result<(String, Tls), DatabaseUrlError> {
+/// Removes `sslmode` and `sslrootcert` from the URL: the driver supports neither `verify-full` nor the file.
+fn extract_tls_settings(url: &str) -> Result<(String, TlsSettings), DatabaseUrlError> {
     if !url.starts_with("postgresql://") && !url.starts_with("postgres://") {
         return Err(DatabaseUrlError::NotAUrl);
     }
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    let mut tls = Tls { mode: Mode::Prefer, authorities: None };
+    let mut tls = TlsSettings { mode: SslMode::Prefer, authorities: None };
     let mut rest = form_urlencoded::Serializer::new(String::new());
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match (&*name, &*value) {
-            ("sslmode", "disable") => tls.mode = Mode::Disable,
-            ("sslmode", "prefer") => tls.mode = Mode::Prefer,
-            ("sslmode", "require") => tls.mode = Mode::Require,
-            ("sslmode", "verify-full") => tls.mode = Mode::VerifyFull,
+            ("sslmode", "disable") => tls.mode = SslMode::Disable,
+            ("sslmode", "prefer") => tls.mode = SslMode::Prefer,
+            ("sslmode", "require") => tls.mode = SslMode::Require,
+            ("sslmode", "verify-full") => tls.mode = SslMode::VerifyFull,
             ("sslmode", _) => return Err(DatabaseUrlError::SslMode),
             ("sslrootcert", path) => tls.authorities = Some(path.into()),
             _ => drop(rest.append_pair(&name, &value)),
@@ -302,12 +306,12 @@ fn split_tls(url: &str) -> Result<(String, Tls), DatabaseUrlError> {
     Ok((format!("{address}?{}", rest.finish().replace('+', "%20")), tls))
 }
 
-impl Tls {
+impl TlsSettings {
     fn client_config(&self) -> Result<ClientConfig, DatabaseUrlError> {
         let provider = Arc::new(ring::default_provider());
         let builder =
             ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-        if self.mode != Mode::VerifyFull {
+        if self.mode != SslMode::VerifyFull {
             let verifier = Arc::new(EncryptOnly(provider));
             return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth());
         }
@@ -326,7 +330,7 @@ impl Tls {
     }
 }
 
-/// `prefer` and `require` mean, here as in PostgreSQL's own client: encrypted, but whoever answers is believed.
+/// `prefer` and `require` encrypt without verifying the server's certificate, as in libpq.
 #[derive(Debug)]
 struct EncryptOnly(Arc<CryptoProvider>);
 
@@ -369,33 +373,33 @@ impl ServerCertVerifier for EncryptOnly {
 mod tests {
     use super::*;
 
-    fn split(url: &str) -> (String, Mode, Option<PathBuf>) {
-        let (url, tls) = split_tls(url).unwrap();
+    fn extract(url: &str) -> (String, SslMode, Option<PathBuf>) {
+        let (url, tls) = extract_tls_settings(url).unwrap();
         (url, tls.mode, tls.authorities)
     }
 
     #[test]
     fn tls_settings_are_taken_out_of_the_url() {
         assert_eq!(
-            split("postgresql://u:p@db/shop?sslmode=verify-full&sslrootcert=/etc/ca.pem&connect_timeout=3"),
+            extract("postgresql://u:p@db/shop?sslmode=verify-full&sslrootcert=/etc/ca.pem&connect_timeout=3"),
             (
                 "postgresql://u:p@db/shop?connect_timeout=3".into(),
-                Mode::VerifyFull,
+                SslMode::VerifyFull,
                 Some("/etc/ca.pem".into())
             ),
         );
         assert_eq!(
-            split("postgres://db/shop?application_name=my%20shop"),
-            ("postgres://db/shop?application_name=my%20shop".into(), Mode::Prefer, None),
+            extract("postgres://db/shop?application_name=my%20shop"),
+            ("postgres://db/shop?application_name=my%20shop".into(), SslMode::Prefer, None),
         );
     }
 
     #[test]
     fn what_is_not_supported_is_refused() {
-        assert!(matches!(split_tls("host=db"), Err(DatabaseUrlError::NotAUrl)));
+        assert!(matches!(extract_tls_settings("host=db"), Err(DatabaseUrlError::NotAUrl)));
         for mode in ["verify-ca", "allow", ""] {
             let url = format!("postgresql://db/shop?sslmode={mode}");
-            assert!(matches!(split_tls(&url), Err(DatabaseUrlError::SslMode)), "{mode}");
+            assert!(matches!(extract_tls_settings(&url), Err(DatabaseUrlError::SslMode)), "{mode}");
         }
     }
 

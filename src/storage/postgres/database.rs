@@ -1,4 +1,4 @@
-//! Statements on connections of the pool: each with a deadline, measured, and sorted by what its failure means.
+//! Runs statements on pooled connections: with a deadline, measured, and with classified errors.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -12,27 +12,28 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::connect::{Connector, DatabaseUrlError};
-use super::error::{Failure, StorageError, outcome_unknown};
-use super::pool::{self, Connections, InUse, RowWriters};
+use super::error::StatementError::{self, Deadline, NoConnection, NotSent, Sent};
+use super::error::{StorageError, is_missing_partition, outcome_unknown};
+use super::pool::{self, BusyConnection, ConnectionPool, RowWriteLimiter};
 use crate::config::{DatabaseUrl, PoolSettings};
 use crate::telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
 use crate::telemetry::traces;
 
-/// How much longer than the server's own limit an answer is waited for: if the server ends a statement, it says
-/// so, and then nothing is in doubt.
+/// How much longer than `statement_timeout` to wait for a response: if the server itself ends a statement, it reports
+/// so, and the outcome is known.
 const GRACE: Duration = Duration::from_millis(500);
 
 pub(in crate::storage) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// The database, through a pool of connections that open when needed.
+/// The database, reached through a connection pool.
 #[derive(Clone)]
 pub(in crate::storage) struct Database {
-    pub(in crate::storage) pool: Connections,
-    row_writers: RowWriters,
+    pub(in crate::storage) pool: ConnectionPool,
+    row_writers: RowWriteLimiter,
     pub(in crate::storage) connector: Connector,
     deadline: Duration,
     durations: Histogram,
-    /// Wakes whoever creates partitions.
+    /// Wakes the task that creates partitions.
     pub(in crate::storage) partition_missing: Arc<Notify>,
 }
 
@@ -43,14 +44,14 @@ impl Database {
     ) -> Result<Self, DatabaseUrlError> {
         let connector = Connector::new(url)?;
         let pool = pool::pool(&connector, settings)?;
-        // A counter that appears with its first error hides that error from whoever compares it with before.
-        for kind in Failure::KINDS {
+        // A counter that first appears with value 1 hides its first error from `rate()`.
+        for kind in StatementError::KINDS {
             counter!(DATABASE_ERRORS, "kind" => kind).increment(0);
         }
         let deadline = settings.database_timeout + GRACE;
         Ok(Self {
             pool,
-            row_writers: RowWriters::new(settings),
+            row_writers: RowWriteLimiter::new(settings),
             connector,
             deadline,
             durations: histogram!(STATEMENT_DURATION),
@@ -58,150 +59,153 @@ impl Database {
         })
     }
 
-    /// Runs a statement that changes nothing.
+    /// Runs a read-only statement.
     pub(in crate::storage) async fn read(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StorageError> {
-        self.query(statement, parameters).await.map_err(Failure::of_read)
+        self.query(statement, parameters).await.map_err(StatementError::into_read_error)
     }
 
-    /// Runs a statement that is a transaction of its own, and decodes what it returns. It is never repeated: see
-    /// [`StorageError::OutcomeUnknown`], which is also what becomes of rows that cannot be decoded, because by then the
-    /// statement has committed.
+    /// Runs a statement as its own transaction, and decodes its rows. It is never retried: see
+    /// [`StorageError::OutcomeUnknown`], which is also the error if the rows cannot be decoded, because the statement
+    /// has committed by then.
     pub(in crate::storage) async fn write<T>(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
         decode: impl FnOnce(&[Row]) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let rows = self.query(statement, parameters).await.map_err(Failure::of_write)?;
+        let rows = self.query(statement, parameters).await.map_err(StatementError::into_write_error)?;
         decode(&rows).map_err(outcome_unknown)
     }
 
-    /// The same for a statement that waits for a row while another transaction holds it.
+    /// The same for a statement that may wait for a row lock.
     pub(in crate::storage) async fn write_row<T>(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
         decode: impl FnOnce(&[Row]) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let connection = self.row_writer().await.map_err(Failure::of_write)?;
-        let rows = self.query_on(connection, statement, parameters).await.map_err(Failure::of_write)?;
+        let connection = self.row_writer().await.map_err(StatementError::into_write_error)?;
+        let rows = self
+            .query_on(connection, statement, parameters)
+            .await
+            .map_err(StatementError::into_write_error)?;
         decode(&rows).map_err(outcome_unknown)
     }
 
-    /// Begins a transaction: runs `lock`, which waits for a row while another transaction holds it, then `read`, which
-    /// sees what that transaction left. Both take the same parameters, and are one round trip.
+    /// Starts a transaction: runs `lock`, which may wait for a row lock, then `read`, which sees what the previous holder
+    /// committed. Both take the same parameters and share one round trip.
     pub(in crate::storage) async fn lock_row(
         &self,
         lock: &'static str,
         read: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<(RowLock<'_>, Vec<Row>), StorageError> {
-        let connection = self.row_writer().await.map_err(Failure::of_read)?.in_transaction();
-        let rows = self
-            .measured(
-                read,
-                pin!(async {
-                    let prepared =
-                        join(connection.prepare_cached(lock), connection.prepare_cached(read)).await;
-                    let (lock, read) =
-                        (prepared.0.map_err(Failure::NotSent)?, prepared.1.map_err(Failure::NotSent)?);
-                    // Sent in this order without waiting for answers in between.
-                    let (begun, locked, rows) = join3(
-                        connection.batch_execute("BEGIN"),
-                        connection.query(&lock, parameters),
-                        connection.query(&read, parameters),
-                    )
-                    .await;
-                    begun.and(locked).and(rows).map_err(Failure::Sent)
-                }),
+        let mut connection = self.row_writer().await.map_err(StatementError::into_read_error)?;
+        connection.in_transaction = true;
+        let execution = async {
+            let prepared = join(connection.prepare_cached(lock), connection.prepare_cached(read)).await;
+            let lock = prepared.0.map_err(NotSent)?;
+            let read = prepared.1.map_err(NotSent)?;
+            // Pipelined: sent in this order without waiting for the responses in between.
+            let (started, locked, rows) = join3(
+                connection.batch_execute("BEGIN"),
+                connection.query(&lock, parameters),
+                connection.query(&read, parameters),
             )
             .await;
+            started.and(locked).and(rows).map_err(Sent)
+        };
+        let rows = self.measured(read, pin!(execution)).await;
         match rows {
             Ok(rows) => Ok((RowLock { database: self, connection }, rows)),
-            Err(failure) => Err(self.give_up(connection, failure).of_read()),
+            Err(error) => Err(self.release_failed(connection, error).into_read_error()),
         }
     }
 
-    /// A connection for a statement that may wait for a row.
-    async fn row_writer(&self) -> Result<InUse, Failure> {
+    /// Gets a connection for a statement that may wait for a row lock.
+    async fn row_writer(&self) -> Result<BusyConnection, StatementError> {
         let connection = self.row_writers.connection(&self.pool, self.deadline).await;
-        connection.map_err(Failure::NoConnection).map_err(Failure::counted)
+        connection.map_err(NoConnection).map_err(StatementError::counted)
     }
 
-    async fn query(&self, statement: &'static str, parameters: Parameters<'_>) -> Result<Vec<Row>, Failure> {
-        let connection = self.pool.get().await.map_err(Failure::NoConnection).map_err(Failure::counted)?;
-        self.query_on(InUse::new(connection, self.deadline), statement, parameters).await
+    async fn query(
+        &self,
+        statement: &'static str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, StatementError> {
+        let connection = self.pool.get().await.map_err(NoConnection).map_err(StatementError::counted)?;
+        self.query_on(BusyConnection::new(connection, self.deadline), statement, parameters).await
     }
 
     async fn query_on(
         &self,
-        connection: InUse,
+        connection: BusyConnection,
         statement: &'static str,
         parameters: Parameters<'_>,
-    ) -> Result<Vec<Row>, Failure> {
-        let rows = self
-            .measured(
-                statement,
-                pin!(async {
-                    let prepared = connection.prepare_cached(statement).await.map_err(Failure::NotSent)?;
-                    connection.query(&prepared, parameters).await.map_err(Failure::Sent)
-                }),
-            )
-            .await;
+    ) -> Result<Vec<Row>, StatementError> {
+        let execution = async {
+            let prepared = connection.prepare_cached(statement).await.map_err(NotSent)?;
+            connection.query(&prepared, parameters).await.map_err(Sent)
+        };
+        let rows = self.measured(statement, pin!(execution)).await;
         self.end(connection, rows)
     }
 
-    /// Runs a statement with a deadline, and records how long it takes. The work is pinned by the caller: passed by value,
-    /// it would be in every future twice.
+    /// Runs a statement with a deadline, and records its duration. The caller pins the future: passed by value, it would
+    /// be part of the caller's future twice.
     async fn measured<T>(
         &self,
         statement: &'static str,
-        work: Pin<&mut impl Future<Output = Result<T, Failure>>>,
-    ) -> Result<T, Failure> {
-        let (begun, span) = (Instant::now(), traces::statement(statement));
-        let answer = timeout(self.deadline, work).await.unwrap_or(Err(Failure::Deadline(self.deadline)));
-        self.durations.record(begun.elapsed());
-        span.end(answer.is_ok());
-        answer
+        execution: Pin<&mut impl Future<Output = Result<T, StatementError>>>,
+    ) -> Result<T, StatementError> {
+        let (started, span) = (Instant::now(), traces::statement(statement));
+        let result = timeout(self.deadline, execution).await.unwrap_or(Err(Deadline(self.deadline)));
+        self.durations.record(started.elapsed());
+        span.end(result.is_ok());
+        result
     }
 
-    /// Leaves a connection after its last statement.
-    fn end<T>(&self, connection: InUse, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    /// Releases a connection after its last statement.
+    fn end<T>(
+        &self,
+        connection: BusyConnection,
+        outcome: Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
         match outcome {
-            Ok(answer) => {
+            Ok(result) => {
                 connection.finished();
-                Ok(answer)
+                Ok(result)
             }
-            Err(failure) => Err(self.give_up(connection, failure)),
+            Err(error) => Err(self.release_failed(connection, error)),
         }
     }
 
-    /// Returns a connection to the pool after a failure, or closes it if it is of no more use.
-    fn give_up(&self, connection: InUse, failure: Failure) -> Failure {
-        if failure.lacks_partition() {
+    /// Returns a connection to the pool after an error, or closes it if it is no longer usable.
+    fn release_failed(&self, connection: BusyConnection, error: StatementError) -> StatementError {
+        if matches!(&error, Sent(error) if is_missing_partition(error)) {
             self.partition_missing.notify_one();
         }
-        if failure.spoils_the_connection() {
+        if error.invalidates_connection() {
             connection.close();
-            // The others most likely lead to the same server, and each would cost somebody the same wait.
+            // The others most likely lead to the same server, and each would cost another request the same wait.
             self.pool.retain(|_, _| false);
-        } else if connection.is_in_transaction() {
+        } else if connection.in_transaction {
             connection.close();
         } else {
             connection.finished();
         }
-        failure.counted()
+        error.counted()
     }
 }
 
-/// A transaction that holds a row. Dropped before its end, it changes nothing.
+/// A transaction that holds a row lock. If it is dropped before it ends, nothing is changed.
 pub(in crate::storage) struct RowLock<'a> {
     database: &'a Database,
-    connection: InUse,
+    connection: BusyConnection,
 }
 
 impl RowLock<'_> {
@@ -212,30 +216,21 @@ impl RowLock<'_> {
         parameters: Parameters<'_>,
     ) -> Result<(), StorageError> {
         let Self { database, connection } = self;
-        let outcome = database
-            .measured(
-                statement,
-                pin!(async {
-                    let prepared = connection.prepare_cached(statement).await.map_err(Failure::NotSent)?;
-                    let (written, committed) =
-                        join(connection.execute(&prepared, parameters), connection.batch_execute("COMMIT"))
-                            .await;
-                    written.and(committed).map_err(Failure::Sent)
-                }),
-            )
-            .await;
-        database.end(connection, outcome).map_err(Failure::of_write)
+        let execution = async {
+            let prepared = connection.prepare_cached(statement).await.map_err(NotSent)?;
+            let (written, committed) =
+                join(connection.execute(&prepared, parameters), connection.batch_execute("COMMIT")).await;
+            written.and(committed).map_err(Sent)
+        };
+        let outcome = database.measured(statement, pin!(execution)).await;
+        database.end(connection, outcome).map_err(StatementError::into_write_error)
     }
 
-    /// Ends the transaction, in which nothing was changed.
+    /// Ends the transaction without a change.
     pub(in crate::storage) async fn release(self) -> Result<(), StorageError> {
         let Self { database, connection } = self;
-        let ended = database
-            .measured(
-                "COMMIT",
-                pin!(async { connection.batch_execute("COMMIT").await.map_err(Failure::NotSent) }),
-            )
-            .await;
-        database.end(connection, ended).map_err(Failure::of_read)
+        let execution = async { connection.batch_execute("COMMIT").await.map_err(NotSent) };
+        let ended = database.measured("COMMIT", pin!(execution)).await;
+        database.end(connection, ended).map_err(StatementError::into_read_error)
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with the database, sorted by what the caller can do about it.
+//! Database errors, classified by what the caller can do about them.
 
 use std::error::Error;
 use std::io;
@@ -11,53 +11,53 @@ use thiserror::Error;
 use tokio_postgres::error::SqlState;
 
 use super::connect::ConnectError;
-use super::pool::{NoConnection, OpenError};
+use super::pool::{GetConnectionError, OpenError};
 use crate::telemetry::metrics::DATABASE_ERRORS;
 
-/// The reasons, in the database's own words. For the log, never for a client.
-type Cause = Arc<dyn Error + Send + Sync>;
+/// The underlying error, with the server's own text. For the log, never for a client.
+type SharedError = Arc<dyn Error + Send + Sync>;
 
-/// Why the database did not do what it was asked.
+/// Why a statement failed.
 #[derive(Debug, Clone, Error)]
 pub enum StorageError {
-    /// The database cannot do it now, and did nothing: the same request may succeed later.
-    #[error("the database is not available")]
-    Unavailable(#[source] Cause),
-    /// A write was sent, and whether it took effect is not known. Repeating it might do it twice.
-    #[error("the database did not say whether the write took effect")]
-    OutcomeUnknown(#[source] Cause),
-    /// Another transaction holds what the statement needs, for too long. Nothing was done.
-    #[error("another transaction is in the way")]
-    Locked(#[source] Cause),
-    /// Another transaction did the same at the same time, and was first. Nothing was done.
-    #[error("another transaction was faster")]
-    Raced(#[source] Cause),
-    /// There is no partition to remember the request in. Nothing was done, and one is created at once.
-    #[error("there is no partition to remember the request in")]
-    NoPartition(#[source] Cause),
-    /// The database has not been migrated for this program. The text says what to run.
+    /// The database is unavailable and did nothing: the same request may succeed later.
+    #[error("database unavailable")]
+    Unavailable(#[source] SharedError),
+    /// A write was sent, but its outcome is unknown. A retry might apply it twice.
+    #[error("outcome of the write is unknown")]
+    OutcomeUnknown(#[source] SharedError),
+    /// Another transaction held a lock for too long. Nothing was done.
+    #[error("timed out waiting for a lock held by another transaction")]
+    Locked(#[source] SharedError),
+    /// A concurrent transaction made the same change first. Nothing was done.
+    #[error("lost a race to a concurrent transaction")]
+    Raced(#[source] SharedError),
+    /// The idempotency key has no partition. Nothing was done, and the partition is created at once.
+    #[error("no partition for the idempotency key")]
+    NoPartition(#[source] SharedError),
+    /// The schema is older than this program needs. The text says what to run.
     #[error("{0}")]
     SchemaTooOld(String),
-    /// Anything else is a bug, here or in the database.
-    #[error("the database answered unexpectedly")]
-    Unexpected(#[source] Cause),
+    /// Anything else: a bug, here or in the database.
+    #[error("unexpected database error")]
+    Unexpected(#[source] SharedError),
 }
 
-/// How far a statement had come when it failed.
+/// A failed statement, by how far it had got.
 #[derive(Debug)]
-pub(in crate::storage) enum Failure {
-    NoConnection(NoConnection),
+pub(in crate::storage) enum StatementError {
+    NoConnection(GetConnectionError),
     NotSent(tokio_postgres::Error),
     Sent(tokio_postgres::Error),
     Deadline(Duration),
 }
 
-impl Failure {
-    /// Words for the metrics.
+impl StatementError {
+    /// The values of the metric label `kind`.
     pub(in crate::storage) const KINDS: [&str; 4] =
         ["no_connection", "deadline", "connection_lost", "refused"];
 
-    /// One of them.
+    /// The label value of this error.
     pub(in crate::storage) fn kind(&self) -> &'static str {
         let [no_connection, deadline, connection_lost, refused] = Self::KINDS;
         match self {
@@ -68,14 +68,14 @@ impl Failure {
         }
     }
 
-    /// Counts the failure.
+    /// Adds the error to the metrics.
     pub(in crate::storage) fn counted(self) -> Self {
         counter!(DATABASE_ERRORS, "kind" => self.kind()).increment(1);
         self
     }
 
-    /// Whether the connection cannot be used any more: an answer is still to come, or its server takes no writes.
-    pub(in crate::storage) fn spoils_the_connection(&self) -> bool {
+    /// Whether the connection must be closed: a response is still pending, or its server is read-only.
+    pub(in crate::storage) fn invalidates_connection(&self) -> bool {
         match self {
             Self::Deadline(_) => true,
             Self::Sent(error) => error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION),
@@ -83,17 +83,12 @@ impl Failure {
         }
     }
 
-    /// Whether a row was refused because there is no partition for it.
-    pub(in crate::storage) fn lacks_partition(&self) -> bool {
-        matches!(self, Self::Sent(error) if lacks_partition(error))
-    }
-
-    pub(in crate::storage) fn of_read(self) -> StorageError {
+    pub(in crate::storage) fn into_read_error(self) -> StorageError {
         match self {
-            Self::NoConnection(PoolError::Backend(OpenError::Schema(schema))) => {
-                StorageError::SchemaTooOld(schema)
-            }
-            Self::NoConnection(PoolError::Backend(error)) => StorageError::Unavailable(Arc::new(error)),
+            Self::NoConnection(PoolError::Backend(error)) => match &*error {
+                OpenError::SchemaTooOld(message) => StorageError::SchemaTooOld(message.clone()),
+                _ => StorageError::Unavailable(error),
+            },
             Self::NoConnection(error) => StorageError::Unavailable(Arc::new(error)),
             Self::Sent(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                 StorageError::Locked(Arc::new(error))
@@ -101,20 +96,20 @@ impl Failure {
             Self::Sent(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
                 StorageError::Raced(Arc::new(error))
             }
-            Self::Sent(error) if lacks_partition(&error) => StorageError::NoPartition(Arc::new(error)),
+            Self::Sent(error) if is_missing_partition(&error) => StorageError::NoPartition(Arc::new(error)),
             Self::NotSent(error) | Self::Sent(error) if is_transient(&error) => {
                 StorageError::Unavailable(Arc::new(error))
             }
             Self::NotSent(error) | Self::Sent(error) => StorageError::Unexpected(Arc::new(error)),
-            Self::Deadline(limit) => StorageError::Unavailable(deadline(limit)),
+            Self::Deadline(limit) => StorageError::Unavailable(timed_out(limit)),
         }
     }
 
-    pub(in crate::storage) fn of_write(self) -> StorageError {
+    pub(in crate::storage) fn into_write_error(self) -> StorageError {
         match self {
-            Self::Sent(error) if !is_refusal(&error) => StorageError::OutcomeUnknown(Arc::new(error)),
-            Self::Deadline(limit) => StorageError::OutcomeUnknown(deadline(limit)),
-            other => other.of_read(),
+            Self::Sent(error) if !is_rejection(&error) => StorageError::OutcomeUnknown(Arc::new(error)),
+            Self::Deadline(limit) => StorageError::OutcomeUnknown(timed_out(limit)),
+            other => other.into_read_error(),
         }
     }
 }
@@ -125,38 +120,43 @@ impl From<ConnectError> for StorageError {
     }
 }
 
-/// What should not happen.
-pub(in crate::storage) fn unexpected(error: impl Error + Send + Sync + 'static) -> StorageError {
-    StorageError::Unexpected(Arc::new(error))
+/// The error of a statement outside of the pool that did not commit anything.
+pub(in crate::storage) fn not_committed(error: tokio_postgres::Error) -> StorageError {
+    StatementError::NotSent(error).into_read_error()
 }
 
-/// An error after a statement has committed: what it did is not known, whatever the error is.
+/// Wraps an error, or a message, that indicates a bug.
+pub(in crate::storage) fn unexpected(error: impl Into<Box<dyn Error + Send + Sync>>) -> StorageError {
+    StorageError::Unexpected(error.into().into())
+}
+
+/// Wraps an error after a statement has committed: whatever it is, the client does not learn the outcome.
 pub(in crate::storage) fn outcome_unknown(error: StorageError) -> StorageError {
     StorageError::OutcomeUnknown(Arc::new(error))
 }
 
-/// A reason of our own words.
-pub(in crate::storage) fn cause(words: impl Into<String>) -> Cause {
-    Box::<dyn Error + Send + Sync>::from(words.into()).into()
+/// An error that is only a message.
+pub(in crate::storage) fn error_message(text: impl Into<String>) -> SharedError {
+    Box::<dyn Error + Send + Sync>::from(text.into()).into()
 }
 
-fn deadline(limit: Duration) -> Cause {
-    cause(format!("no answer within {limit:?}"))
+fn timed_out(limit: Duration) -> SharedError {
+    error_message(format!("no response within {limit:?}"))
 }
 
-/// The server said no, so the statement had no effect. A broken connection says nothing, and neither does a
-/// server that is going down: it may have committed before.
-fn is_refusal(error: &tokio_postgres::Error) -> bool {
+/// The server rejected the statement, so it had no effect. A broken connection proves nothing, and neither does a
+/// server that is shutting down (57P…): it may have committed before.
+fn is_rejection(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|state| !state.code().starts_with("57P") && !state.code().starts_with("08"))
 }
 
-/// PostgreSQL reports it as a violated check, but one without a name.
-fn lacks_partition(error: &tokio_postgres::Error) -> bool {
+/// PostgreSQL reports a missing partition as a violated check without a constraint name.
+pub(super) fn is_missing_partition(error: &tokio_postgres::Error) -> bool {
     let check = error.as_db_error().filter(|error| *error.code() == SqlState::CHECK_VIOLATION);
     check.is_some_and(|error| error.constraint().is_none())
 }
 
-/// It may work later: the server is away, going down, coming up, full, overloaded, read-only or too slow.
+/// A retry may succeed: the server is unreachable, stopping, starting, full, overloaded, read-only or too slow.
 fn is_transient(error: &tokio_postgres::Error) -> bool {
     let Some(state) = error.code() else {
         let broken = error.source().is_some_and(<dyn Error>::is::<io::Error>);

@@ -1,8 +1,8 @@
-//! Bringing the schema up to date, forward only, by the files in `migrations/`.
+//! Applies the migrations in `migrations/`, forward only.
 //!
 //! **Invariants:**
-//! - one node migrates at a time; the others wait for it and then find nothing to do;
-//! - a migration waits for a lock only so long that requests, which wait behind it, are still answered.
+//! - one node migrates at a time; the others wait for it and then have nothing to do;
+//! - a migration waits for a table lock so briefly that the requests queued behind it still succeed.
 
 use std::error::Error;
 use std::time::Duration;
@@ -20,70 +20,70 @@ mod embedded {
     refinery::embed_migrations!("migrations");
 }
 
-/// The version of the schema that this program brings.
+/// The latest schema version that this program contains.
 pub const SCHEMA_LATEST: i32 = 7;
 
-/// The oldest version that this program runs on.
+/// The oldest schema version that this program runs on.
 pub const SCHEMA_NEEDED: i32 = 7;
 
-/// The table in which the migrations that were applied are written down.
+/// The table of applied migrations.
 pub(in crate::storage) const HISTORY: &str = "refinery_schema_history";
 
-/// A number of our own among PostgreSQL's advisory locks: "petstore" in ASCII.
+/// The key of the advisory lock: "petstore" in ASCII.
 const LOCK: i64 = i64::from_be_bytes(*b"petstore");
 
-/// How long a migration waits for a lock at a time. Whoever asks for the same table meanwhile waits behind it, and
-/// requests do so for a second at most.
-const LOCK_WAIT: &str = "SET lock_timeout = '500ms'";
-/// How long those who waited have to themselves before it tries again.
+/// How long one attempt waits for a table lock. Requests on the same table queue behind it, and wait for at most a second.
+const SET_LOCK_TIMEOUT: &str = "SET lock_timeout = '500ms'";
+/// The pause before the next attempt, for the requests that queued.
 const LOCK_PAUSE: Duration = Duration::from_millis(1500);
 
-/// Why the schema could not be brought up to date.
+/// Why a migration failed.
 #[derive(Debug, Error)]
 pub enum MigrateError {
-    /// The database's address cannot be used.
+    /// The database URL is invalid.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
-    /// The database cannot be reached.
-    #[error("the database could not be migrated")]
+    /// The database is unreachable.
+    #[error("cannot migrate the database")]
     Connect(#[from] ConnectError),
-    /// The database refused.
-    #[error("the database could not be migrated")]
+    /// A statement outside of the migrations failed.
+    #[error("cannot migrate the database")]
     Database(#[from] tokio_postgres::Error),
-    /// A migration failed. What came before it is in place.
-    #[error("a migration failed")]
+    /// A migration failed. The migrations before it are applied.
+    #[error("migration failed")]
     Migration(#[from] refinery::Error),
-    /// The database cannot hold every name.
+    /// The database's encoding is not UTF-8.
     #[error("{0}")]
     Encoding(String),
-    /// A transaction of somebody else's holds what a migration must lock. What came before it is in place.
+    /// Another transaction held a lock that a migration needs. The migrations before it are applied.
     #[error(
-        "other transactions were in the way for {0:?}: end them (pg_stat_activity has the oldest) and migrate again"
+        "other transactions hold locks that a migration needs (waited {0:?}): end them (see pg_stat_activity) and \
+         migrate again"
     )]
     Locked(Duration, #[source] refinery::Error),
 }
 
-/// Applies what is missing, up to and including version `up_to`, and returns the names of what was applied.
+/// Applies the missing migrations up to and including version `up_to`, and returns their names.
 pub async fn migrate(url: &DatabaseUrl, up_to: i32) -> Result<Vec<String>, MigrateError> {
     migrate_within(url, up_to, Duration::ZERO).await
 }
 
-/// The same, trying again for as long as `patience` if transactions of others are in the way.
+/// The same, retrying for as long as `patience` while other transactions hold conflicting locks.
 pub async fn migrate_within(
     url: &DatabaseUrl,
     up_to: i32,
     patience: Duration,
 ) -> Result<Vec<String>, MigrateError> {
     let mut client = Connector::new(url)?.open().await?;
-    let encoding = client.query_one("SELECT current_setting('server_encoding')", &[]).await?;
-    check_encoding(encoding.try_get(0)?).map_err(MigrateError::Encoding)?;
+    let encoding = client.query_one("SELECT current_setting('server_encoding') AS encoding", &[]).await?;
+    check_encoding(encoding.try_get("encoding")?).map_err(MigrateError::Encoding)?;
     // Held until the connection closes.
     client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await?;
-    // Not before: another node may migrate for longer than that.
-    client.batch_execute(LOCK_WAIT).await?;
+    // After the advisory lock, because another node's migration may take longer than this timeout.
+    client.batch_execute(SET_LOCK_TIMEOUT).await?;
     let runner = embedded::migrations::runner()
         .set_target(Target::Version(up_to))
-        // A newer program may have been here already.
+        // A newer version of this program may have applied migrations that this one does not contain.
         .set_abort_missing(false);
     let deadline = Instant::now() + patience;
     let mut applied = Vec::new();
@@ -93,51 +93,51 @@ pub async fn migrate_within(
         applied.extend(report.iter().flat_map(|report| report.applied_migrations()).map(ToString::to_string));
         match outcome {
             Ok(_) => return Ok(applied),
-            Err(error) if !is_locked_out(&error) => return Err(error.into()),
+            Err(error) if !is_lock_timeout(&error) => return Err(error.into()),
             Err(error) if Instant::now() >= deadline => return Err(MigrateError::Locked(patience, error)),
             Err(_) => {
-                tracing::warn!("another transaction holds what a migration must lock: trying again");
+                tracing::warn!("another transaction holds a lock that a migration needs: retrying");
                 sleep(LOCK_PAUSE).await;
             }
         }
     }
 }
 
-fn is_locked_out(error: &refinery::Error) -> bool {
-    let said = error.source().and_then(|cause| cause.downcast_ref::<tokio_postgres::Error>());
-    said.and_then(tokio_postgres::Error::code) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+fn is_lock_timeout(error: &refinery::Error) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    source.and_then(tokio_postgres::Error::code) == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
-/// The tables that are ours: those that the migrations make, as they are written there, and the history.
+/// The names of this program's tables: those that the migrations create, and the history.
 pub(in crate::storage) fn tables() -> Vec<String> {
     let runner = embedded::migrations::runner();
     let lines = runner.get_migrations().iter().filter_map(refinery::Migration::sql).flat_map(str::lines);
-    let made = lines.filter_map(|line| line.strip_prefix("CREATE TABLE ")?.split_whitespace().next());
-    made.chain([HISTORY]).map(ToOwned::to_owned).collect()
+    let created = lines.filter_map(|line| line.strip_prefix("CREATE TABLE ")?.split_whitespace().next());
+    created.chain([HISTORY]).map(ToOwned::to_owned).collect()
 }
 
-/// Whether a database with this encoding can hold every name; if not, says how to create one that can.
+/// Checks that a database's encoding can store every name. If not, the error says how to create a database that can.
 pub fn check_encoding(encoding: &str) -> Result<(), String> {
     if encoding == "UTF8" {
         return Ok(());
     }
     Err(format!(
-        "the database's encoding is {encoding}, which cannot hold every name, and cannot be changed: create another \
+        "the database's encoding is {encoding}, which cannot store every name and cannot be changed: create another \
          database with CREATE DATABASE petstore ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0"
     ))
 }
 
-/// The version of the schema that the database has; 0 if it was never migrated.
+/// The schema version of the database; 0 if it was never migrated.
 pub(in crate::storage) async fn schema_version(client: &Client) -> Result<i32, tokio_postgres::Error> {
-    let found = client.query_one("SELECT max(version) FROM refinery_schema_history", &[]).await;
+    let found = client.query_one("SELECT max(version) AS version FROM refinery_schema_history", &[]).await;
     match found {
-        Ok(row) => row.try_get::<_, Option<i32>>(0).map(Option::unwrap_or_default),
+        Ok(row) => row.try_get::<_, Option<i32>>("version").map(Option::unwrap_or_default),
         Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => Ok(0),
         Err(error) => Err(error),
     }
 }
 
-/// Whether a schema of the version found is new enough; if not, says what to do.
+/// Checks that the schema is new enough. If not, the error says what to run.
 pub(in crate::storage) fn check_version(found: i32, needed: i32) -> Result<(), String> {
     if found >= needed {
         return Ok(());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_that_are_ours_are_read_from_the_migrations() {
+    fn the_tables_of_this_program_are_read_from_the_migrations() {
         let tables = tables();
         for table in ["pets", "api_keys", "api_key_events", "idempotency_keys", "orders", HISTORY] {
             assert!(tables.iter().any(|ours| ours == table), "{table} is not in {tables:?}");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_schema_is_refused_with_what_to_run_and_a_newer_one_is_taken() {
+    fn an_old_schema_is_refused_with_what_to_run_and_a_newer_one_is_accepted() {
         assert!(
             check_version(SCHEMA_NEEDED - 1, SCHEMA_NEEDED)
                 .unwrap_err()

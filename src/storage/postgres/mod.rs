@@ -1,4 +1,4 @@
-//! The engine: connecting, the pool, statements and their errors, migrations, enumerated types. Knows no table.
+//! The PostgreSQL engine: connecting, the pool, running statements, errors, migrations, enum types. Names no table.
 
 pub(in crate::storage) mod connect;
 pub(in crate::storage) mod database;

@@ -1,14 +1,14 @@
-//! Statuses are words: the same in the domain and in PostgreSQL's enum types.
+//! Maps domain enums to PostgreSQL enum types with the same labels.
 
-/// Lets a domain type of words travel as the PostgreSQL enum of that name.
-macro_rules! stored_as_words {
+/// Implements `FromSql` and `ToSql` for a domain enum as the PostgreSQL enum type of that name.
+macro_rules! impl_pg_enum {
     ($domain:ty, $sql:literal) => {
         impl<'a> tokio_postgres::types::FromSql<'a> for $domain {
             fn from_sql(
                 _: &tokio_postgres::types::Type,
-                word: &'a [u8],
+                label: &'a [u8],
             ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
-                Ok(std::str::from_utf8(word)?.parse()?)
+                Ok(std::str::from_utf8(label)?.parse()?)
             }
 
             fn accepts(sql_type: &tokio_postgres::types::Type) -> bool {
@@ -35,4 +35,4 @@ macro_rules! stored_as_words {
     };
 }
 
-pub(in crate::storage) use stored_as_words;
+pub(in crate::storage) use impl_pg_enum;

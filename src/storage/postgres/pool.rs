@@ -1,13 +1,14 @@
-//! The pool of connections: which are kept, and when another is opened.
+//! The connection pool.
 //!
 //! **Invariants:**
-//! - a connection comes into the pool only if its server takes writes and its schema is new enough;
-//! - a database that is away costs about one attempt a second, however many requests come: all others fail at once;
-//! - a connection returns to the pool only when its statement has finished, also if whoever sent the statement is gone;
-//! - statements that may wait for a row hold at most half of the connections, so that a row that somebody holds never
-//!   delays what does not need it;
-//! - a connection on which the server warned is closed before the statement is answered. (PostgreSQL warns when it gives
-//!   up waiting for a standby: it has committed, but a failover can still lose it.)
+//! - a connection enters the pool only if its server accepts writes and its schema is new enough;
+//! - while the database is unavailable, a circuit breaker makes about one connection attempt per second; all other
+//!   requests fail at once;
+//! - a connection returns to the pool only when its statement has finished, even if the caller is gone;
+//! - statements that may wait for a row lock use at most half of the connections, so a locked row never delays
+//!   statements that do not need it;
+//! - a connection on which the server sends a warning is closed before the statement's result is returned. (PostgreSQL
+//!   warns when it stops waiting for a standby: the commit is done, but a failover can still lose it.)
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,26 +28,25 @@ use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, DatabaseUrlError}
 use super::migrations::{self, SCHEMA_NEEDED};
 use crate::config::PoolSettings;
 
-/// How long a request waits for its turn, and how long its work waits for one of the pool's connections.
+/// How long a request may wait in its queue, and then for a connection from the pool.
 pub(in crate::storage) const POOL_WAIT: Duration = Duration::from_secs(1);
-/// How long after the beginning of a failed attempt the next one is made.
-const PAUSE: Duration = Duration::from_secs(1);
-/// How long a statement that may wait for a row waits for its turn: those before it may wait for the same row. With the
-/// time for a connection and for the statement itself, a request is still answered within 10 seconds.
+/// The interval between connection attempts while the circuit is open, counted from the start of an attempt.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a statement that may wait for a row lock waits for its turn: those before it may wait for the same row. With
+/// the time for a connection and for the statement itself, a request still gets its response within 10 seconds.
 const ROW_WRITER_WAIT: Duration = Duration::from_secs(3);
 
-pub(in crate::storage) type Connections = Pool<Opener>;
-type Connection = Object<Opener>;
-pub(in crate::storage) type NoConnection = PoolError<OpenError>;
+pub(in crate::storage) type ConnectionPool = Pool<ConnectionManager>;
+type Connection = Object<ConnectionManager>;
+pub(in crate::storage) type GetConnectionError = PoolError<Arc<OpenError>>;
 
-/// A pool of connections that open when needed.
+/// Creates a pool that opens connections on demand.
 pub(in crate::storage) fn pool(
     connector: &Connector,
     settings: &PoolSettings,
-) -> Result<Connections, DatabaseUrlError> {
-    let opener =
-        Opener { connector: connector.for_requests(settings.database_timeout), breaker: Breaker::default() };
-    Pool::builder(opener)
+) -> Result<ConnectionPool, DatabaseUrlError> {
+    let connector = connector.for_requests(settings.database_timeout);
+    Pool::builder(ConnectionManager { connector, circuit: CircuitBreaker::default() })
         .max_size(settings.database_connections.into())
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(POOL_WAIT))
@@ -56,32 +56,23 @@ pub(in crate::storage) fn pool(
 
 /// A connection on which a statement may be in progress.
 ///
-/// Dropped in the middle of one, as the future of a request is whose client has gone, it waits in the background for
-/// the statement's end. The statement is not cancelled, and nobody else's waits behind it.
-pub(in crate::storage) struct InUse {
+/// If it is dropped during a statement, because the client closed its request, a background task waits for the
+/// statement's end. The statement is not cancelled, and no other statement waits behind it.
+pub(in crate::storage) struct BusyConnection {
     connection: Option<Connection>,
-    /// How long a statement may take before its connection is closed instead.
+    /// How long a statement may take before its connection is closed.
     deadline: Duration,
-    in_transaction: bool,
+    /// If it is dropped in a transaction, it is closed.
+    pub(super) in_transaction: bool,
     row_writer: Option<OwnedSemaphorePermit>,
 }
 
-impl InUse {
+impl BusyConnection {
     pub(in crate::storage) fn new(connection: Connection, deadline: Duration) -> Self {
         Self { connection: Some(connection), deadline, in_transaction: false, row_writer: None }
     }
 
-    /// For more than one statement: the connection is closed if it is dropped in between.
-    pub(in crate::storage) fn in_transaction(mut self) -> Self {
-        self.in_transaction = true;
-        self
-    }
-
-    pub(in crate::storage) fn is_in_transaction(&self) -> bool {
-        self.in_transaction
-    }
-
-    /// Returns the connection to the pool: nothing is in progress on it.
+    /// Returns the connection, on which no statement is in progress, to the pool.
     pub(in crate::storage) fn finished(mut self) {
         drop(self.connection.take());
     }
@@ -92,24 +83,24 @@ impl InUse {
     }
 }
 
-impl Deref for InUse {
+impl Deref for BusyConnection {
     type Target = ClientWrapper;
 
     fn deref(&self) -> &ClientWrapper {
         let Some(connection) = &self.connection else {
-            unreachable!("only what consumes this takes the connection out");
+            unreachable!("only methods that consume self take the connection");
         };
         connection
     }
 }
 
-impl Drop for InUse {
+impl Drop for BusyConnection {
     fn drop(&mut self) {
         let (Some(connection), Ok(runtime)) = (self.connection.take(), Handle::try_current()) else { return };
         let (deadline, in_transaction, row_writer) =
             (self.deadline, self.in_transaction, self.row_writer.take());
         runtime.spawn(async move {
-            // Answers come in the order of the statements, so that of an empty one comes after the abandoned one's.
+            // Responses come in the order of the statements: an empty statement completes after the abandoned one.
             let finished = timeout(deadline, connection.batch_execute("")).await;
             if in_transaction || !matches!(finished, Ok(Ok(()))) {
                 drop(Connection::take(connection));
@@ -119,25 +110,25 @@ impl Drop for InUse {
     }
 }
 
-/// Bounds the statements that may wait for a row which another transaction holds. Cheap to clone.
+/// Limits the number of statements that may wait for a row lock at the same time. Cheap to clone.
 #[derive(Clone)]
-pub(in crate::storage) struct RowWriters(Arc<Semaphore>);
+pub(in crate::storage) struct RowWriteLimiter(Arc<Semaphore>);
 
-impl RowWriters {
+impl RowWriteLimiter {
     pub(in crate::storage) fn new(settings: &PoolSettings) -> Self {
         Self(Arc::new(Semaphore::new(usize::from(settings.database_connections / 2).max(1))))
     }
 
-    /// A connection for such a statement.
+    /// Gets a connection for such a statement.
     pub(in crate::storage) async fn connection(
         &self,
-        pool: &Connections,
+        pool: &ConnectionPool,
         deadline: Duration,
-    ) -> Result<InUse, NoConnection> {
+    ) -> Result<BusyConnection, GetConnectionError> {
         let Ok(Ok(permit)) = timeout(ROW_WRITER_WAIT, self.0.clone().acquire_owned()).await else {
             return Err(PoolError::Timeout(TimeoutType::Wait));
         };
-        let mut connection = InUse::new(pool.get().await?, deadline);
+        let mut connection = BusyConnection::new(pool.get().await?, deadline);
         connection.row_writer = Some(permit);
         Ok(connection)
     }
@@ -146,83 +137,84 @@ impl RowWriters {
 /// Why no connection was opened.
 #[derive(Debug, Error)]
 pub(in crate::storage) enum OpenError {
-    /// There is no server that takes writes.
+    /// No server accepts connections and writes.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Its schema could not be looked at.
-    #[error("the database's schema could not be looked at")]
-    Look(#[from] tokio_postgres::Error),
-    /// Its schema is too old. The text says what to run.
+    /// The schema version could not be read.
+    #[error("cannot read the schema version")]
+    SchemaVersion(#[from] tokio_postgres::Error),
+    /// The schema is too old. The text says what to run.
     #[error("{0}")]
-    Schema(String),
-    /// All of that takes too long.
-    #[error("no connection could be opened within {CONNECT_TIMEOUT:?}")]
-    Slow,
-    /// It was just tried.
-    #[error("the database was not available a moment ago, and is not asked again yet")]
-    TooSoon,
+    SchemaTooOld(String),
+    /// Connecting and reading the schema version took too long.
+    #[error("no connection within {CONNECT_TIMEOUT:?}")]
+    Timeout,
+    /// The last attempt failed, and the next one is not due yet. The source is the error of that attempt.
+    #[error("circuit open (next attempt within {RETRY_INTERVAL:?})")]
+    CircuitOpen(#[source] Arc<OpenError>),
 }
 
-/// Opens the connections of a pool.
-pub(in crate::storage) struct Opener {
+/// Opens and checks the connections of a pool.
+pub(in crate::storage) struct ConnectionManager {
     connector: Connector,
-    breaker: Breaker,
+    circuit: CircuitBreaker,
 }
 
-impl Opener {
+impl ConnectionManager {
     async fn open(&self) -> Result<ClientWrapper, OpenError> {
-        let (client, task) = self.connector.open_guarded().await?;
+        let (client, task) = self.connector.open_closing_on_warning().await?;
         let found = migrations::schema_version(&client).await?;
-        migrations::check_version(found, SCHEMA_NEEDED).map_err(OpenError::Schema)?;
+        migrations::check_version(found, SCHEMA_NEEDED).map_err(OpenError::SchemaTooOld)?;
         Ok(ClientWrapper::new(client, task))
     }
 }
 
-impl Manager for Opener {
+impl Manager for ConnectionManager {
     type Type = ClientWrapper;
-    type Error = OpenError;
+    type Error = Arc<OpenError>;
 
-    async fn create(&self) -> Result<ClientWrapper, OpenError> {
-        if !self.breaker.lets_pass() {
-            return Err(OpenError::TooSoon);
-        }
-        // Boxed: it is large and rare, and every request holds room for it otherwise.
-        let opened = timeout(CONNECT_TIMEOUT, Box::pin(self.open())).await.unwrap_or(Err(OpenError::Slow));
-        self.breaker.learn(opened.is_ok());
+    async fn create(&self) -> Result<ClientWrapper, Arc<OpenError>> {
+        self.circuit.allow_attempt()?;
+        // Boxed: large and rarely used, it would otherwise be part of every request's future.
+        let opened = timeout(CONNECT_TIMEOUT, Box::pin(self.open())).await.unwrap_or(Err(OpenError::Timeout));
+        let opened = opened.map_err(Arc::new);
+        self.circuit.record_outcome(opened.as_ref().err());
         opened
     }
 
-    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<OpenError> {
+    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<Arc<OpenError>> {
         if client.is_closed() { Err(RecycleError::message("closed")) } else { Ok(()) }
     }
 }
 
-/// Remembers whether the last attempt failed, and when the next one may be made.
+/// Opens after a failed attempt: then allows one attempt per [`RETRY_INTERVAL`] until one succeeds.
 #[derive(Default)]
-struct Breaker(Mutex<Option<Instant>>);
+struct CircuitBreaker(Mutex<Option<OpenCircuit>>);
 
-impl Breaker {
-    fn lets_pass(&self) -> bool {
-        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+struct OpenCircuit {
+    next_attempt: Instant,
+    last_error: Arc<OpenError>,
+}
+
+impl CircuitBreaker {
+    fn allow_attempt(&self) -> Result<(), OpenError> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = &mut *state else { return Ok(()) };
         let now = Instant::now();
-        match *next {
-            Some(moment) if now < moment => false,
-            // Counted from its beginning: an attempt that takes its time is not waited for.
-            Some(_) => {
-                *next = Some(now + PAUSE);
-                true
-            }
-            None => true,
+        if now < open.next_attempt {
+            return Err(OpenError::CircuitOpen(open.last_error.clone()));
         }
+        // Counted from the start of the attempt: a slow attempt does not delay the next one.
+        open.next_attempt = now + RETRY_INTERVAL;
+        Ok(())
     }
 
-    fn learn(&self, succeeded: bool) {
-        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if succeeded {
-            *next = None;
-        } else if next.is_none() {
-            *next = Some(Instant::now() + PAUSE);
-        }
+    fn record_outcome(&self, error: Option<&Arc<OpenError>>) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = error.map(|error| OpenCircuit {
+            next_attempt: state.as_ref().map_or(Instant::now() + RETRY_INTERVAL, |open| open.next_attempt),
+            last_error: error.clone(),
+        });
     }
 }
 
@@ -234,19 +226,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn after_a_failure_one_attempt_a_second_is_made() {
-        let breaker = Breaker::default();
-        assert!(breaker.lets_pass() && breaker.lets_pass(), "as many as like while all is well");
-        breaker.learn(false);
-        assert!(!breaker.lets_pass());
-        advance(PAUSE).await;
-        assert!(breaker.lets_pass(), "one attempt");
-        assert!(!breaker.lets_pass(), "the others fail at once while it is made");
-        advance(PAUSE / 2).await;
-        breaker.learn(false);
-        assert!(!breaker.lets_pass());
-        advance(PAUSE / 2).await;
-        assert!(breaker.lets_pass(), "a second after the attempt began, not after it ended");
-        breaker.learn(true);
-        assert!(breaker.lets_pass() && breaker.lets_pass());
+        let circuit = CircuitBreaker::default();
+        let allows = || circuit.allow_attempt().is_ok();
+        let failure = Arc::new(OpenError::Timeout);
+        assert!(allows() && allows(), "any number of attempts while the circuit is closed");
+        circuit.record_outcome(Some(&failure));
+        let open = circuit.allow_attempt().unwrap_err();
+        assert_eq!(open.to_string(), "circuit open (next attempt within 1s)");
+        assert!(matches!(open, OpenError::CircuitOpen(last) if Arc::ptr_eq(&last, &failure)));
+        advance(RETRY_INTERVAL).await;
+        assert!(allows(), "one attempt");
+        assert!(!allows(), "others fail at once while it is in progress");
+        advance(RETRY_INTERVAL / 2).await;
+        circuit.record_outcome(Some(&failure));
+        assert!(!allows());
+        advance(RETRY_INTERVAL / 2).await;
+        assert!(allows(), "a second after the attempt started, not after it ended");
+        circuit.record_outcome(None);
+        assert!(allows() && allows());
     }
 }

@@ -1,4 +1,4 @@
-//! A client that checks, of every answer in the whole suite, what every answer must be.
+//! A client that checks every answer of the whole suite for what all answers have in common.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::document;
 
-/// Talks to one address, with one key or none.
+/// Sends requests to one address, with one key or none.
 #[derive(Clone)]
 pub(crate) struct Client {
     address: SocketAddr,
@@ -21,7 +21,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(address: SocketAddr, key: Option<&ApiKey>) -> Self {
         let key = key.map(|key| format!("Bearer {}", key.reveal()));
-        // Shorter than any timeout of the service's in these tests, so that it never closes first.
+        // Shorter than any timeout of the service in these tests, so that the service never closes first.
         let http = reqwest::Client::builder().pool_idle_timeout(Duration::from_millis(200));
         Self { address, key, http: http.build().unwrap() }
     }
@@ -33,6 +33,10 @@ impl Client {
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.send(Method::GET, path, |request| request).await
+    }
+
+    pub(crate) async fn get_with_header(&self, path: &str, name: &str, value: &str) -> Answer {
+        self.send(Method::GET, path, |request| request.header(name, value)).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
@@ -47,6 +51,23 @@ impl Client {
     pub(crate) async fn post_bytes(&self, path: &str, body: &[u8]) -> Answer {
         self.send(Method::POST, path, |request| {
             request.header("content-type", "application/json").body(body.to_vec())
+        })
+        .await
+    }
+
+    /// Changes a pet with a JSON merge patch.
+    pub(crate) async fn patch_pet(&self, pet: i64, body: &Value) -> Answer {
+        self.send(Method::PATCH, &format!("/v1/pets/{pet}"), |request| {
+            request.header("content-type", "application/merge-patch+json").body(body.to_string())
+        })
+        .await
+    }
+
+    /// Sends JSON with an `Idempotency-Key`.
+    pub(crate) async fn post_with_key(&self, path: &str, key: &str, body: &Value) -> Answer {
+        self.send(Method::POST, path, |request| {
+            let request = request.header("content-type", "application/json").header("idempotency-key", key);
+            request.body(body.to_string())
         })
         .await
     }
@@ -93,7 +114,7 @@ impl Client {
     }
 }
 
-/// An answer, read whole.
+/// An answer, with its whole body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -111,7 +132,7 @@ impl Answer {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The values of a header that may be there many times.
+    /// The values of a header that may occur many times.
     pub(crate) fn headers(&self, name: &str) -> Vec<&str> {
         self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect()
     }
@@ -119,6 +140,12 @@ impl Answer {
     /// Status and code of an error.
     pub(crate) fn error(&self) -> (u16, String) {
         (self.status, self.json()["code"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Whether the answer was replayed for an `Idempotency-Key`.
+    pub(crate) fn is_replayed(&self) -> bool {
+        assert!(matches!(self.header("idempotent-replayed"), "" | "true"), "{self:?}");
+        self.header("idempotent-replayed") == "true"
     }
 
     /// The ids of a list.
@@ -133,22 +160,22 @@ impl Answer {
         Some(&next[1..next.find('>').unwrap()])
     }
 
-    /// What holds for every answer of the public listener.
+    /// Checks what every answer of the public listener has in common.
     pub(crate) fn check(&self, method: &Method) {
         let id = self.header("x-request-id");
-        assert!((1..=64).contains(&id.len()), "a request id: {self:?}");
-        assert!(!self.header("cache-control").is_empty(), "whether it may be stored: {self:?}");
+        assert!((1..=64).contains(&id.len()), "no request id: {self:?}");
+        assert!(!self.header("cache-control").is_empty(), "no Cache-Control: {self:?}");
         if self.status >= 400 && method != Method::HEAD {
             assert_eq!(self.header("content-type"), "application/json", "{self:?}");
             let body = self.json();
             let members: Vec<&String> = body.as_object().unwrap().keys().collect();
             assert_eq!(members, ["code", "message", "status"], "{self:?}");
             assert_eq!(body["status"], self.status, "{self:?}");
-            assert!(body["message"].as_str().unwrap().ends_with('.'), "a sentence: {self:?}");
+            assert!(body["message"].as_str().unwrap().ends_with('.'), "not a sentence: {self:?}");
         }
         assert_eq!(self.status == 401, self.headers.contains_key("www-authenticate") && self.status != 403);
-        let again_later = self.status == 503 || self.status == 429;
-        assert_eq!(again_later, self.headers.contains_key("retry-after"), "{self:?}");
+        let retry_later = self.status == 503 || self.status == 429;
+        assert_eq!(retry_later, self.headers.contains_key("retry-after"), "{self:?}");
         let limit = self.headers.contains_key("ratelimit-policy");
         assert_eq!(limit, self.headers.contains_key("ratelimit"), "{self:?}");
         assert!(limit || self.status != 429, "{self:?}");

@@ -1,4 +1,4 @@
-//! The interface document, and what it says of every answer in the whole suite.
+//! The OpenAPI document, and the check of every answer of the whole suite against it.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::client::Answer;
 
-/// The committed interface document.
+/// The committed OpenAPI document.
 pub(crate) static DOCUMENT: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../../openapi.json")).unwrap());
 
-/// Headers that any answer may have, whatever its operation.
+/// Headers that the answer of any operation may have.
 const COMMON_HEADERS: [&str; 9] = [
     "allow",
     "cache-control",
@@ -26,7 +26,7 @@ const COMMON_HEADERS: [&str; 9] = [
     "vary",
 ];
 
-/// Every operation: its path, its method, and what is said of it.
+/// Every operation: its path, its method and its description.
 pub(crate) fn operations() -> Vec<(String, String, &'static Value)> {
     let paths = DOCUMENT["paths"].as_object().unwrap();
     let operations = paths.iter().flat_map(|(path, item)| {
@@ -36,26 +36,26 @@ pub(crate) fn operations() -> Vec<(String, String, &'static Value)> {
     operations.collect()
 }
 
-/// Fails on an answer that the document does not have for the operation at this path: another status, another body,
-/// another header.
+/// Fails on an answer that the document does not describe for the operation at this path: an undocumented status, body
+/// or header.
 pub(crate) fn check(method: &Method, path: &str, answer: &Answer) {
     let path = path.split('?').next().unwrap();
     let wanted = if method == Method::HEAD { "get".to_owned() } else { method.as_str().to_lowercase() };
     let found =
-        operations().into_iter().find(|(pattern, method, _)| *method == wanted && leads_to(pattern, path));
-    let Some((pattern, method_word, operation)) = found else { return };
-    let what = format!("{method_word} {pattern} answered {}", answer.status);
+        operations().into_iter().find(|(pattern, method, _)| *method == wanted && matches(pattern, path));
+    let Some((pattern, method_name, operation)) = found else { return };
+    let what = format!("{method_name} {pattern} answered {}", answer.status);
     let documented = operation["responses"].get(answer.status.to_string());
-    let documented = documented.unwrap_or_else(|| panic!("{what}, which the document does not have"));
+    let documented = documented.unwrap_or_else(|| panic!("{what}, which is not documented"));
     for name in answer.headers.keys().map(reqwest::header::HeaderName::as_str) {
         let headers = documented["headers"].as_object().into_iter().flatten();
         let known = COMMON_HEADERS.contains(&name) || name.starts_with("access-control-");
         let known =
             known || headers.map(|(header, _)| header).any(|header| header.eq_ignore_ascii_case(name));
-        assert!(known, "{what} with `{name}`, which the document does not have");
+        assert!(known, "{what} with `{name}`, which is not documented");
     }
     match documented.get("content") {
-        None => assert_eq!(answer.body, "", "{what} with a body, which the document does not have"),
+        None => assert_eq!(answer.body, "", "{what} with a body, which is not documented"),
         Some(_) if method == Method::HEAD => {}
         Some(content) => {
             let schema = content.get(answer.header("content-type")).map(|content| &content["schema"]);
@@ -69,8 +69,8 @@ pub(crate) fn check(method: &Method, path: &str, answer: &Answer) {
     }
 }
 
-/// Whether a pattern such as `/pets/{petId}` is that of a path such as `/v1/pets/7`.
-fn leads_to(pattern: &str, path: &str) -> bool {
+/// Whether a pattern such as `/pets/{petId}` matches a path such as `/v1/pets/7`.
+fn matches(pattern: &str, path: &str) -> bool {
     let Some(path) = path.strip_prefix("/v1") else { return false };
     let (pattern, path) = (pattern.split('/'), path.split('/'));
     let same =
@@ -78,9 +78,9 @@ fn leads_to(pattern: &str, path: &str) -> bool {
     pattern.clone().count() == path.clone().count() && pattern.zip(path).all(same)
 }
 
-/// Makes the validator of a schema of the document, once. What the schema does not describe is not valid: clients must
-/// put up with more, but it is to be described.
-fn with_validator<T>(schema: &Value, look: impl FnOnce(&Validator) -> T) -> T {
+/// Calls a function with the cached validator of a schema. Members that the schema does not describe are invalid:
+/// clients must tolerate them, but the document has to describe them.
+fn with_validator<T>(schema: &Value, use_validator: impl FnOnce(&Validator) -> T) -> T {
     static VALIDATORS: LazyLock<Mutex<HashMap<String, Validator>>> = LazyLock::new(Mutex::default);
     let mut validators = VALIDATORS.lock().unwrap();
     let validator = validators.entry(schema.to_string()).or_insert_with(|| {
@@ -94,23 +94,23 @@ fn with_validator<T>(schema: &Value, look: impl FnOnce(&Validator) -> T) -> T {
         whole["components"] = components;
         jsonschema::draft202012::options().should_validate_formats(true).build(&whole).unwrap()
     });
-    look(validator)
+    use_validator(validator)
 }
 
 #[test]
-fn an_answer_that_the_document_does_not_have_is_noticed() {
+fn an_undocumented_answer_is_detected() {
     let answer = |status: u16, body: &Value| {
         let mut headers = reqwest::header::HeaderMap::new();
         headers.insert("content-type", "application/json".parse().unwrap());
         Answer { status, headers, body: body.to_string() }
     };
-    let noticed = |method: Method, path: &str, answer: &Answer| {
+    let detected = |method: Method, path: &str, answer: &Answer| {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&method, path, answer))).is_err()
     };
     let rex = json!({"id": 7, "name": "Rex", "categoryId": 3, "status": "sold"});
-    assert!(!noticed(Method::GET, "/v1/pets/7", &answer(200, &rex)));
-    assert!(!noticed(Method::GET, "/v1/pets?limit=1", &answer(200, &json!([rex]))));
-    assert!(noticed(Method::GET, "/v1/pets/7", &answer(418, &rex)), "another status");
+    assert!(!detected(Method::GET, "/v1/pets/7", &answer(200, &rex)));
+    assert!(!detected(Method::GET, "/v1/pets?limit=1", &answer(200, &json!([rex]))));
+    assert!(detected(Method::GET, "/v1/pets/7", &answer(418, &rex)), "an undocumented status");
     for (member, value) in [
         ("id", json!("7")),
         ("id", json!(0)),
@@ -121,13 +121,13 @@ fn an_answer_that_the_document_does_not_have_is_noticed() {
     ] {
         let mut other = rex.clone();
         other[member] = value;
-        assert!(noticed(Method::GET, "/v1/pets/7", &answer(200, &other)), "{other}");
-        assert!(noticed(Method::GET, "/v1/pets", &answer(200, &json!([other]))), "{other}");
+        assert!(detected(Method::GET, "/v1/pets/7", &answer(200, &other)), "{other}");
+        assert!(detected(Method::GET, "/v1/pets", &answer(200, &json!([other]))), "{other}");
     }
-    assert!(noticed(Method::GET, "/v1/pets/7", &answer(304, &rex)), "a body where there is none");
+    assert!(detected(Method::GET, "/v1/pets/7", &answer(304, &rex)), "a body where none is documented");
     let order = json!({"id": 1, "petId": 7, "status": "placed", "createdAt": "today", "updatedAt": "today"});
-    assert!(noticed(Method::GET, "/v1/store/orders/1", &answer(200, &order)), "{order}");
+    assert!(detected(Method::GET, "/v1/store/orders/1", &answer(200, &order)), "{order}");
     let mut with_header = answer(200, &rex);
     with_header.headers.insert("x-powered-by", "cats".parse().unwrap());
-    assert!(noticed(Method::GET, "/v1/pets/7", &with_header), "another header");
+    assert!(detected(Method::GET, "/v1/pets/7", &with_header), "an undocumented header");
 }

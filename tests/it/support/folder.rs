@@ -1,9 +1,9 @@
-//! A folder for files of a test.
+//! A temporary folder for the files of a test.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder that is removed with this value.
+/// A temporary folder, removed when this value is dropped.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -21,17 +21,17 @@ impl Folder {
         self.path(name)
     }
 
-    /// The path of a file, whether it is there or not.
+    /// The path of a file, whether it exists or not.
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// What is in a file, if it is there.
+    /// The content of a file, if it exists.
     pub(crate) fn read(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(self.0.join(name)).ok()
     }
 
-    /// The names of the files in it, in order.
+    /// The names of its files, in order.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(Path::new(&self.0)).unwrap();
         let mut names: Vec<String> =

@@ -1,12 +1,14 @@
-//! What tests stand on: a database each, a service each, and a client that checks every answer.
+//! What all tests use: a database and a service for each test, and a client that checks every answer.
 
 pub(crate) mod client;
 pub(crate) mod document;
 pub(crate) mod folder;
+pub(crate) mod metrics;
 pub(crate) mod postgres;
 pub(crate) mod program;
 pub(crate) mod proxy;
 pub(crate) mod service;
+pub(crate) mod wait;
 
 pub(crate) use client::{Answer, Client};
 pub(crate) use postgres::TestDatabase;

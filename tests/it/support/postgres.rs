@@ -1,7 +1,7 @@
 //! A database for each test, copied from a template that is migrated once.
 //!
-//! The server is the one at `TEST_DATABASE_URL`, or else one that `scripts/postgres` starts and that all
-//! test processes share.
+//! The server is the one at `TEST_DATABASE_URL`, or else one that `scripts/postgres` starts and that all test processes
+//! share.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -17,22 +17,24 @@ use petstore::domain::key_record::{NewKey, Scope};
 use petstore::storage::{SCHEMA_LATEST, Storage, migrate};
 use tokio_postgres::{Client, NoTls};
 
-/// The repository.
+use super::wait::{eventually, poll};
+
+/// The root of the repository.
 pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// A key with every scope that each test's database knows. Not a secret: it is made of zeros.
+/// The key of every test database, with every scope. Not a secret: it is generated from zeros.
 pub(crate) fn key() -> ApiKey {
     ApiKey::generate(|| 0)
 }
 
-/// A database that is dropped with this value.
+/// A database, dropped with this value.
 pub(crate) struct TestDatabase {
     server: String,
     name: String,
 }
 
 impl TestDatabase {
-    /// A migrated database that knows [`key`].
+    /// A migrated database that contains [`key`].
     pub(crate) async fn new() -> Self {
         let server = server_url();
         let admin = connect(&server).await;
@@ -40,14 +42,14 @@ impl TestDatabase {
         Self::create(server, &admin, &format!("TEMPLATE {template}")).await
     }
 
-    /// A database with nothing in it.
+    /// An empty database, not migrated.
     pub(crate) async fn empty() -> Self {
         let server = server_url();
         let admin = connect(&server).await;
         Self::create(server, &admin, "").await
     }
 
-    /// An empty database with another encoding than the server's.
+    /// An empty database with this encoding.
     pub(crate) async fn with_encoding(encoding: &str) -> Self {
         let server = server_url();
         let admin = connect(&server).await;
@@ -63,40 +65,40 @@ impl TestDatabase {
         Self { server, name }
     }
 
-    /// Its address.
+    /// The URL of this database.
     pub(crate) fn url(&self) -> String {
         database_url(&self.server, &self.name)
     }
 
-    /// Its address for a role of the server's.
+    /// The URL of this database for another role.
     pub(crate) fn url_as(&self, role: &str) -> String {
         let url = self.url();
         let separator = if url.ends_with('?') { "" } else { "&" };
         format!("{url}{separator}user={role}")
     }
 
-    /// Its name.
+    /// The name of this database.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// A connection to another database of the same server.
+    /// Opens a connection to the maintenance database of the same server.
     pub(crate) async fn server(&self) -> Client {
         connect(&self.server).await
     }
 
-    /// Ends every connection to it.
+    /// Terminates every connection to this database.
     pub(crate) async fn disconnect_all(&self) {
         let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
         self.server().await.query(all, &[&self.name]).await.unwrap();
     }
 
-    /// A connection of the test's own.
+    /// Opens a connection to this database.
     pub(crate) async fn connect(&self) -> Client {
         connect(&self.url()).await
     }
 
-    /// Adds pets, in one statement, with the statuses in turn and then none.
+    /// Adds pets in one statement. Their statuses are each status in turn, then none.
     pub(crate) async fn add_pets(&self, count: i32) {
         let insert = "INSERT INTO pets (name, category_id, status) \
             SELECT 'Pet ' || n, n % 7, (ARRAY['available', 'pending', 'sold', NULL])[1 + n % 4]::pet_status \
@@ -108,7 +110,7 @@ impl TestDatabase {
 impl Drop for TestDatabase {
     fn drop(&mut self) {
         let (server, name) = (self.server.clone(), self.name.clone());
-        // A thread of its own: the test's runtime may be the one that runs this.
+        // In a separate thread: a runtime cannot be started within the runtime of the test.
         let dropping = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -124,7 +126,7 @@ fn server_url() -> String {
     std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| script(&["shared"]))
 }
 
-/// Runs `scripts/postgres` and returns what it printed.
+/// Runs `scripts/postgres` and returns its output.
 pub(crate) fn script(arguments: &[&str]) -> String {
     let output = Command::new(Path::new(ROOT).join("scripts/postgres")).args(arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -132,34 +134,37 @@ pub(crate) fn script(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// The address of another database on the same server.
+/// The URL of another database on the same server.
 fn database_url(server: &str, name: &str) -> String {
     let (address, query) = server.split_once('?').unwrap_or((server, ""));
     let (host, _) = address.rsplit_once('/').unwrap();
     format!("{host}/{name}?{query}")
 }
 
-/// A connection to a database, that ends with the client.
+/// Opens a connection to a database. It closes when the client is dropped.
 pub(crate) async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
-/// Waits until a statement of this database waits for a lock, and returns the number of its server process. Not to be
-/// asked in a transaction, which sees the same activity for ever.
-pub(crate) async fn locked_out(watch: &Client) -> i32 {
-    let waiting =
-        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    loop {
-        if let Some(row) = watch.query(waiting, &[]).await.unwrap().first() {
-            return row.get(0);
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+/// Waits until a statement in this database waits for a lock, and returns the id of its server process. Do not call this
+/// in a transaction: within one, `pg_stat_activity` does not change.
+pub(crate) async fn wait_for_blocked_statement(watch: &Client) -> i32 {
+    let blocked = "SELECT pid FROM pg_stat_activity \
+        WHERE wait_event_type = 'Lock' AND datname = current_database() LIMIT 1";
+    let pid = async || watch.query_opt(blocked, &[]).await.unwrap();
+    poll("a statement waits for a lock", pid, Option::is_some).await.unwrap().get(0)
 }
 
-/// The name of the template for the migrations as they are now, made if it is not there.
+/// Waits until a node receives notifications of key changes: it sends itself one as soon as it is subscribed.
+pub(crate) async fn wait_for_subscription(watch: &Client) {
+    let echo =
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_notify%'";
+    eventually("the node is subscribed", async || !watch.query(echo, &[]).await.unwrap().is_empty()).await;
+}
+
+/// The name of the template database for the current migrations, created if it does not exist.
 async fn template(server: &str, admin: &Client) -> String {
     let mut hasher = DefaultHasher::new();
     for file in migration_files() {
@@ -196,9 +201,8 @@ async fn prepare(url: String) {
 
 async fn wait_until_unused(admin: &Client, name: &str) {
     let users = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
-    while !admin.query(users, &[&name]).await.unwrap().is_empty() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("the template is unused", async || admin.query(users, &[&name]).await.unwrap().is_empty())
+        .await;
 }
 
 /// The migrations, in order.

@@ -1,36 +1,42 @@
-//! The program itself, as an operator runs it.
+//! The program, as an operator runs it.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use petstore::domain::api_key::ApiKey;
 
 use super::client::Client;
 use super::postgres::key;
+use super::wait::{eventually_blocking, poll};
 
-/// The program with an environment of its own: nothing of the developer's leaks in.
+/// A command that runs the program with an empty environment.
 pub(crate) fn petstore(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_petstore"));
     command.env_clear().args(arguments).stdin(Stdio::null());
     command
 }
 
-/// Runs it to its end.
+/// Runs the program and waits until it exits.
 pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     petstore(arguments).envs(environment.iter().copied()).output().unwrap()
 }
 
-/// Makes a key as an operator does.
+/// Sends a signal, such as `TERM`, to a process.
+pub(crate) fn signal(name: &str, process: u32) {
+    let kill = Command::new("kill").args(["-s", name, &process.to_string()]).status().unwrap();
+    assert!(kill.success());
+}
+
+/// Creates a key with `petstore keys create`.
 pub(crate) fn new_key(database_url: &str, flags: &[&str]) -> ApiKey {
     let output =
         run(&[&["keys", "create", "--name", "other"], flags].concat(), &[("DATABASE_URL", database_url)]);
     String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }
 
-/// `petstore serve` as a process of its own, killed with this value.
+/// A separate `petstore serve` process, killed when this value is dropped.
 pub(crate) struct ServeProcess {
     child: Child,
     log: PathBuf,
@@ -40,15 +46,15 @@ pub(crate) struct ServeProcess {
 }
 
 impl ServeProcess {
-    /// Starts it and waits until it listens.
+    /// Starts `petstore serve` with these flags and waits until it listens.
     pub(crate) fn start(database_url: &str, flags: &[&str]) -> Self {
         let mut command = petstore(&["serve"]);
         command.args(flags);
         Self::start_as(command, database_url, free_address(), free_address())
     }
 
-    /// Starts it by a command of the test's own, which may have another way to these addresses, and waits until it
-    /// listens.
+    /// Starts a command that runs `petstore serve`, and waits until it listens. The command may get these addresses in
+    /// another way, such as by socket activation.
     pub(crate) fn start_as(
         mut command: Command,
         database_url: &str,
@@ -61,17 +67,14 @@ impl ServeProcess {
             .env("PETSTORE_LISTEN", address.to_string())
             .env("PETSTORE_ADMIN_LISTEN", admin_address.to_string())
             .env("PETSTORE_DRAIN_DELAY", "0s")
-            // A file, not a pipe: nobody reads it while the program runs.
+            // A file, not a pipe: a pipe that is not read blocks the program.
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
         let client = Client::new(address, Some(&key()));
         let process = Self { child, log, client, address, admin_address };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !process.log().contains("\"message\":\"listening\"") {
-            assert!(Instant::now() < deadline, "petstore serve does not listen: {}", process.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let listens = || process.log().contains("\"message\":\"listening\"");
+        eventually_blocking(|| format!("petstore serve listens: {}", process.log()), listens);
         process
     }
 
@@ -79,24 +82,28 @@ impl ServeProcess {
         self.child.id()
     }
 
-    /// Its log so far.
+    /// The log so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Sends it a signal, such as `TERM`.
-    pub(crate) fn signal(&self, name: &str) {
-        let kill = Command::new("kill").args(["-s", name, &self.id().to_string()]).status().unwrap();
-        assert!(kill.success());
+    /// Waits until the log contains this text.
+    pub(crate) async fn wait_for_log(&self, text: &str) {
+        poll(&format!("the log contains {text:?}"), async || self.log(), |log| log.contains(text)).await;
     }
 
-    /// Waits for its end and returns its exit code and its log.
+    /// Sends a signal, such as `TERM`, to the process.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(name, self.id());
+    }
+
+    /// Waits until the process exits, and returns its exit code and its log.
     pub(crate) fn wait(mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
         (code, self.log())
     }
 
-    /// Ends it with SIGTERM and returns whether it exited well, and its log.
+    /// Sends SIGTERM, waits until the process exits, and returns whether its exit code was 0, and its log.
     pub(crate) fn terminate(self) -> (bool, String) {
         self.signal("TERM");
         let (code, log) = self.wait();
@@ -112,7 +119,7 @@ impl Drop for ServeProcess {
     }
 }
 
-/// An address that nobody listens on.
+/// An address with a free port.
 pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

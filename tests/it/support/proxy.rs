@@ -1,4 +1,4 @@
-//! A way to the database that loses a packet now and then: an answer comes later than it should.
+//! A TCP proxy in front of the database that delays chosen responses.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -7,47 +7,55 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
-/// Delays the answers on a connection once certain bytes were sent over it.
-struct Trap {
-    bytes: Vec<u8>,
-    delay: Duration,
+/// A response to delay.
+#[derive(Default)]
+enum Delay {
+    #[default]
+    None,
+    /// The response to the next statement that contains these bytes.
+    Armed { bytes: Vec<u8>, delay: Duration },
+    /// The statement was sent on this connection.
+    Sent { connection: u64, delay: Duration },
+    /// The response has arrived from the database and is held back.
+    Holding,
 }
 
-/// Stands between the service and its database.
+/// A proxy between the service and its database.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    trap: Arc<Mutex<Option<Trap>>>,
+    delay: Arc<Mutex<Delay>>,
     running: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// Leads to this address.
+    /// Starts a proxy to this address.
     pub(crate) async fn start(target: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let trap = Arc::new(Mutex::new(None));
-        let armed = trap.clone();
+        let delay = Arc::<Mutex<Delay>>::default();
+        let shared = delay.clone();
         let running = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
+            for connection in 0.. {
+                let Ok((client, _)) = listener.accept().await else { break };
                 if let Ok(server) = TcpStream::connect(&target).await {
-                    tokio::spawn(forward(client, server, armed.clone()));
+                    tokio::spawn(forward(connection, client, server, shared.clone()));
                 }
             }
         });
-        Self { address, trap, running }
+        Self { address, delay, running }
     }
 
-    /// The answer to the next statement that has these bytes in it comes this much later. What else the connection
-    /// carries waits behind it; other connections do not.
-    pub(crate) fn delay_answer_to(&self, bytes: &[u8], delay: Duration) {
-        *self.trap.lock().unwrap() = Some(Trap { bytes: bytes.to_vec(), delay });
+    /// Delays the response to the next statement that contains these bytes. Later responses on the same connection wait
+    /// behind it; other connections do not.
+    pub(crate) fn delay_response_to(&self, bytes: &[u8], delay: Duration) {
+        *self.delay.lock().unwrap() = Delay::Armed { bytes: bytes.to_vec(), delay };
     }
 
-    /// Whether such a statement has been sent.
-    pub(crate) fn has_met_it(&self) -> bool {
-        self.trap.lock().unwrap().is_none()
+    /// Whether the database has sent that response, so that the statement has run.
+    pub(crate) fn holds_the_response(&self) -> bool {
+        matches!(*self.delay.lock().unwrap(), Delay::Holding)
     }
 }
 
@@ -57,36 +65,51 @@ impl Drop for Proxy {
     }
 }
 
-async fn forward(client: TcpStream, server: TcpStream, trap: Arc<Mutex<Option<Trap>>>) {
+async fn forward(connection: u64, client: TcpStream, server: TcpStream, shared: Arc<Mutex<Delay>>) {
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
         (client.into_split(), server.into_split());
-    let held_until = Arc::new(Mutex::new(Instant::now()));
-    let hold = held_until.clone();
-    let there = async move {
+    let state = shared.clone();
+    let statements = async move {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
-            let is_met =
-                |trap: &mut Trap| buffer[..read].windows(trap.bytes.len()).any(|window| window == trap.bytes);
-            if let Some(met) = trap.lock().unwrap().take_if(is_met) {
-                *hold.lock().unwrap() = Instant::now() + met.delay;
-            }
+            mark_sent(&mut state.lock().unwrap(), connection, &buffer[..read]);
             if to_server.write_all(&buffer[..read]).await.is_err() {
                 break;
             }
         }
     };
-    let back = async move {
+    let responses = async move {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
-            let until = *held_until.lock().unwrap();
-            sleep_until(until).await;
+            let delay = hold(&mut shared.lock().unwrap(), connection);
+            sleep(delay).await;
             if to_client.write_all(&buffer[..read]).await.is_err() {
                 break;
             }
         }
     };
     tokio::select! {
-        () = there => {}
-        () = back => {}
+        () = statements => {}
+        () = responses => {}
+    }
+}
+
+/// Notes that the statement whose response is to be delayed was sent.
+fn mark_sent(state: &mut Delay, connection: u64, sent: &[u8]) {
+    if let Delay::Armed { bytes, delay } = state
+        && sent.windows(bytes.len()).any(|window| window == *bytes)
+    {
+        *state = Delay::Sent { connection, delay: *delay };
+    }
+}
+
+/// Notes that the response has arrived, and returns how long to hold it back.
+fn hold(state: &mut Delay, connection: u64) -> Duration {
+    match *state {
+        Delay::Sent { connection: delayed, delay } if delayed == connection => {
+            *state = Delay::Holding;
+            delay
+        }
+        _ => Duration::ZERO,
     }
 }

@@ -1,4 +1,4 @@
-//! The service, in this process, on a database and ports of its own.
+//! The service inside the test process, with its own database and ports.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use tokio::task::JoinHandle;
 
 use super::client::Client;
 use super::postgres::{TestDatabase, key};
+use super::program::new_key;
 
-/// A running service, stopped with this value.
+/// A running service, stopped when this value is dropped.
 pub(crate) struct TestService {
     pub(crate) database: Arc<TestDatabase>,
     pub(crate) client: Client,
@@ -25,7 +26,7 @@ pub(crate) struct TestService {
     running: JoinHandle<()>,
 }
 
-/// Settings as an operator gives them.
+/// Parses the settings of `petstore serve`.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -33,29 +34,29 @@ struct Arguments {
 }
 
 impl TestService {
-    /// With default settings.
+    /// Starts with default settings.
     pub(crate) async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// With these flags of `petstore serve`.
+    /// Starts with these flags of `petstore serve`.
     pub(crate) async fn start_with(flags: &[&str]) -> Self {
         Self::start_at(flags, Arc::new(Timestamp::now)).await
     }
 
-    /// With these flags, and a clock that tells this time.
+    /// Starts with these flags and this clock.
     pub(crate) async fn start_at(flags: &[&str], clock: Clock) -> Self {
         Self::start_on(Arc::new(TestDatabase::new().await), flags, clock).await
     }
 
-    /// Another node over the same database.
+    /// Starts another node on the same database.
     pub(crate) async fn start_another(&self) -> Self {
         Self::start_on(self.database.clone(), &[], Arc::new(Timestamp::now)).await
     }
 
     async fn start_on(database: Arc<TestDatabase>, flags: &[&str], clock: Clock) -> Self {
         let url = database.url();
-        let own = [
+        let required = [
             "petstore",
             "--listen=127.0.0.1:0",
             "--admin-listen=127.0.0.1:0",
@@ -63,7 +64,7 @@ impl TestService {
             "--database-url",
             &url,
         ];
-        let Arguments { settings } = Arguments::parse_from(own.iter().chain(flags));
+        let Arguments { settings } = Arguments::parse_from(required.iter().chain(flags));
         let app = App::start(settings, Listeners::default(), clock).await.unwrap();
         let (address, admin_address) = (app.public_address().unwrap(), app.admin_address().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
@@ -72,7 +73,12 @@ impl TestService {
         Self { database, client, address, admin_address, stop: Some(stop), running }
     }
 
-    /// Asks the service to stop and waits until it has.
+    /// A client with a new key, created with these flags of `petstore keys create`.
+    pub(crate) fn client_with_new_key(&self, flags: &[&str]) -> Client {
+        Client::new(self.address, Some(&new_key(&self.database.url(), flags)))
+    }
+
+    /// Stops the service and waits until it has stopped.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
         (&mut self.running).await.unwrap();

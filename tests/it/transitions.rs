@@ -1,5 +1,5 @@
-//! What becomes of an animal and of its order: the tables of `docs/orders.md`, cell by cell, on the rules alone and on
-//! the service; long random sequences against a model made of them; and the picture that is drawn from them.
+//! The state transitions of pets and orders. The tables in `docs/orders.md` are checked cell by cell, against the domain
+//! and against the service, and as the model for random sequences. The state diagram is drawn from them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -10,26 +10,26 @@ use petstore::domain::pet::{CategoryId, PatchError, Pet, PetName, PetPatch, PetS
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::postgres::ROOT;
 use crate::support::{Answer, Client, TestService};
 
-/// A row's state, a column's move, and what comes of it.
+/// The state of a row, the transition of a column, and the outcome.
 type Cell = (String, String, String);
 
-/// The cells, but the empty ones, of the table whose first heading this is.
+/// The cells, except the empty ones, of the table with this first heading.
 fn table(heading: &str) -> Vec<Cell> {
     let page = std::fs::read_to_string(Path::new(ROOT).join("docs/orders.md")).unwrap();
     let cells = |line: &str| -> Vec<String> {
         line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect()
     };
     let mut lines = page.lines().skip_while(|line| !line.starts_with(&format!("| {heading} |")));
-    let moves = cells(lines.next().unwrap());
+    let transitions = cells(lines.next().unwrap());
     let rows = lines.skip(1).take_while(|line| line.starts_with('|')).map(cells);
     rows.flat_map(|row| {
-        let moves = moves.clone().into_iter().zip(row.clone()).skip(1);
-        moves.map(move |(what, outcome)| (row[0].clone(), what, outcome)).collect::<Vec<_>>()
+        let transitions = transitions.clone().into_iter().zip(row.clone()).skip(1);
+        transitions.map(move |(what, outcome)| (row[0].clone(), what, outcome)).collect::<Vec<_>>()
     })
     .filter(|(_, _, outcome)| !outcome.is_empty())
     .collect()
@@ -39,7 +39,7 @@ fn is_code(outcome: &str) -> bool {
     outcome.contains('_')
 }
 
-/// The status of an animal in a state, and whether it has an open order.
+/// The status of a pet in a state, and whether it has an open order.
 fn parts(state: &str) -> (Option<PetStatus>, bool) {
     match state {
         "no status" => (None, false),
@@ -57,13 +57,13 @@ fn state(status: Option<PetStatus>, has_open_order: bool) -> &'static str {
 }
 
 #[test]
-fn the_tables_have_every_state_and_every_move() {
-    let animals = table("pet");
-    assert_eq!(animals.len(), 5 * 4 + 2);
+fn the_tables_cover_every_state_and_every_transition() {
+    let pets = table("pet");
+    assert_eq!(pets.len(), 5 * 4 + 2);
     assert_eq!(table("order").len(), 3 * 2);
     for from in ["no status", "available", "pending", "sold"] {
         for to in ["available", "pending", "sold"] {
-            let cell = animals.iter().find(|(state, what, _)| state == from && *what == format!("set {to}"));
+            let cell = pets.iter().find(|(state, what, _)| state == from && *what == format!("set {to}"));
             let allowed = (from, to) != ("sold", "pending");
             assert_eq!(cell.unwrap().2, if allowed { to } else { "invalid_transition" });
         }
@@ -71,7 +71,7 @@ fn the_tables_have_every_state_and_every_move() {
 }
 
 #[test]
-fn the_rules_say_what_the_table_of_animals_says() {
+fn the_domain_follows_the_table_of_pets() {
     for (from, what, outcome) in table("pet") {
         let (status, has_open_order) = parts(&from);
         let found = match what.as_str() {
@@ -96,7 +96,7 @@ fn the_rules_say_what_the_table_of_animals_says() {
 }
 
 #[test]
-fn the_rules_say_what_the_table_of_orders_says() {
+fn the_domain_follows_the_table_of_orders() {
     for (from, what, outcome) in table("order") {
         let end = if what == "completeOrder" { OrderEnd::Complete } else { OrderEnd::Cancel };
         let allowed = from.parse::<OrderStatus>().unwrap().may_end(end);
@@ -108,14 +108,6 @@ fn the_rules_say_what_the_table_of_orders_says() {
     }
 }
 
-async fn patch(client: &Client, pet: i64, body: &Value) -> Answer {
-    client
-        .send(Method::PATCH, &format!("/v1/pets/{pet}"), |request| {
-            request.header("content-type", "application/merge-patch+json").body(body.to_string())
-        })
-        .await
-}
-
 async fn end(client: &Client, order: i64, what: &str) -> Answer {
     let path = format!("/v1/store/orders/{order}/{}", what.trim_end_matches("Order"));
     client.send(Method::POST, &path, |request| request).await
@@ -125,7 +117,7 @@ async fn place(client: &Client, pet: i64) -> Answer {
     client.post("/v1/store/orders", &json!({"petId": pet})).await
 }
 
-/// The state of an animal, as the service tells it.
+/// The state of a pet, according to the service.
 async fn state_of(client: &Client, pet: i64) -> &'static str {
     let body = client.get(&format!("/v1/pets/{pet}")).await.json();
     let status = body.get("status").map(|status| status.as_str().unwrap().parse().unwrap());
@@ -134,7 +126,7 @@ async fn state_of(client: &Client, pet: i64) -> &'static str {
 }
 
 #[tokio::test]
-async fn the_service_does_what_the_table_of_animals_says() {
+async fn the_service_follows_the_table_of_pets() {
     let service = TestService::start().await;
     let client = &service.client;
     for (from, what, outcome) in table("pet") {
@@ -150,7 +142,7 @@ async fn the_service_does_what_the_table_of_animals_says() {
         let answer = match what.as_str() {
             "placeOrder" => place(client, pet).await,
             "completeOrder" | "cancelOrder" => end(client, order, &what).await,
-            set => patch(client, pet, &json!({"status": set.trim_start_matches("set ")})).await,
+            set => client.patch_pet(pet, &json!({"status": set.trim_start_matches("set ")})).await,
         };
         if is_code(&outcome) {
             assert_eq!(answer.error(), (409, outcome), "{from}: {what}");
@@ -163,7 +155,7 @@ async fn the_service_does_what_the_table_of_animals_says() {
 }
 
 #[tokio::test]
-async fn the_service_does_what_the_table_of_orders_says() {
+async fn the_service_follows_the_table_of_orders() {
     let service = TestService::start().await;
     let client = &service.client;
     for (from, what, outcome) in table("order") {
@@ -183,12 +175,12 @@ async fn the_service_does_what_the_table_of_orders_says() {
         } else {
             assert_eq!(answer.json()["status"], *outcome, "{from}: {what}");
             assert_eq!(answer.body, after.body, "{from}: {what}");
-            assert!(from == "placed" || answer.body == before.body, "twice is as once");
+            assert!(from == "placed" || answer.body == before.body, "repeating changes nothing");
         }
     }
 }
 
-/// Something that a client does, to one of a few animals or to one of the orders placed so far.
+/// A request about one of a few pets or one of the orders placed so far.
 #[derive(Debug, Clone)]
 enum Step {
     Set { pet: usize, status: PetStatus },
@@ -207,47 +199,47 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..40)
 }
 
-/// What the tables say of all that was done.
+/// The state of all pets and orders, according to the tables.
 struct Model {
-    animals: HashMap<(String, String), String>,
-    orders: HashMap<(String, String), String>,
-    /// The state of each animal.
+    pet_transitions: HashMap<(String, String), String>,
+    order_transitions: HashMap<(String, String), String>,
+    /// The state of each pet.
     pets: Vec<String>,
-    /// The animal and the status of each order.
-    placed: Vec<(usize, String)>,
+    /// The pet and the status of each order.
+    orders: Vec<(usize, String)>,
 }
 
 impl Model {
     fn new() -> Self {
-        let by_move = |cells: Vec<Cell>| {
+        let by_transition = |cells: Vec<Cell>| {
             cells.into_iter().map(|(from, what, outcome)| ((from, what), outcome)).collect()
         };
         Self {
-            animals: by_move(table("pet")),
-            orders: by_move(table("order")),
+            pet_transitions: by_transition(table("pet")),
+            order_transitions: by_transition(table("order")),
             pets: vec!["no status".into(), "available".into(), "available".into()],
-            placed: Vec::new(),
+            orders: Vec::new(),
         }
     }
 
-    /// Moves an animal, and says what came of it.
-    fn animal(&mut self, pet: usize, what: &str) -> String {
-        let outcome = self.animals[&(self.pets[pet].clone(), what.to_owned())].clone();
+    /// Applies a transition to a pet, and returns the outcome.
+    fn apply_to_pet(&mut self, pet: usize, what: &str) -> String {
+        let outcome = self.pet_transitions[&(self.pets[pet].clone(), what.to_owned())].clone();
         if !is_code(&outcome) {
             self.pets[pet].clone_from(&outcome);
         }
         outcome
     }
 
-    /// Ends an order, and says what came of it.
-    fn order(&mut self, order: usize, what: &str) -> String {
-        let (pet, status) = self.placed[order].clone();
-        let outcome = self.orders[&(status.clone(), what.to_owned())].clone();
+    /// Applies a transition to an order, and returns the outcome.
+    fn apply_to_order(&mut self, order: usize, what: &str) -> String {
+        let (pet, status) = self.orders[order].clone();
+        let outcome = self.order_transitions[&(status.clone(), what.to_owned())].clone();
         if status == "placed" {
-            self.animal(pet, what);
+            self.apply_to_pet(pet, what);
         }
         if !is_code(&outcome) {
-            self.placed[order].1.clone_from(&outcome);
+            self.orders[order].1.clone_from(&outcome);
         }
         outcome
     }
@@ -264,23 +256,23 @@ async fn follow_model(service: &TestService, steps: &[Step]) {
     for step in steps {
         let (expected, answer) = match step {
             Step::Set { pet, status } => {
-                let expected = model.animal(*pet, &format!("set {}", status.as_str()));
-                (expected, patch(client, pets[*pet], &json!({"status": status.as_str()})).await)
+                let expected = model.apply_to_pet(*pet, &format!("set {}", status.as_str()));
+                (expected, client.patch_pet(pets[*pet], &json!({"status": status.as_str()})).await)
             }
             Step::Rename { pet } => {
-                ("always".into(), patch(client, pets[*pet], &json!({"name": "Max"})).await)
+                ("always".into(), client.patch_pet(pets[*pet], &json!({"name": "Max"})).await)
             }
             Step::Place { pet } => {
-                let expected = model.animal(*pet, "placeOrder");
+                let expected = model.apply_to_pet(*pet, "placeOrder");
                 let answer = place(client, pets[*pet]).await;
                 if answer.status == 201 {
                     orders.push(answer.json()["id"].as_i64().unwrap());
-                    model.placed.push((*pet, "placed".into()));
+                    model.orders.push((*pet, "placed".into()));
                 }
                 (expected, answer)
             }
             Step::End { order, what } if *order < orders.len() => {
-                (model.order(*order, what), end(client, orders[*order], what).await)
+                (model.apply_to_order(*order, what), end(client, orders[*order], what).await)
             }
             Step::End { .. } => continue,
         };
@@ -293,14 +285,14 @@ async fn follow_model(service: &TestService, steps: &[Step]) {
     for (pet, expected) in pets.iter().zip(&model.pets) {
         assert_eq!(state_of(client, *pet).await, expected, "{steps:?}");
     }
-    for (order, (pet, status)) in orders.iter().zip(&model.placed) {
+    for (order, (pet, status)) in orders.iter().zip(&model.orders) {
         let found = client.get(&format!("/v1/store/orders/{order}")).await.json();
         assert_eq!((&found["petId"], &found["status"]), (&json!(pets[*pet]), &json!(status)), "{steps:?}");
     }
 }
 
 #[test]
-fn any_sequence_of_moves_ends_as_the_tables_say() {
+fn any_sequence_of_transitions_ends_as_the_tables_say() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let service = runtime.block_on(TestService::start());
     let mut runner = TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
@@ -313,8 +305,8 @@ fn any_sequence_of_moves_ends_as_the_tables_say() {
     runtime.block_on(service.stop());
 }
 
-/// Where each state stands in the picture.
-const PLACES: [(&str, f64, f64); 5] = [
+/// The position of each state in the diagram.
+const POSITIONS: [(&str, f64, f64); 5] = [
     ("no status", 90.0, 60.0),
     ("available", 90.0, 230.0),
     ("pending", 390.0, 120.0),
@@ -323,8 +315,8 @@ const PLACES: [(&str, f64, f64); 5] = [
 ];
 const HALF: (f64, f64) = (78.0, 22.0);
 
-/// Every move that changes an animal, as an arrow.
-fn picture() -> String {
+/// The state diagram of a pet, as SVG: an arrow for every transition.
+fn diagram() -> String {
     let mut arrows: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for (from, what, to) in table("pet") {
         if !is_code(&to) && from != to {
@@ -340,16 +332,16 @@ fn picture() -> String {
         r##"<rect width="780" height="400" rx="12" fill="#ffffff"/>"##,
         "\n",
     ));
-    let place = |state: &str| {
-        let (_, x, y) = PLACES.into_iter().find(|(name, _, _)| *name == state).unwrap();
+    let position = |state: &str| {
+        let (_, x, y) = POSITIONS.into_iter().find(|(name, _, _)| *name == state).unwrap();
         (x, y)
     };
     let mut labels = String::new();
     for ((from, to), by) in &arrows {
-        let ((x1, y1), (x2, y2)) = (place(from), place(to));
+        let ((x1, y1), (x2, y2)) = (position(from), position(to));
         let (dx, dy) = (x2 - x1, y2 - y1);
         let length = dx.hypot(dy);
-        // To the side of the straight line, so that the way back is another arrow.
+        // To the side of the straight line, so that the arrow back is separate.
         let bend = if from == "no status" && to == "sold" { -0.28 * length } else { -26.0 };
         let (cx, cy) =
             (f64::midpoint(x1, x2) - dy / length * bend, f64::midpoint(y1, y2) + dx / length * bend);
@@ -370,8 +362,8 @@ fn picture() -> String {
         .unwrap();
     }
     svg += &labels;
-    for (state, x, y) in PLACES {
-        let (dash, words) = match state {
+    for (state, x, y) in POSITIONS {
+        let (dash, label) = match state {
             "no status" => (r#" stroke-dasharray="5 4""#, "no status"),
             "ordered" => ("", "pending, ordered"),
             status => ("", status),
@@ -379,7 +371,7 @@ fn picture() -> String {
         let (left, top, width, height) = (x - HALF.0, y - HALF.1, 2.0 * HALF.0, 2.0 * HALF.1);
         writeln!(
             svg,
-            r##"<rect x="{left}" y="{top}" width="{width}" height="{height}" rx="10" fill="#f1f5f9" stroke="#0f172a"{dash}/><text x="{x}" y="{}" text-anchor="middle" font-weight="600" fill="#0f172a">{words}</text>"##,
+            r##"<rect x="{left}" y="{top}" width="{width}" height="{height}" rx="10" fill="#f1f5f9" stroke="#0f172a"{dash}/><text x="{x}" y="{}" text-anchor="middle" font-weight="600" fill="#0f172a">{label}</text>"##,
             y + 5.0
         )
         .unwrap();
@@ -387,7 +379,7 @@ fn picture() -> String {
     svg + "</svg>\n"
 }
 
-/// Where the line from the middle of a state to a point leaves its box.
+/// The point where the line from the centre of a state to a point leaves its box.
 fn on_edge((x, y): (f64, f64), (to_x, to_y): (f64, f64)) -> (f64, f64) {
     let (dx, dy) = (to_x - x, to_y - y);
     let share = (HALF.0 / dx.abs()).min(HALF.1 / dy.abs());
@@ -398,8 +390,8 @@ fn on_edge((x, y): (f64, f64), (to_x, to_y): (f64, f64)) -> (f64, f64) {
 fn the_picture_is_drawn_from_the_table() {
     let file = Path::new(ROOT).join("docs/img/states.svg");
     if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
-        std::fs::write(&file, picture()).unwrap();
+        std::fs::write(&file, diagram()).unwrap();
     }
     let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(committed, picture(), "run `make states`");
+    assert_eq!(committed, diagram(), "run `make states`");
 }
