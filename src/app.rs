@@ -19,26 +19,26 @@ use crate::telemetry;
 /// Why the service did not start.
 #[derive(Debug, Error)]
 pub enum AppError {
-    /// The database's address cannot be used.
+    /// The database URL is not valid.
     #[error(transparent)]
     DatabaseUrl(#[from] DatabaseUrlError),
-    /// The database is there, but not fit.
+    /// The database is reachable, but unusable: its schema is too old, for example.
     #[error(transparent)]
     Database(StorageError),
-    /// An address to listen on is taken, or not ours.
+    /// An address to listen on is in use or not available.
     #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A socket that was passed cannot be used.
-    #[error("cannot listen on a socket that was passed")]
+    /// A socket passed by systemd cannot be used.
+    #[error("cannot listen on the socket that was passed")]
     Inherited(#[source] io::Error),
 }
 
-/// A service that listens, and serves once it runs.
+/// A service that listens. [`run`](Self::run) serves requests.
 pub struct App {
     settings: ServeSettings,
     storage: Storage,
@@ -48,8 +48,8 @@ pub struct App {
 }
 
 impl App {
-    /// Listens, on sockets that were passed or else as the settings say, and looks at the database. A database that is
-    /// away is no reason not to start: requests get 503 until it is back. One with too old a schema is.
+    /// Checks the database and listens, on the sockets that were passed or else on the configured addresses. An
+    /// unavailable database does not prevent the start: requests get 503 until it is back. An outdated schema does.
     pub async fn start(
         settings: ServeSettings,
         listeners: Listeners,
@@ -61,11 +61,11 @@ impl App {
         let storage = Storage::new(&settings.database.database_url, &settings.pool)?;
         match storage.check().await {
             Ok(()) => {}
-            Err(away @ StorageError::Unavailable(_)) => {
-                let cause = telemetry::with_causes(&away);
-                tracing::warn!(cause, "answering 503 until the database is available");
+            Err(error @ StorageError::Unavailable(_)) => {
+                let cause = telemetry::with_causes(&error);
+                tracing::warn!(cause, "database unavailable: answering 503 until it is back");
             }
-            Err(unfit) => return Err(AppError::Database(unfit)),
+            Err(error) => return Err(AppError::Database(error)),
         }
         let public = listen(listeners.public, settings.listen).await?;
         let admin = listen(listeners.admin, settings.admin_listen).await?;
@@ -74,18 +74,18 @@ impl App {
         Ok(Self { settings, storage, state, public, admin })
     }
 
-    /// Where the service listens: the port is the system's choice if 0 was asked for.
+    /// The address of the public listener, with the port that the system chose if it was set to 0.
     pub fn public_address(&self) -> io::Result<SocketAddr> {
         self.public.local_addr()
     }
 
-    /// Where health and metrics are.
+    /// The address of the private listener, for health and metrics.
     pub fn admin_address(&self) -> io::Result<SocketAddr> {
         self.admin.local_addr()
     }
 
-    /// Serves until `shutdown` resolves; then says that it is not ready, goes on until balancers can have heard of it,
-    /// takes no more connections and answers the requests under way.
+    /// Serves until `shutdown` resolves. Then it fails its readiness check, serves on for the drain delay so that load
+    /// balancers notice, accepts no more connections, and finishes the requests in flight.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         if let (Ok(public), Ok(admin)) = (self.public_address(), self.admin_address()) {
             tracing::info!(%public, %admin, "listening");
@@ -96,7 +96,7 @@ impl App {
         let pipeline = public_routes(self.state.clone(), &self.settings.interface);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
-            // An error means that the sender is gone, which is as good a reason to stop.
+            // An error means that the sender is gone: stop as well.
             let _ = stopped.wait_for(|stopped| *stopped).await;
         };
         let admin = admin_routes(self.state.clone());
@@ -104,7 +104,7 @@ impl App {
             join!(
                 async {
                     shutdown.await;
-                    tracing::info!("stopping: requests under way are finished first");
+                    tracing::info!("stopping: draining requests in flight");
                     systemd::stopping();
                     self.state.prepare_to_stop();
                     sleep(timeouts.drain_delay).await;
@@ -127,47 +127,47 @@ impl App {
             () = drop_idempotency_partitions(&self.storage) => {}
             () = systemd::notify_watchdog() => {}
             () = self.storage.poll_database_metrics() => {}
-            () = telemetry::metrics::look_after() => {}
+            () = telemetry::metrics::run_upkeep() => {}
         }
         self.state.flush_last_used().await;
         tracing::info!("stopped");
     }
 }
 
-/// How often partitions are created and dropped.
+/// How often partitions are created, and how often they are dropped.
 const PARTITION_INTERVAL: Duration = Duration::from_hours(1);
-/// The pause after creating them failed, and after dropping them did: requests may have to wait for an attempt to drop.
-const CREATE_PAUSE: Duration = Duration::from_secs(10);
-const DROP_PAUSE: Duration = Duration::from_mins(1);
-/// The shortest time between two attempts to create them, however many requests are refused for want of one.
-const CREATE_GAP: Duration = Duration::from_secs(1);
+/// The back-off after a failed attempt to create them, and to drop them: requests may have to wait for an attempt to drop.
+const CREATE_BACKOFF: Duration = Duration::from_secs(10);
+const DROP_BACKOFF: Duration = Duration::from_mins(1);
+/// The minimum time between two attempts to create them, however many requests find none.
+const MIN_CREATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Creates the partitions that requests are remembered in: every hour, and at once when a request finds none.
+/// Creates the partitions for idempotency keys: every hour, and immediately when a request finds none.
 async fn create_idempotency_partitions(storage: &Storage) {
     loop {
         let pause = match storage.create_idempotency_partitions().await {
             Ok(()) => PARTITION_INTERVAL,
             Err(error) => {
                 let cause = telemetry::with_causes(&error);
-                tracing::warn!(cause, "could not create idempotency partitions: trying again in 10 s");
-                CREATE_PAUSE
+                tracing::warn!(cause, "could not create idempotency partitions: retrying in 10 s");
+                CREATE_BACKOFF
             }
         };
-        sleep(CREATE_GAP).await;
-        // Whether it was woken or the time has passed: the next attempt is due.
+        sleep(MIN_CREATE_INTERVAL).await;
+        // Woken or timed out: the next attempt is due.
         let _ = timeout(pause, storage.idempotency_partition_missing()).await;
     }
 }
 
-/// Drops the partitions of days that are not needed any more.
+/// Drops the partitions of expired idempotency keys.
 async fn drop_idempotency_partitions(storage: &Storage) {
     loop {
         let pause = match storage.drop_idempotency_partitions().await {
             Ok(()) => PARTITION_INTERVAL,
             Err(error) => {
                 let cause = telemetry::with_causes(&error);
-                tracing::warn!(cause, "could not drop old idempotency partitions: trying again in 60 s");
-                DROP_PAUSE
+                tracing::warn!(cause, "could not drop old idempotency partitions: retrying in 60 s");
+                DROP_BACKOFF
             }
         };
         sleep(pause).await;

@@ -1,12 +1,12 @@
-//! An inventory service for animals.
+//! An inventory service for pets.
 //!
-//! The rooms, each of which may use only those to its right:
+//! The modules, each of which may use only those to its right:
 //!
-//! `main → cli → app → http → storage → domain`, with [`files`] between `cli` and `http`, and [`config`],
-//! [`supervisor`] and [`telemetry`] as leaves.
+//! `main → cli → app → http → storage → domain`, with [`files`] between `cli` and `http`, and [`config`], [`systemd`] and
+//! [`telemetry`] as leaves.
 //!
-//! The library exists for the program `petstore` and for its tests; it promises nothing to other crates.
-//! `ARCHITECTURE.md` has the map and the way of a request.
+//! The library serves the program `petstore` and its tests. Its API is not stable. `ARCHITECTURE.md` has a map of the
+//! code and the path of a request.
 
 pub mod app;
 pub mod cli;

@@ -1,4 +1,4 @@
-//! The `petstore` program: parse the command line, start the runtime, print an error with its causes.
+//! The `petstore` program: parses the command line, starts the runtime, and prints an error with its causes.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use petstore::systemd::Listeners;
 use petstore::telemetry::with_causes;
 use tokio::runtime::{self, Runtime};
 
-/// Requests make many small allocations, which this allocator serves faster than the system's.
+/// Requests make many small allocations, in which mimalloc is faster than the system's allocator.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -20,14 +20,14 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            // Nothing can be done where standard error is closed, and the exit code still tells.
+            // If standard error is closed, the exit code still reports the failure.
             let _ = writeln!(io::stderr(), "petstore: {}", with_causes(&*error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// The sockets are taken first: that wants no other threads.
+/// Takes the inherited sockets first: that must happen before there are other threads.
 fn start() -> io::Result<(Runtime, Listeners)> {
     let listeners = Listeners::inherited()?;
     Ok((runtime::Builder::new_multi_thread().enable_all().build()?, listeners))

@@ -1,5 +1,4 @@
-//! What systemd passes to the program and hears from it: open sockets, readiness, the watchdog. Without systemd, nothing
-//! is passed and nobody hears.
+//! systemd: socket activation, readiness and the watchdog. Without systemd, all of it does nothing.
 //!
 //! **Invariant:** besides `config`, the only reader of the environment, and only of the variables that systemd sets.
 
@@ -12,10 +11,10 @@ use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// What `FileDescriptorName=` calls the socket of the private listener.
-const ADMIN: &str = "admin";
+/// The `FileDescriptorName=` of the private listener's socket.
+const ADMIN_SOCKET: &str = "admin";
 
-/// Sockets that somebody else opened for this program, so that clients can wait in them while it is restarted.
+/// Sockets that systemd opened for this program: clients can wait in them while it restarts.
 #[derive(Debug, Default)]
 pub struct Listeners {
     /// For the service itself.
@@ -25,42 +24,41 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Takes what was passed: the socket named `admin` is the private listener, the other one the public. One that
-    /// nobody would serve is an error: its clients would wait for ever.
+    /// Takes the sockets that were passed: the one named `admin` for the private listener, the other for the public
+    /// one. More are an error: their clients would wait forever.
     ///
-    /// Changes the environment, so that programs started by this one do not take them for theirs: call it before
-    /// there are other threads.
+    /// Changes the environment, so that child processes do not use the sockets. Call it before there are other threads.
     pub fn inherited() -> io::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut names = names.split(':');
         let mut passed = ListenFd::from_env();
         let mut listeners = Self::default();
         for index in 0..passed.len() {
-            let admin = names.next() == Some(ADMIN);
-            let place = if admin { &mut listeners.admin } else { &mut listeners.public };
+            let admin = names.next() == Some(ADMIN_SOCKET);
+            let slot = if admin { &mut listeners.admin } else { &mut listeners.public };
             let socket = passed.take_tcp_listener(index)?;
-            if place.is_some() {
+            if slot.is_some() {
                 return Err(io::Error::other(
-                    "more sockets were passed than one, and one with the name `admin`",
+                    "too many sockets were passed: expected at most one public and one named `admin`",
                 ));
             }
-            *place = socket;
+            *slot = socket;
         }
         Ok(listeners)
     }
 }
 
-/// Tells that the service listens.
+/// Reports that the service is ready.
 pub fn ready() {
     notify(&NotifyState::Ready);
 }
 
-/// Tells that the service is about to end.
+/// Reports that the service is stopping.
 pub fn stopping() {
     notify(&NotifyState::Stopping);
 }
 
-/// Tells, for ever and twice as often as is asked for, that the program still comes round to doing things.
+/// Notifies the watchdog forever, twice per configured interval.
 pub async fn notify_watchdog() {
     let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| *limit > Duration::from_millis(1)) else {
         return pending().await;
@@ -75,6 +73,6 @@ pub async fn notify_watchdog() {
 
 fn notify(state: &NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(std::slice::from_ref(state)) {
-        tracing::warn!(%error, "systemd could not be told");
+        tracing::warn!(%error, "could not notify systemd");
     }
 }

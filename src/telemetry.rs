@@ -1,4 +1,4 @@
-//! Logs, metrics and traces: where they go, and in which form.
+//! Logs, metrics and traces: their formats and destinations.
 
 mod log_writer;
 pub mod metrics;
@@ -24,19 +24,19 @@ use crate::config::LogSettings;
 pub use log_writer::LogGuard;
 use log_writer::LogWriter;
 
-/// Why there is no log.
+/// Why logging did not start.
 #[derive(Debug, Error)]
 pub enum LogError {
-    /// What is to be logged is not understood.
+    /// The filter is not valid.
     #[error(transparent)]
     Filter(#[from] ParseError),
-    /// There is no thread for it.
-    #[error("no thread could be started for the log")]
+    /// The writer's thread did not start.
+    #[error("could not start the log writer's thread")]
     Thread(#[from] io::Error),
 }
 
-/// Starts logging to standard error: coloured text if that is a terminal, JSON lines otherwise. A panic
-/// becomes a line of the log like any other error.
+/// Starts logging to standard error: coloured text on a terminal, JSON lines otherwise. A panic is logged like any
+/// other error.
 pub fn start_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
     let filter = EnvFilter::try_new(&settings.log)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter);
@@ -44,18 +44,17 @@ pub fn start_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
         builder.with_writer(stderr).init();
         LogGuard::none()
     } else {
-        let (gathered, guard) = LogWriter::start(stderr())?;
-        builder.event_format(JsonLines).with_writer(gathered).init();
+        let (writer, guard) = LogWriter::start(stderr())?;
+        builder.event_format(JsonLines).with_writer(writer).init();
         guard
     };
-    panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a bug: the program panicked")));
+    panic::set_hook(Box::new(|panic| tracing::error!(%panic, "panicked: this is a bug")));
     Ok(guard)
 }
 
-/// A line of JSON an event: time, level, message and fields, and the module that it came from.
+/// Formats an event as one line of JSON: time, level, message, fields and module.
 ///
-/// tracing-subscriber has such a format too, which costs several times as much; a busy service writes a line
-/// a request.
+/// tracing-subscriber's own JSON format costs several times as much, and a busy service writes a line per request.
 struct JsonLines;
 
 impl<S, N> FormatEvent<S, N> for JsonLines
@@ -84,10 +83,10 @@ where
     }
 }
 
-/// Appends a time as RFC 3339 has it, to the microsecond.
+/// Appends a time in RFC 3339 format, with microseconds.
 fn push_time(line: &mut String, now: Timestamp) {
     thread_local! {
-        /// A second, and how it is written: many lines share one.
+        /// The last second and its text, which many lines share.
         static SECOND: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
     }
     SECOND.with_borrow_mut(|(second, written)| {
@@ -101,11 +100,11 @@ fn push_time(line: &mut String, now: Timestamp) {
     line.push('Z');
 }
 
-/// Writes the fields of an event as members of a JSON object that has some already.
+/// Appends the fields of an event as members of a JSON object that is not empty.
 struct JsonFields<'a>(&'a mut String);
 
 impl JsonFields<'_> {
-    fn plain(&mut self, field: &Field, value: &str) {
+    fn raw(&mut self, field: &Field, value: &str) {
         self.0.push_str(",\"");
         self.0.push_str(field.name());
         self.0.push_str("\":");
@@ -115,19 +114,19 @@ impl JsonFields<'_> {
 
 impl Visit for JsonFields<'_> {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.plain(field, itoa::Buffer::new().format(value));
+        self.raw(field, itoa::Buffer::new().format(value));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.plain(field, itoa::Buffer::new().format(value));
+        self.raw(field, itoa::Buffer::new().format(value));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.plain(field, if value { "true" } else { "false" });
+        self.raw(field, if value { "true" } else { "false" });
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.plain(field, "\"");
+        self.raw(field, "\"");
         if value.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
             self.0.push_str(value);
         } else {
@@ -149,7 +148,7 @@ impl Visit for JsonFields<'_> {
     }
 }
 
-/// An error and what caused it, in one line.
+/// Formats an error and its causes on one line.
 #[must_use]
 pub fn with_causes(error: &dyn Error) -> String {
     let mut line = error.to_string();
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_written_to_the_microsecond() {
+    fn a_time_has_microseconds() {
         for text in
             ["2026-11-15T03:15:32.000042Z", "2026-11-15T03:15:32.999999Z", "1970-01-01T00:00:00.000000Z"]
         {
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_of_json_whatever_is_in_it() {
+    fn an_event_is_one_line_of_json_whatever_it_contains() {
         let log = Log::default();
         let writer = log.clone();
         let subscriber =

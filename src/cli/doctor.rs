@@ -12,26 +12,26 @@ use crate::config::ServeSettings;
 use crate::storage::{Diagnosis, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, diagnose};
 use crate::telemetry;
 
-/// The oldest PostgreSQL that the service is tried with.
-const OLDEST: i32 = 15;
-/// A difference between clocks above which times in logs and answers mislead.
-const CLOCK_TOLERANCE: f64 = 1.0;
-/// Fewer days that are prepared mean that the service has not created partitions for more than a day.
-const FEW_DAYS: i32 = 6;
+/// The oldest major version of PostgreSQL that is tested.
+const MIN_POSTGRES: i32 = 15;
+/// A clock skew in seconds above which timestamps in logs and responses mislead.
+const MAX_CLOCK_SKEW: f64 = 1.0;
+/// With fewer days prepared, the service has not created partitions for more than a day.
+const MIN_DAYS_PREPARED: i32 = 6;
 
-/// Examines the settings and the database, and says what is wrong.
+/// Checks the settings and the database, and reports problems with their fixes.
 ///
-/// Takes the settings of `petstore serve`, from the same flags and environment variables, and says where each comes
-/// from. Passwords are not shown. Changes nothing, and needs no service that runs.
+/// Accepts the flags and environment variables of `petstore serve` and prints each setting with its source. Passwords
+/// are not shown. It changes nothing and needs no running service.
 ///
-/// The exit code is 0 if the service can work (warnings may be left), and 1 if it cannot.
+/// The exit code is 0 if the service can run, even with warnings, and 1 if it cannot.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   petstore doctor
   petstore doctor --json | jq '.checks[] | select(.state != \"ok\")'")]
 pub(super) struct Doctor {
-    /// Writes one JSON object instead of text.
+    /// Prints a JSON object instead of text.
     #[arg(long)]
     json: bool,
 
@@ -39,7 +39,7 @@ pub(super) struct Doctor {
     settings: ServeSettings,
 }
 
-/// All that is told.
+/// The output.
 #[derive(Debug, Serialize)]
 struct Report {
     ok: bool,
@@ -63,7 +63,7 @@ enum State {
     Failure,
 }
 
-/// A setting and where its value comes from.
+/// A setting and its source.
 #[derive(Debug, Serialize)]
 struct Setting {
     flag: String,
@@ -79,34 +79,27 @@ impl Doctor {
         };
         let ok = checks.iter().all(|check| check.state != State::Failure);
         let report = Report { ok, version: env!("CARGO_PKG_VERSION"), checks, settings: settings() };
-        let text = if self.json { serde_json::to_string_pretty(&report)? + "\n" } else { as_text(&report) };
+        let text = if self.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) };
         print(&text)?;
         Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
-fn check(name: &'static str, state: State, says: String) -> Check {
-    Check { name, state, says }
-}
-
 fn ok(name: &'static str, says: String) -> Check {
-    check(name, State::Ok, says)
+    Check { name, state: State::Ok, says }
 }
 
 fn warning(name: &'static str, says: String) -> Check {
-    check(name, State::Warning, says)
+    Check { name, state: State::Warning, says }
 }
 
 fn failure(name: &'static str, says: String) -> Check {
-    check(name, State::Failure, says)
+    Check { name, state: State::Failure, says }
 }
 
 fn checks(found: &Diagnosis, pool: u16) -> Vec<Check> {
     vec![
-        ok(
-            "database",
-            format!("connects within {:.1?}, and answers within {:.1?}", found.connecting, found.round_trip),
-        ),
+        ok("database", format!("connected in {:.1?}, round trip {:.1?}", found.connecting, found.round_trip)),
         version(&found.version),
         encoding(&found.encoding),
         schema(found.schema),
@@ -118,11 +111,11 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<Check> {
     ]
 }
 
-fn version((words, number): &(String, i32)) -> Check {
-    if number / 10_000 < OLDEST {
-        failure("version", format!("PostgreSQL {words} is too old: {OLDEST} or later is needed"))
+fn version((name, number): &(String, i32)) -> Check {
+    if number / 10_000 < MIN_POSTGRES {
+        failure("version", format!("PostgreSQL {name} is too old: {MIN_POSTGRES} or later is required"))
     } else {
-        ok("version", format!("PostgreSQL {words}"))
+        ok("version", format!("PostgreSQL {name}"))
     }
 }
 
@@ -134,35 +127,32 @@ fn encoding(found: &str) -> Check {
 }
 
 fn schema(found: Option<i32>) -> Check {
-    let Some(found) = found else { return failure("schema", "cannot be seen by this role".to_owned()) };
+    let Some(found) = found else { return failure("schema", "not visible to this role".to_owned()) };
     if found < SCHEMA_NEEDED {
-        let needed = format!("but {SCHEMA_NEEDED} is needed: run `petstore migrate`");
-        failure("schema", format!("is at version {found}, {needed}"))
+        failure("schema", format!("version {found}, but {SCHEMA_NEEDED} is required: run `petstore migrate`"))
     } else if found < SCHEMA_LATEST {
-        let latest = format!("which is enough to serve; `petstore migrate` brings {SCHEMA_LATEST}");
-        warning("schema", format!("is at version {found}, {latest}"))
+        warning("schema", format!("version {found}; `petstore migrate` updates it to {SCHEMA_LATEST}"))
     } else if found > SCHEMA_LATEST {
-        ok("schema", format!("is at version {found}: a newer petstore was here, which is no harm"))
+        ok("schema", format!("version {found}, from a newer petstore, which this one works with"))
     } else {
-        ok("schema", format!("is at version {found}, the newest"))
+        ok("schema", format!("version {found}, the latest"))
     }
 }
 
 fn role(found: &Diagnosis) -> Check {
     if found.lacking.is_empty() {
-        ok("role", format!("{} may read and write", found.role))
+        ok("role", format!("{} has the required privileges", found.role))
     } else {
         failure("role", format!("{} lacks {}: run roles.sql", found.role, found.lacking.join(", ")))
     }
 }
 
-/// No failure, however few: the service creates what is missing when it starts.
+/// Never a failure: the service creates missing partitions when it starts.
 fn partitions(days: Option<i32>) -> Check {
     let days = days.unwrap_or_default();
-    let says = format!("requests with an Idempotency-Key can be remembered for {days} days from today on");
-    if days < FEW_DAYS {
-        let advice =
-            "a service that runs creates partitions every hour; look for `could not create` in its log";
+    let says = format!("idempotency keys can be stored for {days} days, starting today");
+    if days < MIN_DAYS_PREPARED {
+        let advice = "a running service creates partitions every hour; check its log for `could not create`";
         warning("partitions", format!("{says}: {advice}"))
     } else {
         ok("partitions", says)
@@ -171,22 +161,22 @@ fn partitions(days: Option<i32>) -> Check {
 
 fn replication(found: &Diagnosis) -> Check {
     let standbys = match found.standbys {
-        0 => "no standby follows".to_owned(),
-        1 => "1 standby follows".to_owned(),
-        count => format!("{count} standbys follow"),
+        0 => "no standby".to_owned(),
+        1 => "1 standby".to_owned(),
+        count => format!("{count} standbys"),
     };
     if found.is_standby {
         let advice = "name the primary, or all servers, in the database URL";
-        failure("replication", format!("this server is a standby, which takes no writes: {advice}"))
+        failure("replication", format!("this server is a standby, which is read-only: {advice}"))
     } else if found.synchronous.is_empty() && found.standbys > 0 {
-        let loss = "but commits wait for none: a failover can lose the last ones";
+        let loss = "but replication is asynchronous: a failover can lose the last commits";
         warning("replication", format!("{standbys}, {loss}"))
     } else if found.synchronous.is_empty() {
-        warning("replication", format!("{standbys}: what this server loses is lost, but for backups"))
+        warning("replication", format!("{standbys}: data that this server loses exists only in backups"))
     } else if found.standbys == 0 {
         failure("replication", format!("{standbys}, but commits wait for {}", found.synchronous))
     } else {
-        ok("replication", format!("{standbys}, and commits wait for {}", found.synchronous))
+        ok("replication", format!("{standbys}; commits wait for {}", found.synchronous))
     }
 }
 
@@ -196,18 +186,18 @@ fn clock(ahead: f64) -> Check {
         ahead.abs(),
         if ahead < 0.0 { "behind" } else { "ahead of" }
     );
-    if ahead.abs() > CLOCK_TOLERANCE { warning("clock", says) } else { ok("clock", says) }
+    if ahead.abs() > MAX_CLOCK_SKEW { warning("clock", says) } else { ok("clock", says) }
 }
 
-fn connections((most, now): (i32, i64), pool: u16) -> Check {
-    // One more hears of changed keys.
+fn connections((max, open): (i32, i64), pool: u16) -> Check {
+    // One more receives key change notifications.
     let wanted = i64::from(pool) + 1;
     let says =
-        format!("the database has {now} of at most {most} connections, and this node may want {wanted}");
-    if i64::from(most) < wanted { failure("pool", says) } else { ok("pool", says) }
+        format!("{open} of at most {max} database connections are open; this node uses up to {wanted}");
+    if i64::from(max) < wanted { failure("pool", says) } else { ok("pool", says) }
 }
 
-/// The settings of `serve` as this command got them.
+/// The settings of `serve`, as this command received them.
 fn settings() -> Vec<Setting> {
     let mut cli = Cli::command();
     let matches = cli.get_matches_mut();
@@ -225,7 +215,7 @@ fn setting(argument: &Arg, matches: &ArgMatches) -> Setting {
     let values = matches.get_raw(id).map(|values| {
         let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
         let value = values.join(",");
-        if argument.is_hide_env_values_set() { without_password(&value) } else { value }
+        if argument.is_hide_env_values_set() { redact_password(&value) } else { value }
     });
     let source = match matches.value_source(id) {
         Some(ValueSource::CommandLine) => "flag",
@@ -236,27 +226,26 @@ fn setting(argument: &Arg, matches: &ArgMatches) -> Setting {
     Setting { flag: format!("--{}", argument.get_long().unwrap_or(id)), value: values, source }
 }
 
-/// A URL without the password that may be in it: between the user's colon and the last `@` before the path, or in the
-/// query.
-fn without_password(url: &str) -> String {
+/// Replaces the password in a URL, whether it is in front of the last `@` before the path or in the query.
+fn redact_password(url: &str) -> String {
     let (address, query) = url.split_once('?').map_or((url, None), |(address, query)| (address, Some(query)));
     let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
     let rest = match rest.rsplit_once('@') {
         Some((user, hosts)) => {
-            let hidden = user.split_once(':').map_or(user.to_owned(), |(user, _)| format!("{user}:***"));
-            format!("{hidden}@{hosts}")
+            let user = user.split_once(':').map_or(user.to_owned(), |(user, _)| format!("{user}:***"));
+            format!("{user}@{hosts}")
         }
         None => rest.to_owned(),
     };
-    let shown = |pair: &str| match pair.split_once('=') {
+    let redact = |pair: &str| match pair.split_once('=') {
         Some((name, _)) if name.to_ascii_lowercase().contains("pass") => format!("{name}=***"),
         _ => pair.to_owned(),
     };
-    let query = query.map(|query| format!("?{}", query.split('&').map(shown).collect::<Vec<_>>().join("&")));
+    let query = query.map(|query| format!("?{}", query.split('&').map(redact).collect::<Vec<_>>().join("&")));
     format!("{scheme}://{rest}{}", query.unwrap_or_default())
 }
 
-fn as_text(report: &Report) -> String {
+fn text(report: &Report) -> String {
     let mut text = String::new();
     for Check { name, state, says } in &report.checks {
         let state = match state {
@@ -280,8 +269,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_are_not_shown() {
-        for (url, shown) in [
+    fn passwords_are_redacted() {
+        for (url, redacted) in [
             ("postgresql://shop:secret@db/petstore", "postgresql://shop:***@db/petstore"),
             (
                 "postgresql://shop:se@cr:et@a,b:5433/p?sslmode=require",
@@ -293,12 +282,12 @@ mod tests {
             ),
             ("postgresql://shop@db/petstore", "postgresql://shop@db/petstore"),
         ] {
-            assert_eq!(without_password(url), shown);
+            assert_eq!(redact_password(url), redacted);
         }
     }
 
     #[test]
-    fn what_the_service_cannot_work_with_is_a_failure() {
+    fn a_check_fails_only_if_the_service_cannot_run() {
         let state = |check: Check| check.state;
         assert_eq!(state(version(&("14.9".into(), 140_009))), State::Failure);
         assert_eq!(state(version(&("15.0".into(), 150_000))), State::Ok);
@@ -306,8 +295,8 @@ mod tests {
         assert_eq!(state(schema(Some(SCHEMA_LATEST))), State::Ok);
         assert_eq!(state(schema(Some(SCHEMA_LATEST + 1))), State::Ok);
         assert_eq!(state(encoding("SQL_ASCII")), State::Failure);
-        assert_eq!(state(partitions(Some(FEW_DAYS))), State::Ok);
-        assert_eq!(state(partitions(Some(FEW_DAYS - 1))), State::Warning);
+        assert_eq!(state(partitions(Some(MIN_DAYS_PREPARED))), State::Ok);
+        assert_eq!(state(partitions(Some(MIN_DAYS_PREPARED - 1))), State::Warning);
         assert_eq!(state(partitions(None)), State::Warning);
         assert_eq!(state(clock(-1.5)), State::Warning);
         assert_eq!(state(clock(0.2)), State::Ok);

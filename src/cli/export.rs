@@ -7,51 +7,50 @@ use std::thread;
 
 use clap::Args;
 use tokio::select;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use super::import::FormatName;
 use super::progress::{Progress, grouped};
-use super::{Failure, print};
+use super::{Failure, print, stop_signals};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::PetStatus;
 use crate::files::{CompressedWriter, Compression, Format, PartialFile, write, write_header};
 use crate::storage::Export as Exporting;
 
-/// Writes all animals as they are at one instant, by ascending id.
+/// Exports all pets from a consistent snapshot, by ascending id.
 ///
-/// Each has its id, name, categoryId and status, which is left out (in CSV: empty) if the animal has none. Changes that
-/// are made meanwhile are not in it, and are not held up. `petstore import --key-column id` reads it again: the same
-/// animals, with new ids.
+/// Each pet has its id, name, categoryId and status. The status is absent (in CSV, empty) if the pet has none. Requests
+/// continue during the export; it does not contain their changes. `petstore import --key-column id` imports the file: the
+/// same pets, with new ids.
 ///
-/// A file appears under its name when it is complete and on disk. Until then it is `<FILE>.XXXXXXXX.part`, with random
-/// digits. An export that fails or is stopped removes this file; after a crash it stays, and you can delete it.
+/// The file appears under its name only when it is complete and on disk. Until then it is `<FILE>.XXXXXXXX.part`, with
+/// random digits. An export that fails or is stopped removes it. After a crash it stays, and you can delete it.
 ///
-/// Names in CSV are written as they are stored. A spreadsheet evaluates names that begin with `=`, `+`, `-` or `@` as
-/// formulas: see --escape-formulas.
+/// CSV contains names as they are stored. A spreadsheet evaluates a name that starts with `=`, `+`, `-` or `@` as a
+/// formula: see --escape-formulas.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  petstore export animals.ndjson
-  petstore export animals.csv.gz
-  petstore export animals.csv --escape-formulas
+  petstore export pets.ndjson
+  petstore export pets.csv.gz
+  petstore export pets.csv --escape-formulas
   petstore export --status available | jq .name")]
 pub(super) struct Export {
-    /// The file, packed if its name ends in `.gz` or `.zst`; `-` is standard output.
+    /// The file, compressed if its name ends in `.gz` or `.zst`; `-` is standard output.
     #[arg(default_value = "-")]
     file: PathBuf,
 
-    /// How the animals are written. Told from the file's name without it (`.csv`, `.ndjson` or `.jsonl`), else `ndjson`.
+    /// The format. By default, the file's extension decides (`.csv`, `.ndjson` or `.jsonl`), else it is `ndjson`.
     #[arg(long, value_name = "FORMAT")]
     format: Option<FormatName>,
 
-    /// Only animals with this status: `available`, `pending` or `sold`.
+    /// Exports only pets with this status: `available`, `pending` or `sold`.
     #[arg(long)]
     status: Option<PetStatus>,
 
-    /// Puts a `'` in front of names in CSV that a spreadsheet may evaluate as a formula: those that begin with `=`, `+`, `-`
-    /// or `@`. Use this for files that are opened in a spreadsheet. Do not use it for `petstore import`, which keeps the
-    /// `'` as a part of the name.
+    /// Prepends `'` to names in CSV that a spreadsheet may evaluate as a formula: those that start with `=`, `+`, `-` or
+    /// `@`. Use it for files that you open in a spreadsheet, but not for `petstore import`, which keeps the `'` as part of
+    /// the name.
     #[arg(long)]
     escape_formulas: bool,
 
@@ -59,12 +58,12 @@ pub(super) struct Export {
     database: DatabaseSettings,
 }
 
-/// How much is handed to the thread that writes at once, and how often that may wait for it.
+/// The size of a block for the writer's thread, and the number of blocks that may be queued.
 const BLOCK: usize = 256 * 1024;
-const WAITING: usize = 4;
+const QUEUED_BLOCKS: usize = 4;
 
-/// The result of writing, once it has ended.
-type Written = oneshot::Receiver<io::Result<()>>;
+/// The result of the writer's thread.
+type WriteResult = oneshot::Receiver<io::Result<()>>;
 
 impl Export {
     pub(super) async fn run(self) -> Result<(), Failure> {
@@ -82,46 +81,46 @@ impl Export {
         let written = if to_standard_output {
             self.write(exporting, format, io::stdout()).await?
         } else if fs::metadata(&self.file).is_ok_and(|found| !found.is_file()) {
-            // A pipe or a device is written to as it is.
+            // A pipe or a device is written to directly.
             let file = File::create(&self.file).map_err(in_file)?;
             self.write(exporting, format, file).await?
         } else {
-            // Caught before there is a temporary file, which would stay otherwise.
-            let stop = stop_signal()?;
+            // Caught before the temporary file exists, which would stay otherwise.
+            let mut stop_signal = stop_signals()?;
             let partial = PartialFile::create(&self.file, rand::random()).map_err(in_file)?;
             let file = partial.file().map_err(in_file)?;
             let written = select! {
                 written = self.write(exporting, format, file) => written?,
-                stopped = stop => Err(stopped),
+                () = stop_signal() => Err(io::Error::new(io::ErrorKind::Interrupted, "stopped by a signal")),
             };
             written.and_then(|count| partial.commit().map(|()| count))
         };
         match written {
-            // A reader that has seen enough (`petstore export | head`) is no failure.
+            // A closed pipe (`petstore export | head`) is not an error.
             Err(error) if to_standard_output && error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(error) => Err(in_file(error).into()),
             Ok(count) => {
-                let summary = format!("{} animals\n", grouped(count));
+                let summary = format!("{} pets exported\n", grouped(count));
                 if !to_standard_output {
                     return Ok(print(&summary)?);
                 }
-                // Nothing can be done where standard error is closed.
+                // Nothing can be done if standard error is closed.
                 let _ = io::stderr().write_all(summary.as_bytes());
                 Ok(())
             }
         }
     }
 
-    /// Writes all animals and returns how many they are. The outer error is the database's, the inner one the output's.
+    /// Writes all pets and returns their number. The outer error is the database's, the inner one the output's.
     async fn write(
         &self,
         mut exporting: Exporting,
         format: Format,
         output: impl Write + Send + 'static,
     ) -> Result<io::Result<u64>, Failure> {
-        let progress = Progress::start("animals", None);
+        let progress = Progress::start("pets", None);
         let (blocks, written) =
-            start_writing(CompressedWriter::new(output, Compression::from_extension(&self.file))?)?;
+            spawn_writer(CompressedWriter::new(output, Compression::from_extension(&self.file))?)?;
         let mut block = Vec::with_capacity(BLOCK + 1024);
         if format == Format::Csv {
             write_header(&mut block);
@@ -131,10 +130,10 @@ impl Export {
             write(&mut block, format, self.escape_formulas, &pet);
             count += 1;
             if block.len() >= BLOCK {
-                progress.counts.done(count - progress.counts.rows());
+                progress.counters.add(count - progress.counters.rows());
                 let full = std::mem::replace(&mut block, Vec::with_capacity(BLOCK + 1024));
                 if blocks.send(full).await.is_err() {
-                    // What the writer says is the reason.
+                    // The writer returns the error.
                     break;
                 }
             }
@@ -146,11 +145,11 @@ impl Export {
     }
 }
 
-/// Starts a thread that writes the blocks, because writing blocks.
-fn start_writing(
+/// Starts a thread that writes the blocks, because file I/O is blocking.
+fn spawn_writer(
     mut output: CompressedWriter<impl Write + Send + 'static>,
-) -> io::Result<(mpsc::Sender<Vec<u8>>, Written)> {
-    let (blocks, mut received) = mpsc::channel::<Vec<u8>>(WAITING);
+) -> io::Result<(mpsc::Sender<Vec<u8>>, WriteResult)> {
+    let (blocks, mut received) = mpsc::channel::<Vec<u8>>(QUEUED_BLOCKS);
     let (outcome, written) = oneshot::channel();
     thread::Builder::new().name("writer".into()).spawn(move || {
         let mut write_all = || -> io::Result<()> {
@@ -162,16 +161,4 @@ fn start_writing(
         let _ = outcome.send(write_all().and_then(|()| output.finish()));
     })?;
     Ok((blocks, written))
-}
-
-/// Catches SIGTERM and SIGINT from now on, and returns what waits for one of them.
-fn stop_signal() -> io::Result<impl Future<Output = io::Error>> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        io::Error::new(io::ErrorKind::Interrupted, "stopped by a signal")
-    })
 }

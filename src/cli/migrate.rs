@@ -6,12 +6,12 @@ use super::{Failure, print};
 use crate::config::MigrateSettings;
 use crate::storage::{SCHEMA_LATEST, migrate_within};
 
-/// Brings the database's schema up to date.
+/// Migrates the database's schema to the latest version.
 ///
-/// Safe to run again, and by many nodes at once: one migrates, the others wait and then find nothing to do.
+/// Safe to run repeatedly and on many nodes at once: one migrates, the others wait and then have nothing to do.
 ///
-/// Safe beside nodes that serve: it waits half a second at most for a table that a long transaction holds, because
-/// requests wait behind it, and then lets them pass before it tries again.
+/// Safe while nodes serve requests. Requests queue behind a migration that waits for a lock, so it waits at most half a
+/// second, lets them pass, and retries.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:

@@ -1,6 +1,5 @@
-//! The command line: one command a file.
+//! The command line: one file per command.
 
-mod connection;
 mod demo;
 mod doctor;
 mod export;
@@ -16,23 +15,27 @@ mod serve;
 use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use tokio::select;
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::LogSettings;
+use crate::config::{DatabaseSettings, LogSettings, PoolSettings};
+use crate::storage::Storage;
 use crate::systemd::Listeners;
 use crate::telemetry;
 
-/// What a command ends with when it fails: printed with all its causes.
+/// The error of a command: printed with all its causes.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// An inventory service for animals: HTTP and JSON in front, PostgreSQL behind.
+/// An inventory service for pets: HTTP and JSON in front, PostgreSQL behind.
 #[derive(Debug, Parser)]
 #[command(version, about, long_about = None, after_help = "\
-Look around:
+Try it:
   petstore demo
 
-Start a shop:
+Set up a service:
   export DATABASE_URL=postgresql://localhost/petstore
   petstore migrate
   KEY=$(petstore keys create --name shop)
@@ -61,10 +64,10 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command that was asked for; `serve` on the sockets that were passed, if any were. An import that ends
-    /// without a failure has more to tell than that it did, and so has an examination.
+    /// Runs the command; `serve` on the sockets that systemd passed, if any. `import` and `doctor` have their own exit
+    /// codes.
     pub async fn run(self, listeners: Listeners) -> Result<ExitCode, Failure> {
-        let log = if let Command::Demo(_) = self.command { self.log.for_people() } else { self.log };
+        let log = if let Command::Demo(_) = self.command { self.log.quiet_by_default() } else { self.log };
         let _log = telemetry::start_logging(&log)?;
         let outcome = match self.command {
             Command::Import(import) => return import.run().await,
@@ -81,7 +84,24 @@ impl Cli {
     }
 }
 
-/// Writes to standard output. A reader that has seen enough (`petstore openapi | head`) is no failure.
+/// Opens the storage with a single connection, which is enough for a command.
+fn storage(database: &DatabaseSettings) -> Result<Storage, Failure> {
+    let pool = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(10) };
+    Ok(Storage::new(&database.database_url, &pool)?)
+}
+
+/// Catches SIGTERM and SIGINT from now on. Each call of the result waits for the next of them.
+fn stop_signals() -> io::Result<impl AsyncFnMut()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move || {
+        select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Writes to standard output. A closed pipe (`petstore openapi | head`) is not an error.
 fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {

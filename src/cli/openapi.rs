@@ -6,7 +6,7 @@ use super::{Failure, print};
 use crate::config::InterfaceSettings;
 use crate::http::interface_document;
 
-/// Prints the interface document (OpenAPI 3.1, JSON), as `/openapi.json` serves it with the same settings.
+/// Prints the OpenAPI 3.1 document, as `/openapi.json` serves it with the same settings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:

@@ -1,4 +1,6 @@
-//! How far a long command has come: a line that is drawn over and over on a terminal, a line every few seconds elsewhere.
+//! The progress of a long command, on standard error: a bar on a terminal, a line every few seconds otherwise.
+//!
+//! Not indicatif: it prints nothing without a terminal, so most of this would stay.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Read, Write as _};
@@ -8,70 +10,69 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-/// Tells on standard error, until it is dropped.
+/// Reports progress until it is dropped.
 pub(super) struct Progress {
-    pub(super) counts: Arc<Counts>,
-    telling: JoinHandle<()>,
+    pub(super) counters: Arc<Counters>,
+    reporter: JoinHandle<()>,
 }
 
-/// What there is to tell.
-pub(super) struct Counts {
-    what: &'static str,
+/// What the progress is computed from.
+pub(super) struct Counters {
+    unit: &'static str,
     rows: AtomicU64,
     bytes: AtomicU64,
-    /// The size of the input, if it is known.
+    /// The size of the input in bytes, if it is known.
     size: Option<u64>,
-    began: Instant,
+    started: Instant,
 }
 
 impl Progress {
-    /// Begins to tell of so many of `what`, and of what share of an input of this size was read.
-    pub(super) fn start(what: &'static str, size: Option<u64>) -> Self {
+    /// Starts to report the rows that are done, called `unit`, and the share of the input that was read.
+    pub(super) fn start(unit: &'static str, size: Option<u64>) -> Self {
         let (rows, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let counts = Arc::new(Counts { what, rows, bytes, size, began: Instant::now() });
-        let (told, terminal) = (counts.clone(), io::stderr().is_terminal());
-        let every = if terminal { Duration::from_millis(200) } else { Duration::from_secs(5) };
-        let telling = tokio::spawn(async move {
+        let counters = Arc::new(Counters { unit, rows, bytes, size, started: Instant::now() });
+        let (current, terminal) = (counters.clone(), io::stderr().is_terminal());
+        let interval = if terminal { Duration::from_millis(200) } else { Duration::from_secs(5) };
+        let reporter = tokio::spawn(async move {
             loop {
-                tokio::time::sleep(every).await;
-                let line = told.line();
-                // Nothing can be done where standard error is closed.
+                tokio::time::sleep(interval).await;
+                let line = current.line();
+                // Nothing can be done if standard error is closed.
                 let _ = if terminal {
-                    write!(io::stderr(), "\r\x1b[K{} {line}", told.bar())
+                    write!(io::stderr(), "\r\x1b[K{} {line}", current.bar())
                 } else {
                     writeln!(io::stderr(), "{line}")
                 };
             }
         });
-        Self { counts, telling }
+        Self { counters, reporter }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.telling.abort();
+        self.reporter.abort();
         if io::stderr().is_terminal() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 }
 
-impl Counts {
-    /// So many more rows are done.
-    pub(super) fn done(&self, rows: u64) {
+impl Counters {
+    /// Adds rows that are done.
+    pub(super) fn add(&self, rows: u64) {
         self.rows.fetch_add(rows, Ordering::Relaxed);
     }
 
-    /// So many were done so far.
+    /// The number of rows that are done.
     pub(super) fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// So many rows, so many a second, and, if the size is known, how much of it and how much longer.
+    /// The rows, the rate and, if the size is known, the percentage and the remaining time.
     fn line(&self) -> String {
-        let (rows, seconds) = (self.rows(), self.began.elapsed().as_secs_f64());
-        let mut line =
-            format!("{} {}, {} a second", grouped(rows), self.what, grouped(per_second(rows, seconds)));
+        let (rows, seconds) = (self.rows(), self.started.elapsed().as_secs_f64());
+        let mut line = format!("{} {}, {}/s", grouped(rows), self.unit, grouped(per_second(rows, seconds)));
         if let Some(share) = self.share() {
             let _ = write!(line, ", {:.0} %", share * 100.0);
             if share > 0.0 {
@@ -106,12 +107,12 @@ pub(super) fn per_second(rows: u64, seconds: f64) -> u64 {
     (rows as f64 / seconds.max(0.001)) as u64
 }
 
-/// A number as people read it: `1,234,567`.
+/// Formats a number with thousands separators: `1,234,567`.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -119,16 +120,16 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-/// An input that tells how much of it was read.
-pub(super) struct Counted<R> {
+/// A reader that counts its bytes.
+pub(super) struct CountingReader<R> {
     pub(super) input: R,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counters: Arc<Counters>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(bytes)?;
-        self.counts.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        self.counters.bytes.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
 }
@@ -138,17 +139,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_the_rows_the_rate_the_share_and_the_time_left() {
-        let began = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
-        let counts = |size| Counts { what: "rows", rows: 25_000.into(), bytes: 50.into(), size, began };
-        assert!(counts(None).line().starts_with("25,000 rows, 2,"), "{}", counts(None).line());
-        assert!(
-            counts(Some(200)).line().ends_with(" a second, 25 %, 30 s left"),
-            "{}",
-            counts(Some(200)).line()
-        );
-        assert_eq!(counts(Some(200)).bar(), "[#####...............]");
-        assert_eq!(counts(None).bar(), "");
+    fn a_line_has_the_rows_the_rate_the_percentage_and_the_time_left() {
+        let started = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        let counters = |size| Counters { unit: "rows", rows: 25_000.into(), bytes: 50.into(), size, started };
+        let (plain, line) = (counters(None).line(), counters(Some(200)).line());
+        assert!(plain.starts_with("25,000 rows, 2,"), "{plain}");
+        assert!(line.ends_with("/s, 25 %, 30 s left"), "{line}");
+        assert_eq!(counters(Some(200)).bar(), "[#####...............]");
+        assert_eq!(counters(None).bar(), "");
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Believable animals, for demonstrations and trials. They are made from the words below, by dice that are passed in.
+//! Realistic sample pets for the demo and for tests, made from the words below and the caller's random numbers.
 //!
-//! The same throws make the same animals. Another version of the program may have other words, and so other animals.
+//! The same numbers give the same pets. Another version of the program may have other words and so give other pets.
 
 use crate::domain::pet::{CategoryId, NewPet, PetName, PetNameError, PetStatus};
 
-/// What a shop sells: of each category, how many in a hundred animals, and its breeds.
+/// The categories: id, percentage of pets, breeds.
 #[rustfmt::skip]
-const KINDS: [(i64, usize, &[&str]); 8] = [
+const CATEGORIES: [(i64, usize, &[&str]); 8] = [
     (1, 28, &[
         "beagle", "collie", "corgi", "dachshund", "greyhound", "pointer", "pug", "spaniel", "terrier",
         "whippet",
@@ -38,38 +38,41 @@ const GIVEN_NAMES: [&str; 96] = [
 const TITLES: [&str; 10] =
     ["Captain", "Colonel", "Doctor", "Duchess", "Lady", "Little", "Lord", "Old", "Professor", "Sir"];
 
-/// Of a hundred animals, how many are of each status; some have none.
+/// The percentage of pets with each status; some have none.
 const STATUSES: [(Option<PetStatus>, usize); 4] =
     [(Some(PetStatus::Available), 62), (Some(PetStatus::Sold), 25), (Some(PetStatus::Pending), 9), (None, 4)];
 
-/// The next animal. `below` is a die: it answers with a number from 0 up to, and without, the one it is given.
+/// Generates a pet. `random_below` returns a random number from 0 up to, but not including, its argument.
 ///
 /// Most have a plain name, some a title or a breed: Pepper, Captain Pepper, Pepper the whippet.
-pub(super) fn pet(mut below: impl FnMut(usize) -> usize) -> Result<NewPet, PetNameError> {
-    let (category, breeds) =
-        weighted(KINDS.map(|(category, share, breeds)| ((category, breeds), share)), &mut below);
-    let given = one_of(&GIVEN_NAMES, &mut below);
-    let name = match below(10) {
+pub(super) fn sample_pet(mut random_below: impl FnMut(usize) -> usize) -> Result<NewPet, PetNameError> {
+    let categories = CATEGORIES.map(|(category, percentage, breeds)| ((category, breeds), percentage));
+    let (category, breeds) = pick_weighted(categories, &mut random_below);
+    let given = pick(&GIVEN_NAMES, &mut random_below);
+    let name = match random_below(10) {
         0..6 => given.to_owned(),
-        6..9 => format!("{given} the {}", one_of(breeds, &mut below)),
-        _ => format!("{} {given}", one_of(&TITLES, &mut below)),
+        6..9 => format!("{given} the {}", pick(breeds, &mut random_below)),
+        _ => format!("{} {given}", pick(&TITLES, &mut random_below)),
     };
-    let status = weighted(STATUSES, &mut below);
+    let status = pick_weighted(STATUSES, &mut random_below);
     Ok(NewPet { name: PetName::try_from(name)?, category_id: CategoryId(category), status })
 }
 
-fn one_of<'a>(words: &[&'a str], below: &mut impl FnMut(usize) -> usize) -> &'a str {
-    words[below(words.len())]
+fn pick<'a>(words: &[&'a str], random_below: &mut impl FnMut(usize) -> usize) -> &'a str {
+    words[random_below(words.len())]
 }
 
-/// One of the choices, each as often as its share of a hundred.
-fn weighted<T: Copy, const N: usize>(choices: [(T, usize); N], below: &mut impl FnMut(usize) -> usize) -> T {
-    let mut place = below(100);
-    for (choice, share) in choices {
-        if place < share {
+/// Picks one of the choices, each with its percentage.
+fn pick_weighted<T: Copy, const N: usize>(
+    choices: [(T, usize); N],
+    random_below: &mut impl FnMut(usize) -> usize,
+) -> T {
+    let mut number = random_below(100);
+    for (choice, percentage) in choices {
+        if number < percentage {
             return choice;
         }
-        place -= share;
+        number -= percentage;
     }
     choices[0].0
 }
@@ -80,54 +83,54 @@ mod tests {
 
     use super::*;
 
-    /// Dice that are good enough here: the high bits of a linear congruential generator.
-    fn dice(mut state: u64) -> impl FnMut(usize) -> usize {
-        move |sides| {
+    /// A simple random number generator: the high bits of a linear congruential generator.
+    fn rng(mut state: u64) -> impl FnMut(usize) -> usize {
+        move |bound| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            usize::try_from(state >> 33).unwrap() % sides
+            usize::try_from(state >> 33).unwrap() % bound
         }
     }
 
     fn pets(seed: u64, count: usize) -> Vec<NewPet> {
-        let mut dice = dice(seed);
-        (0..count).map(|_| pet(&mut dice).unwrap()).collect()
+        let mut rng = rng(seed);
+        (0..count).map(|_| sample_pet(&mut rng).unwrap()).collect()
     }
 
     #[test]
-    fn the_shares_are_of_a_hundred() {
-        assert_eq!(KINDS.iter().map(|(_, share, _)| share).sum::<usize>(), 100);
-        assert_eq!(STATUSES.iter().map(|(_, share)| share).sum::<usize>(), 100);
+    fn percentages_add_up_to_100() {
+        assert_eq!(CATEGORIES.iter().map(|(_, percentage, _)| percentage).sum::<usize>(), 100);
+        assert_eq!(STATUSES.iter().map(|(_, percentage)| percentage).sum::<usize>(), 100);
     }
 
     #[test]
-    fn every_word_makes_a_valid_name_whatever_the_dice_say() {
-        for throw in 0..100 {
-            assert!(pet(|sides| throw % sides).is_ok(), "{throw}");
+    fn every_name_is_valid_whatever_the_random_numbers() {
+        for number in 0..100 {
+            assert!(sample_pet(|bound| number % bound).is_ok(), "{number}");
         }
         let longest = |words: &[&str]| words.iter().map(|word| word.len()).max().unwrap();
-        let breed = KINDS.iter().map(|(_, _, breeds)| longest(breeds)).max().unwrap();
+        let breed = CATEGORIES.iter().map(|(_, _, breeds)| longest(breeds)).max().unwrap();
         assert!(longest(&TITLES) + longest(&GIVEN_NAMES) + breed < 100);
     }
 
     #[test]
-    fn the_same_throws_make_the_same_animals() {
+    fn the_same_random_numbers_give_the_same_pets() {
         assert_eq!(pets(7, 1_000), pets(7, 1_000));
         assert_ne!(pets(7, 10), pets(8, 10));
     }
 
     #[test]
-    fn no_word_is_there_twice() {
+    fn no_name_or_title_is_listed_twice() {
         assert_eq!(GIVEN_NAMES.iter().collect::<BTreeSet<_>>().len(), GIVEN_NAMES.len());
         assert_eq!(TITLES.iter().collect::<BTreeSet<_>>().len(), TITLES.len());
     }
 
     #[test]
-    fn a_thousand_animals_are_a_believable_mix() {
+    fn a_thousand_pets_are_a_realistic_mix() {
         let pets = pets(1, 1_000);
         let of = |status| pets.iter().filter(|pet| pet.status == status).count();
         let [available, pending, sold] = PetStatus::ALL.map(|status| of(Some(status)));
         assert!(available > sold && sold > pending && pending > of(None) && of(None) > 0);
-        for (category, _, _) in KINDS {
+        for (category, _, _) in CATEGORIES {
             assert!(pets.iter().any(|pet| pet.category_id.0 == category), "{category}");
         }
         let names: BTreeSet<&str> = pets.iter().map(|pet| pet.name.as_str()).collect();

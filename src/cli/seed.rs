@@ -6,31 +6,29 @@ use clap::Args;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::connection::storage;
 use super::progress::{grouped, per_second};
-use super::sample_pets;
-use super::{Failure, print};
+use super::sample_pets::sample_pet;
+use super::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::NewPet;
 use crate::storage::Storage;
 
-/// How many animals one statement adds.
+/// The number of pets per statement.
 const BATCH: u32 = 10_000;
 
-/// Adds believable animals to a database for trials.
+/// Adds realistic sample pets to a database, for testing.
 ///
-/// The same seed gives the same animals, as long as the program is the same. They cannot be taken out again: there is
-/// no deleting.
+/// The same seed and version give the same pets. Pets cannot be deleted: do not run this on a production database.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   petstore seed --count 100000 --seed 7")]
 pub(super) struct Seed {
-    /// How many animals to add.
+    /// The number of pets to add.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
 
-    /// Which animals: any number.
+    /// The seed of the random number generator: another number gives other pets.
     #[arg(long = "seed", value_name = "SEED", default_value_t = 1)]
     number: u64,
 
@@ -40,21 +38,21 @@ pub(super) struct Seed {
 
 impl Seed {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let begun = Instant::now();
+        let started = Instant::now();
         add(&storage(&self.database)?, self.count, self.number).await?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         let (count, rate) = (grouped(self.count.into()), grouped(per_second(self.count.into(), seconds)));
-        Ok(print(&format!("added {count} animals in {seconds:.1} seconds: {rate} a second\n"))?)
+        Ok(print(&format!("added {count} pets in {seconds:.1} s, {rate} per second\n"))?)
     }
 }
 
-/// Adds the animals of a seed, a batch at a time. If a batch fails, those before it stay, and the error counts them.
+/// Adds the pets of a seed in batches. If a batch fails, the earlier ones stay, and the error counts them.
 pub(super) async fn add(storage: &Storage, count: u32, seed: u64) -> Result<(), Failure> {
-    let mut dice = StdRng::seed_from_u64(seed);
+    let mut rng = StdRng::seed_from_u64(seed);
     let mut added = 0;
     while added < count {
         let size = BATCH.min(count - added);
-        let pet = |_| sample_pets::pet(|sides| dice.random_range(..sides));
+        let pet = |_| sample_pet(|bound| rng.random_range(..bound));
         let pets = (0..size).map(pet).collect::<Result<Vec<NewPet>, _>>()?;
         storage.insert_pets(&pets).await.map_err(|source| SeedError { added, count, source })?;
         added += size;
@@ -62,9 +60,9 @@ pub(super) async fn add(storage: &Storage, count: u32, seed: u64) -> Result<(), 
     Ok(())
 }
 
-/// Why not all animals were added.
+/// Why not all pets were added.
 #[derive(Debug, thiserror::Error)]
-#[error("{} of {} animals were added", grouped((*.added).into()), grouped((*.count).into()))]
+#[error("only {} of {} pets were added", grouped((*.added).into()), grouped((*.count).into()))]
 struct SeedError {
     added: u32,
     count: u32,

@@ -8,23 +8,23 @@ use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::Failure;
+use super::{Failure, stop_signals};
 use crate::app::App;
 use crate::config::ServeSettings;
 use crate::systemd::Listeners;
 use crate::telemetry::traces::start_tracing;
 
-/// Serves the interface until SIGTERM or SIGINT.
+/// Serves requests until SIGTERM or SIGINT.
 ///
-/// Starts while the database is away: requests are answered with 503 until it is back. Refuses a database
-/// whose schema is too old, and says so.
+/// The service starts even if the database is unavailable, and answers 503 until it is back. It does not start if the
+/// schema is too old: run `petstore migrate` first.
 ///
-/// A signal makes /readyz answer 503 at once, while requests are served as before for the time of --drain-delay. Then
-/// no more connections are taken, requests under way are finished within --drain-timeout, and the exit code is 0. A
-/// second signal ends the service at once, with exit code 1. SIGHUP is ignored: settings are read at the start only.
+/// After the signal, /readyz answers 503 immediately, but requests are served for another --drain-delay. Then the
+/// service accepts no more connections, finishes the requests in flight within --drain-timeout, and exits with code 0. A
+/// second signal stops it immediately, with exit code 1. SIGHUP is ignored: restart the service to change settings.
 ///
-/// Under systemd it listens on the sockets that it is passed (the one named `admin` is the private listener), tells
-/// when it is ready and when it stops, and answers the watchdog.
+/// Under systemd, the service listens on the sockets that it is passed (the one named `admin` is the private listener),
+/// reports when it is ready and when it stops, and notifies the watchdog.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,38 +37,26 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) async fn run(self, listeners: Listeners) -> Result<(), Failure> {
-        let (mut terminate, mut interrupt, mut hang_up) = (
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::hangup())?,
-        );
-        let mut signal = async || {
-            select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        };
+        let (mut stop_signal, mut hangup) = (stop_signals()?, signal(SignalKind::hangup())?);
         let _traces = start_tracing(&self.settings.traces)?;
         let app = App::start(self.settings, listeners, Arc::new(Timestamp::now)).await?;
         let (stop, stopped) = oneshot::channel::<()>();
-        // It would end the service by default: a terminal that is closed sends it, and some tools to ask for a reload.
+        // Its default action would end the service: a closed terminal sends it, and some tools do to request a reload.
         let ignored_signal = async {
             loop {
-                hang_up.recv().await;
-                tracing::info!(
-                    "SIGHUP ignored: settings are read at the start only; restart the service to apply changes"
-                );
+                hangup.recv().await;
+                tracing::info!("SIGHUP ignored: restart the service to apply changed settings");
             }
         };
         let two_signals = async {
-            signal().await;
+            stop_signal().await;
             drop(stop);
-            signal().await;
+            stop_signal().await;
         };
         select! {
             () = app.run(async { drop(stopped.await) }) => Ok(()),
             () = ignored_signal => Ok(()),
-            () = two_signals => Err("a second signal ended the service before its time to finish was over".into()),
+            () = two_signals => Err("stopped by a second signal before requests in flight had finished".into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The API key itself: its form and its digest.
+//! The API key: its format and its digest.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,46 +6,46 @@ use std::str::FromStr;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-const MARK: &str = "psk_";
+const TAG: &str = "psk_";
 const SECRET_CHARS: usize = 32;
 const CHECKSUM_CHARS: usize = 6;
-const PREFIX_CHARS: usize = MARK.len() + 6;
+const PREFIX_CHARS: usize = TAG.len() + 6;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// A whole API key: `psk_`, 32 random base62 characters, and 6 more that hold the CRC-32 of all before them.
+/// An API key: `psk_`, 32 random base62 characters, and the CRC-32 of all that in 6 more.
 ///
-/// The fixed start lets scanners find a key that leaked; the checksum refuses a mistyped one without a look
-/// into the database. It is a secret: it has no `Display`, and its `Debug` does not show it.
+/// Secret scanners find a leaked key by its fixed start. The checksum rejects a mistyped key without a database
+/// lookup. The key is a secret: it has no `Display`, and its `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
 impl ApiKey {
-    /// Makes a new key out of uniformly random bytes.
+    /// Generates a key from uniformly random bytes.
     pub fn generate(random_byte: impl FnMut() -> u8) -> Self {
         let secret = std::iter::repeat_with(random_byte)
-            // Bytes that would favour some characters are thrown away.
+            // Rejection sampling: values above 61 would favour some characters.
             .filter_map(|byte| BASE62.get(usize::from(byte & 0b11_1111)))
             .take(SECRET_CHARS)
             .map(|&character| char::from(character));
-        let mut key: String = MARK.chars().chain(secret).collect();
+        let mut key: String = TAG.chars().chain(secret).collect();
         let checksum = checksum(&key);
         key.push_str(&checksum);
         Self(key)
     }
 
-    /// The key itself. Only for handing it to its owner.
+    /// The key in plain text. Only for handing it to its owner.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What the database keeps in the key's place.
+    /// What the database stores instead of the key.
     #[must_use]
     pub fn digest(&self) -> KeyDigest {
         KeyDigest(Sha256::digest(self.0.as_bytes()).into())
     }
 
-    /// The start of the key, to recognise it by: 6 of its 32 random characters, far too few to guess the rest.
+    /// The start of the key, to recognise it by: 6 of its 32 random characters, too few to guess the rest.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.0[..PREFIX_CHARS]
@@ -58,7 +58,7 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// The text is not an API key: its form or its checksum is wrong.
+/// The text is not an API key: its format or its checksum is wrong.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("not an API key")]
 pub struct ApiKeyError;
@@ -67,13 +67,13 @@ impl FromStr for ApiKey {
     type Err = ApiKeyError;
 
     fn from_str(text: &str) -> Result<Self, ApiKeyError> {
-        let characters = text.strip_prefix(MARK).ok_or(ApiKeyError)?;
+        let characters = text.strip_prefix(TAG).ok_or(ApiKeyError)?;
         if characters.len() != SECRET_CHARS + CHECKSUM_CHARS
             || !characters.bytes().all(|byte| byte.is_ascii_alphanumeric())
         {
             return Err(ApiKeyError);
         }
-        let (checked, given) = text.split_at(MARK.len() + SECRET_CHARS);
+        let (checked, given) = text.split_at(TAG.len() + SECRET_CHARS);
         if given == checksum(checked) { Ok(Self(text.to_owned())) } else { Err(ApiKeyError) }
     }
 }
@@ -88,7 +88,7 @@ fn checksum(text: &str) -> String {
     characters.into_iter().map(char::from).collect()
 }
 
-/// SHA-256 of a key. The key has 190 random bits, so a fast digest is enough: there is nothing to guess.
+/// SHA-256 of a key. A key has 190 random bits and cannot be guessed, so a fast digest is enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyDigest([u8; 32]);
 
@@ -99,7 +99,7 @@ impl KeyDigest {
         &self.0
     }
 
-    /// Reads it back from hexadecimal digits.
+    /// Parses hexadecimal digits.
     #[must_use]
     pub fn from_hex(digits: &str) -> Option<Self> {
         let mut bytes = [0; 32];
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_key_is_read_back() {
+    fn a_generated_key_can_be_parsed() {
         let key = key();
         assert_eq!(key.reveal().len(), 42);
         assert!(key.reveal().starts_with(key.prefix()));
@@ -134,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_a_key_is_frozen() {
+    fn the_format_of_a_key_is_frozen() {
         let key = ApiKey::generate(|| 0);
         assert_eq!(key.reveal(), "psk_000000000000000000000000000000000Dqkal");
     }
 
     #[test]
-    fn a_key_with_any_one_character_changed_is_refused() {
+    fn a_key_with_one_wrong_character_is_rejected() {
         let key = key();
         for position in 0..key.reveal().len() {
             let mut mistyped = key.reveal().to_owned();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_another_form_is_refused() {
+    fn text_in_another_format_is_rejected() {
         for text in ["", "psk_", "psk_short", &"é".repeat(21), &format!("{} ", key().reveal())] {
             assert_eq!(text.parse::<ApiKey>(), Err(ApiKeyError), "{text:?}");
         }
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_would_favour_a_character_are_thrown_away() {
+    fn bytes_that_would_favour_a_character_are_skipped() {
         let mut bytes = [62, 63, 1].into_iter().cycle();
         let key = ApiKey::generate(|| bytes.next().unwrap());
         assert!(key.reveal().starts_with("psk_11111111111111111111111111111111"));
     }
 
     #[test]
-    fn a_digest_is_read_back_from_hexadecimal_digits() {
+    fn a_digest_can_be_parsed_from_hexadecimal_digits() {
         let digest = key().digest();
         let digits = digest.0.map(|byte| format!("{byte:02x}")).concat();
         assert_eq!(KeyDigest::from_hex(&digits), Some(digest));

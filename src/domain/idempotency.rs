@@ -1,4 +1,4 @@
-//! Requests that take effect once, however often they are sent.
+//! Idempotency keys: a request takes effect once, however often the client sends it.
 
 use std::str::FromStr;
 
@@ -9,11 +9,11 @@ use super::key_record::KeyId;
 use super::order::{OrderEnd, OrderId};
 use super::pet::{NewPet, PetId};
 
-/// The name that a client gives to a request, so that it may send it again: 1 to 255 visible ASCII characters.
+/// The client's name for a request that it may retry: 1 to 255 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey(String);
 
-/// The text is not such a name.
+/// The text is not an idempotency key.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("must be 1 to 255 visible ASCII characters")]
 pub struct IdempotencyKeyError;
@@ -31,7 +31,7 @@ impl FromStr for IdempotencyKey {
     }
 }
 
-/// Stands for something much longer: the first 128 bits of its SHA-256.
+/// The first 128 bits of a SHA-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest128(pub [u8; 16]);
 
@@ -43,46 +43,46 @@ impl From<Sha256> for Digest128 {
     }
 }
 
-/// What of a request is remembered: which one it is, and what it asks for.
+/// What is stored of a request: its identity and its content.
 ///
-/// **Frozen:** nodes of two versions, side by side during an upgrade, must take a request for the same.
+/// **Frozen:** during an upgrade, nodes of two versions must compute the same values for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdempotentRequest {
-    /// Who sent it (the lineage of the API key), to which operation, under which name.
+    /// Identifies the request: the lineage of the API key, the operation and the idempotency key.
     pub digest: Digest128,
-    /// What it asks for.
+    /// Identifies the content.
     pub fingerprint: Digest128,
 }
 
 impl IdempotentRequest {
-    /// Of a request to add a pet.
+    /// A request to add a pet.
     #[must_use]
     pub fn create_pet(lineage: KeyId, key: &IdempotencyKey, new: &NewPet) -> Self {
-        let mut asked = Sha256::new();
-        // What is asked for, not how it was written: `7` and `7.0` are the same request.
-        asked.update(new.category_id.0.to_be_bytes());
-        asked.update(new.status.map_or("", |status| status.as_str()));
-        asked.update([0]);
-        asked.update(new.name.as_str());
-        Self { digest: Self::digest(lineage, "createPet", key), fingerprint: asked.into() }
+        let mut content = Sha256::new();
+        // The values, not their spelling: `7` and `7.0` are the same request.
+        content.update(new.category_id.0.to_be_bytes());
+        content.update(new.status.map_or("", |status| status.as_str()));
+        content.update([0]);
+        content.update(new.name.as_str());
+        Self { digest: Self::digest(lineage, "createPet", key), fingerprint: content.into() }
     }
 
-    /// Of a request to place an order.
+    /// A request to place an order.
     #[must_use]
     pub fn place_order(lineage: KeyId, key: &IdempotencyKey, pet: PetId) -> Self {
-        let asked = Sha256::new().chain_update(pet.get().to_be_bytes());
-        Self { digest: Self::digest(lineage, "placeOrder", key), fingerprint: asked.into() }
+        let content = Sha256::new().chain_update(pet.get().to_be_bytes());
+        Self { digest: Self::digest(lineage, "placeOrder", key), fingerprint: content.into() }
     }
 
-    /// Of a request to end an order.
+    /// A request to complete or cancel an order.
     #[must_use]
     pub fn end_order(lineage: KeyId, key: &IdempotencyKey, order: OrderId, end: OrderEnd) -> Self {
         let operation = match end {
             OrderEnd::Complete => "completeOrder",
             OrderEnd::Cancel => "cancelOrder",
         };
-        let asked = Sha256::new().chain_update(order.get().to_be_bytes());
-        Self { digest: Self::digest(lineage, operation, key), fingerprint: asked.into() }
+        let content = Sha256::new().chain_update(order.get().to_be_bytes());
+        Self { digest: Self::digest(lineage, operation, key), fingerprint: content.into() }
     }
 
     fn digest(lineage: KeyId, operation: &str, key: &IdempotencyKey) -> Digest128 {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_visible_ascii() {
+    fn an_idempotency_key_is_visible_ascii() {
         for good in ["7", "a-b_c.d~e", "\"quoted\"", &"x".repeat(255)] {
             assert!(good.parse::<IdempotencyKey>().is_ok(), "{good}");
         }
@@ -120,40 +120,41 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_apart_by_caller_key_and_content() {
-        let once = |caller, text, new: &NewPet| IdempotentRequest::create_pet(KeyId(caller), &key(text), new);
-        let first = once(1, "a", &rex(1, None));
-        assert_eq!(first, once(1, "a", &rex(1, None)));
-        assert_ne!(first.digest, once(2, "a", &rex(1, None)).digest);
-        assert_ne!(first.digest, once(1, "b", &rex(1, None)).digest);
+    fn requests_differ_by_caller_key_and_content() {
+        let request =
+            |caller, text, new: &NewPet| IdempotentRequest::create_pet(KeyId(caller), &key(text), new);
+        let first = request(1, "a", &rex(1, None));
+        assert_eq!(first, request(1, "a", &rex(1, None)));
+        assert_ne!(first.digest, request(2, "a", &rex(1, None)).digest);
+        assert_ne!(first.digest, request(1, "b", &rex(1, None)).digest);
         let others = [
             rex(2, None),
             rex(1, Some(PetStatus::Sold)),
             NewPet { name: PetName::try_from("Max".to_owned()).unwrap(), ..rex(1, None) },
         ];
         for other in others {
-            let other = once(1, "a", &other);
+            let other = request(1, "a", &other);
             assert_eq!(first.digest, other.digest);
             assert_ne!(first.fingerprint, other.fingerprint);
         }
     }
 
     #[test]
-    fn what_is_remembered_is_frozen() {
-        let once =
+    fn digests_and_fingerprints_are_frozen() {
+        let request =
             IdempotentRequest::create_pet(KeyId(7), &key("order-4711"), &rex(3, Some(PetStatus::Available)));
         let hex = |hash: Digest128| hash.0.map(|byte| format!("{byte:02x}")).concat();
-        assert_eq!(hex(once.digest), "0c1a333f4c3eb9fca0107291fdd5c1c9");
-        assert_eq!(hex(once.fingerprint), "190a96dd84a7104b8dbb7a80ed29896e");
+        assert_eq!(hex(request.digest), "0c1a333f4c3eb9fca0107291fdd5c1c9");
+        assert_eq!(hex(request.fingerprint), "190a96dd84a7104b8dbb7a80ed29896e");
         let order = OrderId::try_from(7).unwrap();
         let orders = [
             IdempotentRequest::place_order(KeyId(7), &key("order-4711"), 7.try_into().unwrap()),
             IdempotentRequest::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Complete),
             IdempotentRequest::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Cancel),
         ];
-        assert_eq!(orders.map(|once| hex(once.fingerprint)), ["a3eb8db89fc5123ccfd49585059f292b"; 3]);
+        assert_eq!(orders.map(|request| hex(request.fingerprint)), ["a3eb8db89fc5123ccfd49585059f292b"; 3]);
         assert_eq!(
-            orders.map(|once| hex(once.digest)),
+            orders.map(|request| hex(request.digest)),
             [
                 "76f26e09bf35e3985c16ea068f7a8231",
                 "8ed7bd2d4e2a6fe6295e932a4bef45e2",

@@ -1,12 +1,12 @@
-//! What identifiers have in common: those of pets and of orders are numbers, but never each other's.
+//! Identifiers: pets and orders have distinct types, so that one is never taken for the other.
 
-/// The largest identifier given out: 2^53 − 1, which JavaScript still holds exactly.
+/// The largest identifier that is issued: 2^53 − 1, the largest integer that JavaScript represents exactly.
 pub const MAX_ISSUED: i64 = (1 << 53) - 1;
 
-/// Declares an identifier: at least 1, given out by the database, growing, never reused.
+/// Declares an identifier type: at least 1, issued by the database in ascending order, never reused.
 macro_rules! identifier {
-    ($(#[$words:meta])* $name:ident, $error:ident, $message:literal) => {
-        $(#[$words])*
+    ($(#[$attribute:meta])* $name:ident, $error:ident, $message:literal) => {
+        $(#[$attribute])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(i64);
 
@@ -18,7 +18,7 @@ macro_rules! identifier {
             }
         }
 
-        /// The number is too small to be one.
+        /// The number is less than 1.
         #[derive(Debug, thiserror::Error, PartialEq, Eq)]
         #[error($message)]
         pub struct $error;

@@ -1,14 +1,14 @@
-//! Where imported animals come from: a source, and the keys that it has for them itself.
+//! Where imported pets come from: a named source and its keys.
 
 use std::cmp::Ordering;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// The most characters of a source's name, and of a key.
+/// The maximum length of a source's name and of a key, in characters.
 pub const SOURCE_MAX_CHARS: usize = 200;
 
-/// The text is neither the name of a source nor a key.
+/// The text is not a valid source name or source key.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("must have 1 to {SOURCE_MAX_CHARS} characters, none of them a control character")]
 pub struct SourceError;
@@ -18,7 +18,7 @@ fn check(text: &str) -> Result<(), SourceError> {
     if good { Ok(()) } else { Err(SourceError) }
 }
 
-/// What a source is called, so that its keys are told apart from those of others.
+/// The name of a source. Keys are unique per source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceName(String);
 
@@ -38,7 +38,7 @@ impl FromStr for SourceName {
     }
 }
 
-/// The key that a source has for an animal itself. Kept as given: `7`, `07` and `7 ` are three keys.
+/// The source's own key for a pet. Stored as given: `7`, `07` and `7 ` are three keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceKey(String);
 
@@ -58,24 +58,24 @@ impl TryFrom<String> for SourceKey {
     }
 }
 
-/// Whether keys come one after another in ascending order, so that none can be there twice and nobody has to look.
+/// Detects keys in strictly ascending order, which cannot contain duplicates and need no check for them.
 ///
-/// Two orders count: that of the bytes, and that of the length first, in which numbers ascend (`9`, `10`).
+/// Two orders count: bytewise, and by length first, in which numbers ascend (`9`, `10`).
 #[derive(Debug, Default)]
-pub struct KeyOrder {
+pub struct AscendingCheck {
     last: Option<String>,
-    by_bytes_broken: bool,
+    bytewise_broken: bool,
     by_length_broken: bool,
 }
 
-impl KeyOrder {
-    /// Takes the next key.
+impl AscendingCheck {
+    /// Compares the next key with the one before it.
     pub fn push(&mut self, key: &SourceKey) {
         let key = key.as_str();
         if let Some(last) = &mut self.last {
-            let by_bytes = last.as_str().cmp(key);
-            let by_length = last.len().cmp(&key.len()).then(by_bytes);
-            self.by_bytes_broken |= by_bytes != Ordering::Less;
+            let bytewise = last.as_str().cmp(key);
+            let by_length = last.len().cmp(&key.len()).then(bytewise);
+            self.bytewise_broken |= bytewise != Ordering::Less;
             self.by_length_broken |= by_length != Ordering::Less;
             last.clear();
             last.push_str(key);
@@ -84,10 +84,10 @@ impl KeyOrder {
         }
     }
 
-    /// Whether each key so far came after the one before it.
+    /// Whether all keys so far ascend, in one order or the other.
     #[must_use]
-    pub fn holds(&self) -> bool {
-        !(self.by_bytes_broken && self.by_length_broken)
+    pub fn is_ascending(&self) -> bool {
+        !(self.bytewise_broken && self.by_length_broken)
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_kept_as_given_and_is_neither_empty_nor_endless() {
+    fn a_source_key_is_kept_as_given_and_has_1_to_200_characters() {
         for good in ["7", "07", " 7 ", "SKU/7-ä🐕", &"x".repeat(200)] {
             assert_eq!(SourceKey::try_from(good.to_owned()).unwrap().as_str(), good);
             assert_eq!(good.parse::<SourceName>().unwrap().as_str(), good);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_ascend_by_their_bytes_or_as_numbers_and_never_with_one_twice() {
+    fn keys_ascend_bytewise_or_as_numbers_without_duplicates() {
         for (keys, ascend) in [
             (&[][..], true),
             (&["5"], true),
@@ -117,14 +117,14 @@ mod tests {
             (&["a", "aa", "b", "ba"], true),
             (&["1", "2", "2"], false),
             (&["2", "1", "3"], false),
-            // In neither order all the way.
+            // First by length, then bytewise.
             (&["9", "10", "aa", "b", "ba"], false),
         ] {
-            let mut key_order = KeyOrder::default();
+            let mut check = AscendingCheck::default();
             for key in keys {
-                key_order.push(&SourceKey::try_from((*key).to_owned()).unwrap());
+                check.push(&SourceKey::try_from((*key).to_owned()).unwrap());
             }
-            assert_eq!(key_order.holds(), ascend, "{keys:?}");
+            assert_eq!(check.is_ascending(), ascend, "{keys:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of a key: what it allows, when it ends, and what was done to it.
+//! The record of an API key: its scopes, its expiry, its state, and its audit trail.
 
 use std::str::FromStr;
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use super::rate_limit::RateLimit;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId(pub i64);
 
-/// What a key was issued for: 1 to 100 characters, not blank, no control characters.
+/// The name of a key: 1 to 100 characters, not blank, no control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyName(String);
 
@@ -25,7 +25,7 @@ impl KeyName {
 
 /// The text is not a key's name.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("a key's name has 1 to 100 characters, is not blank and has no control characters")]
+#[error("a key's name must have 1 to 100 characters, not be blank and have no control characters")]
 pub struct KeyNameError;
 
 impl FromStr for KeyName {
@@ -36,30 +36,30 @@ impl FromStr for KeyName {
     }
 }
 
-/// Text for people, on one line.
+/// Whether the text is a label: one line, not blank, at most `longest` characters.
 fn is_label(text: &str, longest: usize) -> bool {
     let blank = text.chars().all(char::is_whitespace);
     !blank && text.chars().count() <= longest && !text.chars().any(char::is_control)
 }
 
-/// One right that a key can carry.
+/// A permission that a key can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// List and fetch pets.
     PetsRead,
-    /// Add pets.
+    /// Add and change pets.
     PetsWrite,
     /// List and fetch orders.
     OrdersRead,
-    /// Place orders.
+    /// Place, complete and cancel orders.
     OrdersWrite,
 }
 
 impl Scope {
-    /// Every scope: what a key carries unless told otherwise.
+    /// Every scope, which is the default of a new key.
     pub const ALL: [Self; 4] = [Self::PetsRead, Self::PetsWrite, Self::OrdersRead, Self::OrdersWrite];
 
-    /// The word for this scope.
+    /// The scope on the command line and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -71,9 +71,9 @@ impl Scope {
     }
 }
 
-/// The text is not the word for a scope.
+/// The text is not a scope.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("a scope is one of `pets:read`, `pets:write`, `orders:read`, `orders:write`")]
+#[error("must be one of `pets:read`, `pets:write`, `orders:read`, `orders:write`")]
 pub struct ScopeError;
 
 impl FromStr for Scope {
@@ -84,78 +84,79 @@ impl FromStr for Scope {
     }
 }
 
-/// A key that was issued and not revoked: what a node needs to know to let its holder in.
+/// A key that is not revoked, as a node needs it to authenticate a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuedKey {
     /// Its identifier.
     pub id: KeyId,
-    /// The first key of the rotations that made it: itself, if none did. What is remembered of requests belongs to it.
+    /// The first key in its chain of rotations; itself if it is that key. Idempotency keys belong to the lineage, so
+    /// that a retry with the rotated key is recognised.
     pub lineage: KeyId,
-    /// What it may do.
+    /// Its permissions.
     pub scopes: Vec<Scope>,
-    /// From when on it opens nothing any more.
+    /// When it stops working.
     pub expires_at: Option<SystemTime>,
-    /// How often it may ask.
+    /// Its own rate limit.
     pub rate_limit: Option<RateLimit>,
 }
 
 impl IssuedKey {
-    /// Whether the key has ended by itself.
+    /// Whether the key has expired.
     #[must_use]
     pub fn expired(&self, now: SystemTime) -> bool {
         self.expires_at.is_some_and(|end| end <= now)
     }
 }
 
-/// What a key is to be.
+/// A key to be issued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewKey {
-    /// What it is for.
+    /// Its name.
     pub name: KeyName,
-    /// What it may do.
+    /// Its permissions.
     pub scopes: Vec<Scope>,
-    /// From when on it opens nothing any more.
+    /// When it stops working.
     pub expires_at: Option<SystemTime>,
-    /// How often it may ask.
+    /// Its own rate limit.
     pub rate_limit: Option<RateLimit>,
 }
 
-/// Everything that is known of a key, but for the key itself.
+/// Everything stored about a key. The key itself is not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
     /// Its identifier.
     pub id: KeyId,
     /// The start of the key as issued.
     pub prefix: String,
-    /// What it is for.
+    /// Its name.
     pub name: String,
-    /// What it may do, in words: some may be of a newer version.
+    /// Its permissions, as text: a newer version may have added some.
     pub scopes: Vec<String>,
     /// When it was issued.
     pub created_at: SystemTime,
-    /// From when on it opens nothing any more.
+    /// When it stops working.
     pub expires_at: Option<SystemTime>,
     /// When it was revoked.
     pub revoked_at: Option<SystemTime>,
-    /// When it was used last, to the minute.
+    /// When it was last used, to the minute.
     pub last_used_at: Option<SystemTime>,
-    /// How often it may ask.
+    /// Its own rate limit.
     pub rate_limit: Option<RateLimit>,
 }
 
-/// Whether a key opens anything.
+/// Whether a key works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyState {
-    /// It does.
+    /// It works.
     Active,
-    /// It ended by itself.
+    /// Its expiry has passed.
     Expired,
-    /// It was taken back.
+    /// An operator revoked it.
     Revoked,
 }
 
 impl KeyState {
-    /// The word for this state.
+    /// The state in the output of `petstore keys`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -167,7 +168,7 @@ impl KeyState {
 }
 
 impl KeyRecord {
-    /// Whether the key opens anything now.
+    /// The state of the key at this time.
     #[must_use]
     pub fn state(&self, now: SystemTime) -> KeyState {
         if self.revoked_at.is_some() {
@@ -180,7 +181,7 @@ impl KeyRecord {
     }
 }
 
-/// Who does something to a key: 1 to 200 characters, not blank, no control characters.
+/// Who issues, rotates or revokes a key: 1 to 200 characters, not blank, no control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor(String);
 
@@ -192,9 +193,9 @@ impl Actor {
     }
 }
 
-/// The text names nobody.
+/// The text is not a valid name.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("whoever does this needs a name of 1 to 200 characters, not blank and without control characters")]
+#[error("the actor's name must have 1 to 200 characters, not be blank and have no control characters")]
 pub struct ActorError;
 
 impl FromStr for Actor {
@@ -205,16 +206,16 @@ impl FromStr for Actor {
     }
 }
 
-/// One thing that was done to a key.
+/// An entry of a key's audit trail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyEvent {
     /// When.
     pub happened_at: SystemTime,
     /// What: `created`, `rotated` or `revoked`.
     pub action: String,
-    /// By whom.
+    /// Who did it.
     pub actor: String,
-    /// The key that takes its place, if it was rotated.
+    /// The new key, if this one was rotated.
     pub successor: Option<KeyId>,
 }
 
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scope_has_exactly_one_word() {
+    fn a_scope_is_parsed_from_its_exact_word_only() {
         for scope in Scope::ALL {
             assert_eq!(scope.as_str().parse(), Ok(scope));
         }
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_active_until_it_is_revoked_or_its_time_has_come() {
+    fn a_key_is_active_until_it_expires_or_is_revoked() {
         let [before, then, after] =
             [0, 1, 2].map(|second| SystemTime::UNIX_EPOCH + Duration::from_secs(second));
         let record = |expires_at, revoked_at| KeyRecord {
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_name_is_neither_blank_nor_too_long() {
+    fn a_key_name_is_not_blank_and_has_at_most_100_characters() {
         assert!("shop".parse::<KeyName>().is_ok());
         for name in ["", " ", "a\nb", &"x".repeat(101)] {
             assert_eq!(name.parse::<KeyName>(), Err(KeyNameError), "{name:?}");

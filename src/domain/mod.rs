@@ -1,7 +1,9 @@
-//! What the shop deals in: animals, orders for them, pages of both, and the keys that open the door. Types and rules.
+//! Types and rules of the business: pets, orders, pages of both, and API keys.
 //!
-//! **Invariant:** pure. No clock, no randomness, no input or output: what is needed of them is passed in.
-//! A value of these types is valid, because its only constructor checks it.
+//! **Invariant:** pure. No clock, no randomness, no I/O: the caller passes them in. A value of these types is valid,
+//! because its only constructor checks it.
+//!
+//! Enums spell out their words: they are the wire format and the database's, and a `match` shows them at a glance.
 
 pub mod api_key;
 pub mod idempotency;

@@ -1,7 +1,7 @@
-//! The order: one animal, promised to one buyer.
+//! The order: one pet, reserved for one buyer.
 //!
-//! An animal can be ordered while it is available. It is pending while its order is open, and what ends the order
-//! decides what it is afterwards. Nothing else changes the status of an animal with an open order.
+//! A pet can be ordered while it is available. It is pending while its order is open. Completing the order makes it
+//! sold; cancelling makes it available again. Nothing else changes the status of a pet with an open order.
 
 use std::str::FromStr;
 use std::time::SystemTime;
@@ -19,22 +19,22 @@ identifier!(
     "an order's id is at least 1"
 );
 
-/// How far an order has come.
+/// The status of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OrderStatus {
     /// Open.
     Placed,
-    /// The animal is with its buyer.
+    /// The buyer has the pet.
     Completed,
-    /// Nothing came of it.
+    /// Ended without a sale.
     Cancelled,
 }
 
 impl OrderStatus {
-    /// Every status, in the order in which they come.
+    /// Every status.
     pub const ALL: [Self; 3] = [Self::Placed, Self::Completed, Self::Cancelled];
 
-    /// The word for this status, the same in JSON, in a query and in the database.
+    /// The status in JSON, in a query and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl OrderStatus {
     }
 }
 
-/// The text is not the word for a status.
+/// The text is not a status.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("must be one of `placed`, `completed`, `cancelled`")]
 pub struct OrderStatusError;
@@ -58,23 +58,23 @@ impl FromStr for OrderStatus {
     }
 }
 
-/// What an animal must be for an order to be placed for it.
+/// The status that a pet must have to be ordered.
 pub const ORDERABLE: PetStatus = PetStatus::Available;
 
-/// What an animal is while its order is open.
+/// The status of a pet while its order is open.
 pub const ORDERED: PetStatus = PetStatus::Pending;
 
-/// The two ends of an order.
+/// How an order ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OrderEnd {
-    /// The buyer takes the animal.
+    /// The pet is sold.
     Complete,
-    /// The shop keeps it.
+    /// The pet is available again.
     Cancel,
 }
 
 impl OrderEnd {
-    /// What becomes of the order.
+    /// The status of the order afterwards.
     #[must_use]
     pub fn status(self) -> OrderStatus {
         match self {
@@ -83,7 +83,7 @@ impl OrderEnd {
         }
     }
 
-    /// What becomes of the animal.
+    /// The status of the pet afterwards.
     #[must_use]
     pub fn pet_status(self) -> PetStatus {
         match self {
@@ -94,7 +94,7 @@ impl OrderEnd {
 }
 
 impl OrderStatus {
-    /// Whether an order of this status may be brought to that end. One that is there already may: nothing changes.
+    /// Whether an order with this status may end this way. An order that already has is allowed and stays unchanged.
     #[must_use]
     pub fn may_end(self, end: OrderEnd) -> bool {
         self == Self::Placed || self == end.status()
@@ -104,11 +104,11 @@ impl OrderStatus {
 /// An order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// Given out by the database when the order was placed.
+    /// Issued by the database.
     pub id: OrderId,
-    /// The animal.
+    /// The pet.
     pub pet_id: PetId,
-    /// How far it has come.
+    /// Its status.
     pub status: OrderStatus,
     /// When it was placed.
     pub created_at: SystemTime,
@@ -124,7 +124,7 @@ impl HasId for Order {
     }
 }
 
-/// Which orders a list holds. Both conditions must be met; an absent one is met by every order.
+/// Selects the orders of a list. An order must meet both conditions; an absent one is always met.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OrderFilter {
     /// Only orders with this status.
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_has_exactly_one_word() {
+    fn a_status_is_parsed_from_its_exact_word_only() {
         for status in OrderStatus::ALL {
             assert_eq!(status.as_str().parse(), Ok(status));
         }
@@ -151,11 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn every_move_of_an_animal_with_its_order_is_one_that_its_status_allows() {
+    fn every_status_change_by_an_order_is_allowed_for_the_pet() {
         assert!(PetStatus::may_become(Some(ORDERABLE), ORDERED));
         for end in [OrderEnd::Complete, OrderEnd::Cancel] {
             assert!(PetStatus::may_become(Some(ORDERED), end.pet_status()));
-            assert_ne!(end.status(), OrderStatus::Placed, "an end is an end");
+            assert_ne!(end.status(), OrderStatus::Placed, "an ended order is not open");
         }
     }
 }

@@ -1,17 +1,17 @@
-//! A page of a list, whatever it lists: how it is asked for, and how much at a time.
+//! Pagination: a page of a list, and the request for one.
 
 use thiserror::Error;
 
-/// How many things one page may hold: 1 to 100, 20 unless asked otherwise.
+/// The maximum number of items on a page: 1 to 100, 20 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageLimit(u8);
 
 impl PageLimit {
-    /// The smallest page.
+    /// The smallest limit.
     pub const MIN: i64 = 1;
-    /// The largest page.
+    /// The largest limit.
     pub const MAX: i64 = 100;
-    /// The page that a client gets who asks for none.
+    /// The limit of a request that states none.
     pub const DEFAULT: Self = Self(20);
 
     /// The limit as a number.
@@ -21,7 +21,7 @@ impl PageLimit {
     }
 }
 
-/// The number is not a page's limit.
+/// The number is not a valid limit.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("must be an integer from {min} to {max}", min = PageLimit::MIN, max = PageLimit::MAX)]
 pub struct PageLimitError;
@@ -37,38 +37,38 @@ impl TryFrom<i64> for PageLimit {
     }
 }
 
-/// What lists hold: things in the order of their ids.
+/// An item of a list. Lists are sorted by id.
 pub trait HasId {
-    /// What tells them apart.
+    /// The type of its id.
     type Id: Copy;
 
-    /// The id of this one.
+    /// Its id.
     fn id(&self) -> Self::Id;
 }
 
-/// A request for one page. Pages are in the order of ids; each begins after the last id of the one before,
-/// so what is added meanwhile neither shifts nor repeats what a walk meets.
+/// A request for one page. Keyset pagination: each page starts after the last id of the page before it, so rows
+/// added in between neither shift nor repeat what a client sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageRequest<Filter, Id> {
-    /// Which of all.
+    /// Which items to list.
     pub filter: Filter,
-    /// Begin after this id; at the beginning if absent.
+    /// Start after this id; at the first item if absent.
     pub after: Option<Id>,
-    /// At most this many.
+    /// The maximum number of items.
     pub limit: PageLimit,
 }
 
 /// One page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T: HasId> {
-    /// What is on it, by ascending id.
+    /// The items, by ascending id.
     pub items: Vec<T>,
-    /// Where the next page begins; absent on the last page.
+    /// The `after` of the next page; absent on the last page.
     pub next_after: Option<T::Id>,
 }
 
 impl<T: HasId> Page<T> {
-    /// Makes a page from what was found, by ascending id, when at least one more than the limit was looked for.
+    /// Makes a page from the result of a query for at least one row more than the limit, by ascending id.
     #[must_use]
     pub fn from_limit_plus_one(mut items: Vec<T>, limit: PageLimit) -> Self {
         let more = items.len() > usize::from(limit.get());
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_from_1_to_100() {
+    fn a_page_limit_is_1_to_100() {
         for good in [1, 20, 100] {
             assert_eq!(PageLimit::try_from(good).map(|limit| i64::from(limit.get())), Ok(good));
         }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_names_the_next_one_only_if_there_is_more() {
+    fn a_page_names_the_next_page_only_if_there_are_more_items() {
         let limit = PageLimit::try_from(2).unwrap();
         for (found, held, next) in [(0, 0, None), (1, 1, None), (2, 2, None), (3, 2, Some(2))] {
             let page = Page::from_limit_plus_one((1..=found).map(Numbered).collect(), limit);

@@ -1,4 +1,4 @@
-//! The animal.
+//! The pet.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::identifier::identifier;
 use super::page::{HasId, PageRequest};
 
-/// The most characters that a name may have.
+/// The maximum length of a name, in characters.
 pub const PET_NAME_MAX_CHARS: usize = 255;
 
 identifier!(
@@ -17,12 +17,12 @@ identifier!(
     "a pet's id is at least 1"
 );
 
-/// Reference to a category. The category record is not described anywhere, so any 64-bit integer is one.
+/// Reference to a category. The specification defines no category resource, so any 64-bit integer is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CategoryId(pub i64);
 
 /// A pet's name: 1 to 255 characters, at least one of them not white space, no control characters (so no
-/// NUL, which PostgreSQL's `text` cannot hold). Kept as given: not trimmed, not normalised.
+/// NUL, which PostgreSQL's `text` cannot hold). Stored as given: not trimmed, not normalised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PetName(String);
 
@@ -34,10 +34,10 @@ impl PetName {
     }
 }
 
-/// Why a text is not a pet's name.
+/// Why a text is not a valid name.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PetNameError {
-    /// Empty, or white space alone.
+    /// Empty or only white space.
     #[error("must have at least one character that is not white space")]
     Blank,
     /// More than [`PET_NAME_MAX_CHARS`] characters.
@@ -70,29 +70,29 @@ impl TryFrom<String> for PetName {
     }
 }
 
-/// Whether an animal can be bought.
+/// Whether a pet can be ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PetStatus {
-    /// On sale.
+    /// For sale.
     Available,
-    /// Promised to somebody.
+    /// Reserved by an open order, or by the shop.
     Pending,
-    /// Gone.
+    /// Sold.
     Sold,
 }
 
 impl PetStatus {
-    /// Every status, in the order of an animal's way through the shop.
+    /// Every status, in the order of a sale.
     pub const ALL: [Self; 3] = [Self::Available, Self::Pending, Self::Sold];
 
-    /// Whether an animal of this status, if it has one, may become of that one: every move but back to none, and but
-    /// from sold to pending. To stay as it is is no move, and always allowed.
+    /// Whether a pet's status may change from `from` to `to`. Only sold to pending is forbidden. An unchanged status is
+    /// always allowed.
     #[must_use]
     pub fn may_become(from: Option<Self>, to: Self) -> bool {
         from != Some(Self::Sold) || to != Self::Pending
     }
 
-    /// The word for this status, the same in JSON, in a query and in the database.
+    /// The status in JSON, in a query and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -103,7 +103,7 @@ impl PetStatus {
     }
 }
 
-/// The text is not the word for a status.
+/// The text is not a status.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("must be one of `available`, `pending`, `sold`")]
 pub struct PetStatusError;
@@ -116,53 +116,53 @@ impl FromStr for PetStatus {
     }
 }
 
-/// An animal about to be added.
+/// A pet to be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPet {
     /// Its name.
     pub name: PetName,
     /// The category it belongs to.
     pub category_id: CategoryId,
-    /// Absent if the client stated none.
+    /// Absent if the client sent none.
     pub status: Option<PetStatus>,
 }
 
-/// An animal in the inventory.
+/// A pet in the inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pet {
-    /// Given out by the database when the animal was added.
+    /// Issued by the database.
     pub id: PetId,
     /// Its name.
     pub name: PetName,
     /// The category it belongs to.
     pub category_id: CategoryId,
-    /// Absent if none was ever stated.
+    /// Absent if it was never set.
     pub status: Option<PetStatus>,
 }
 
-/// A change of an animal: what is absent stays as it is.
+/// A partial update of a pet. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PetPatch {
     /// Its new name.
     pub name: Option<PetName>,
-    /// The category it is to belong to.
+    /// Its new category.
     pub category_id: Option<CategoryId>,
     /// Its new status.
     pub status: Option<PetStatus>,
 }
 
-/// Why an animal cannot be changed so.
+/// Why a patch is refused.
 #[derive(Debug, Clone, Copy, Error, PartialEq, Eq)]
 pub enum PatchError {
-    /// An order is open: what becomes of the animal is what becomes of the order.
+    /// The pet has an open order, and only the order may change its status.
     #[error("the pet has an open order")]
     OpenOrder,
-    /// Its status may not become that one.
+    /// The status may not change in this way.
     #[error("the pet's status may not become that one")]
     Move {
-        /// What it is.
+        /// The current status.
         from: Option<PetStatus>,
-        /// What it was to be.
+        /// The requested status.
         to: PetStatus,
     },
 }
@@ -174,7 +174,7 @@ impl PetPatch {
         Some(NewPet { name: self.name?, category_id: self.category_id?, status: self.status })
     }
 
-    /// The animal as it is after the change.
+    /// Returns the pet after the change.
     pub fn apply(&self, pet: &Pet, has_open_order: bool) -> Result<Pet, PatchError> {
         if let Some(to) = self.status {
             if has_open_order {
@@ -193,10 +193,10 @@ impl PetPatch {
     }
 }
 
-/// Which pets a list holds. Both conditions must be met; an absent one is met by every pet.
+/// Selects the pets of a list. A pet must meet both conditions; an absent one is always met.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PetFilter {
-    /// Only pets with this status. A pet without one is matched by no status.
+    /// Only pets with this status. A pet without a status matches none.
     pub status: Option<PetStatus>,
     /// Only these pets.
     pub ids: Option<Vec<PetId>>,
@@ -214,7 +214,7 @@ impl HasId for Pet {
 pub type PetPageRequest = PageRequest<PetFilter, PetId>;
 
 impl PetPageRequest {
-    /// Whether the page may hold this pet: the list does, and the page does not begin after it.
+    /// Whether this page or a later one contains the pet.
     #[must_use]
     pub fn asks_for(&self, pet: &Pet) -> bool {
         let PetFilter { status, ids } = &self.filter;
@@ -237,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_counts_characters_not_bytes() {
+    fn the_length_of_a_name_counts_characters_not_bytes() {
         assert!(PetName::try_from("🐕".repeat(255)).is_ok());
         assert_eq!(PetName::try_from("🐕".repeat(256)), Err(PetNameError::TooLong));
     }
 
     #[test]
-    fn a_bad_name_is_refused_with_its_reason() {
+    fn an_invalid_name_is_rejected_with_the_reason() {
         for (name, reason) in [
             ("", PetNameError::Blank),
             ("  \u{3000}\u{a0}", PetNameError::Blank),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_has_exactly_one_word() {
+    fn a_status_is_parsed_from_its_exact_word_only() {
         for status in PetStatus::ALL {
             assert_eq!(status.as_str().parse(), Ok(status));
         }
@@ -266,14 +266,14 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_at_least_one() {
+    fn a_pet_id_is_at_least_1() {
         assert_eq!(PetId::try_from(1).map(PetId::get), Ok(1));
         assert_eq!(PetId::try_from(0), Err(PetIdError));
         assert_eq!(PetId::try_from(-1), Err(PetIdError));
     }
 
     #[test]
-    fn a_request_asks_for_pets_that_meet_every_condition() {
+    fn a_page_request_matches_pets_that_meet_every_condition() {
         let pet = Pet {
             id: 7.try_into().unwrap(),
             name: PetName::try_from("Rex".to_owned()).unwrap(),

@@ -1,4 +1,4 @@
-//! How often a key may ask.
+//! The rate limit of a key.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -6,25 +6,22 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// So many requests in each second, minute or hour.
+/// A number of requests per second, minute or hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RateLimit {
     requests: NonZeroU32,
-    window: Window,
+    period: Period,
 }
 
-/// The time that a limit counts in.
+/// The time over which a limit counts requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Window {
-    /// A second.
+enum Period {
     Second,
-    /// A minute.
     Minute,
-    /// An hour.
     Hour,
 }
 
-impl Window {
+impl Period {
     const ALL: [Self; 3] = [Self::Second, Self::Minute, Self::Hour];
 
     fn letter(self) -> &'static str {
@@ -45,35 +42,35 @@ impl Window {
 }
 
 impl RateLimit {
-    /// The limit as the database keeps it: requests, in seconds.
+    /// The limit as the database stores it: requests per number of seconds.
     pub fn new(requests: u32, seconds: u32) -> Result<Self, RateLimitError> {
         let requests = NonZeroU32::new(requests).filter(|requests| requests.get() <= Self::MAX_REQUESTS);
-        let window = Window::ALL.into_iter().find(|window| window.seconds() == seconds);
-        match (requests, window) {
-            (Some(requests), Some(window)) => Ok(Self { requests, window }),
+        let period = Period::ALL.into_iter().find(|period| period.seconds() == seconds);
+        match (requests, period) {
+            (Some(requests), Some(period)) => Ok(Self { requests, period }),
             _ => Err(RateLimitError),
         }
     }
 
-    /// More than this is no limit.
+    /// The largest number of requests.
     pub const MAX_REQUESTS: u32 = 1_000_000_000;
 
-    /// How many requests.
+    /// The number of requests.
     #[must_use]
     pub fn requests(self) -> NonZeroU32 {
         self.requests
     }
 
-    /// In how many seconds.
+    /// The period, in seconds.
     #[must_use]
     pub fn seconds(self) -> u32 {
-        self.window.seconds()
+        self.period.seconds()
     }
 }
 
-/// The text is not a limit.
+/// The text is not a rate limit.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("a rate limit is a number of requests a second, minute or hour, such as 100/s, 600/m or 10000/h")]
+#[error("must be a number of requests per second, minute or hour, such as 100/s, 600/m or 10000/h")]
 pub struct RateLimitError;
 
 impl FromStr for RateLimit {
@@ -81,18 +78,18 @@ impl FromStr for RateLimit {
 
     fn from_str(text: &str) -> Result<Self, RateLimitError> {
         let (requests, letter) = text.split_once('/').ok_or(RateLimitError)?;
-        let window =
-            Window::ALL.into_iter().find(|window| window.letter() == letter).ok_or(RateLimitError)?;
+        let period =
+            Period::ALL.into_iter().find(|period| period.letter() == letter).ok_or(RateLimitError)?;
         if !requests.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(RateLimitError);
         }
-        Self::new(requests.parse().map_err(|_| RateLimitError)?, window.seconds())
+        Self::new(requests.parse().map_err(|_| RateLimitError)?, period.seconds())
     }
 }
 
 impl fmt::Display for RateLimit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}/{}", self.requests, self.window.letter())
+        write!(formatter, "{}/{}", self.requests, self.period.letter())
     }
 }
 
@@ -101,14 +98,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_read_as_it_is_written() {
+    fn a_rate_limit_is_displayed_as_it_was_written() {
         for text in ["1/s", "100/s", "600/m", "10000/h", "1000000000/s"] {
             assert_eq!(text.parse::<RateLimit>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn what_is_not_a_limit_is_refused() {
+    fn text_that_is_not_a_rate_limit_is_rejected() {
         for text in
             ["", "100", "100/", "/s", "0/s", "-1/s", "+1/s", "1.5/s", "100/d", "100 /s", "1000000001/s"]
         {

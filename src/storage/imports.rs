@@ -23,7 +23,7 @@ use super::postgres::database::Parameters;
 use super::postgres::error::{StatementError, not_committed, unexpected};
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
-use crate::domain::import_source::{KeyOrder, SourceKey, SourceName};
+use crate::domain::import_source::{AscendingCheck, SourceKey, SourceName};
 use crate::domain::pet::NewPet;
 
 /// The most rows in a chunk: few enough that requests hardly wait for it, and enough that the cost of a transaction does
@@ -107,7 +107,7 @@ impl CopyChunk {
 pub struct CopyBuffer {
     copy: BytesMut,
     rows: i32,
-    key_order: KeyOrder,
+    key_order: AscendingCheck,
 }
 
 /// The header of a binary COPY: a signature, no flags, no extension.
@@ -143,7 +143,11 @@ impl CopyBuffer {
         }
         self.copy.put_i16(COPY_TRAILER);
         let copy = self.copy.split().freeze();
-        Some(CopyChunk { copy, rows: std::mem::take(&mut self.rows), ascending: self.key_order.holds() })
+        Some(CopyChunk {
+            copy,
+            rows: std::mem::take(&mut self.rows),
+            ascending: self.key_order.is_ascending(),
+        })
     }
 }
 

@@ -1,10 +1,12 @@
-//! Lines of the log, gathered for a moment and written by a thread of their own.
+//! Buffers log lines and writes them in batches from a separate thread.
 //!
 //! **Invariants:**
-//! - lines are written whole and in their order, each within about [`GATHERING`], and the last of them when the
-//!   [`LogGuard`] is dropped;
-//! - whoever logs never waits for whoever reads the log. If nobody does, lines beyond [`MOST_BYTES`] are
-//!   dropped, and a line says how many were.
+//! - lines are written whole and in order, within about [`FLUSH_INTERVAL`]; dropping the [`LogGuard`] writes the last;
+//! - logging never blocks on the reader of the log. If it is stuck, lines beyond [`MAX_BUFFERED_BYTES`] are dropped,
+//!   and a later line reports how many.
+//!
+//! Not tracing-appender's `non_blocking`: it wakes its thread for nearly every line, limits lines instead of bytes, and
+//! does not log how many it dropped.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,44 +15,44 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How long lines are gathered: a system call for each would cost a busy service more than making the line.
-const GATHERING: Duration = Duration::from_millis(10);
-/// How much may wait to be written.
-const MOST_BYTES: usize = 4 * 1024 * 1024;
-/// How long the end of the program waits for a reader that does not read.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long lines are buffered: on a busy service, one system call per line would cost more than formatting it.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
+/// The size of the buffer.
+const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
+/// How long the program waits at its end for a reader that is stuck.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where lines are put. Cheap to clone.
+/// A writer of log lines that never blocks. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct LogWriter(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    waiting: Mutex<Waiting>,
+    buffer: Mutex<Buffer>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct Buffer {
     lines: Vec<u8>,
     dropped: u64,
-    stage: Stage,
+    state: State,
 }
 
 #[derive(Default, PartialEq, Eq)]
-enum Stage {
+enum State {
     #[default]
-    Going,
-    Ending,
-    Ended,
+    Open,
+    Closing,
+    Closed,
 }
 
-/// Writes what waits when it is dropped.
-#[must_use = "lines that wait are lost if this is not kept until the end of the program"]
+/// Writes the buffered lines when it is dropped.
+#[must_use = "buffered lines are lost if this is not kept until the end of the program"]
 pub struct LogGuard(Option<LogWriter>);
 
 impl LogGuard {
-    /// For a log that holds nothing back.
+    /// For a log that is not buffered.
     pub(super) fn none() -> Self {
         Self(None)
     }
@@ -59,22 +61,22 @@ impl LogGuard {
 impl LogWriter {
     /// Starts the thread that writes.
     pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, LogGuard)> {
-        let gathered = Self::default();
-        let shared = gathered.0.clone();
-        thread::Builder::new().name("log".into()).spawn(move || shared.keep_writing(output))?;
-        Ok((gathered.clone(), LogGuard(Some(gathered))))
+        let writer = Self::default();
+        let shared = writer.0.clone();
+        thread::Builder::new().name("log".into()).spawn(move || shared.run(output))?;
+        Ok((writer.clone(), LogGuard(Some(writer))))
     }
 }
 
 impl Write for &LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut waiting = self.0.lock();
-        if waiting.lines.len() + line.len() > MOST_BYTES {
-            waiting.dropped += 1;
+        let mut buffer = self.0.lock();
+        if buffer.lines.len() + line.len() > MAX_BUFFERED_BYTES {
+            buffer.dropped += 1;
         } else {
-            let first = waiting.lines.is_empty();
-            waiting.lines.extend_from_slice(line);
-            drop(waiting);
+            let first = buffer.lines.is_empty();
+            buffer.lines.extend_from_slice(line);
+            drop(buffer);
             if first {
                 self.0.changed.notify_all();
             }
@@ -96,37 +98,38 @@ impl<'a> MakeWriter<'a> for LogWriter {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep_writing(&self, mut output: impl Write) {
+    /// Writes lines until the log is closed and the buffer is empty.
+    fn run(&self, mut output: impl Write) {
         let mut lines = Vec::new();
-        let mut waiting = self.lock();
-        while waiting.stage == Stage::Going || !waiting.lines.is_empty() {
-            if waiting.lines.is_empty() {
-                waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = self.lock();
+        while buffer.state == State::Open || !buffer.lines.is_empty() {
+            if buffer.lines.is_empty() {
+                buffer = self.changed.wait(buffer).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            waiting = self
+            buffer = self
                 .changed
-                .wait_timeout_while(waiting, GATHERING, |waiting| waiting.stage == Stage::Going)
+                .wait_timeout_while(buffer, FLUSH_INTERVAL, |buffer| buffer.state == State::Open)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
-            std::mem::swap(&mut lines, &mut waiting.lines);
-            let dropped = std::mem::take(&mut waiting.dropped);
-            drop(waiting);
+            std::mem::swap(&mut lines, &mut buffer.lines);
+            let dropped = std::mem::take(&mut buffer.dropped);
+            drop(buffer);
             // Nothing can be done where standard error is closed.
             let _ = output.write_all(&lines);
             lines.clear();
             if dropped > 0 {
-                // Waits like any other line.
-                tracing::warn!(dropped, "nobody read the log, so lines of it were dropped");
+                // Buffered like any other line.
+                tracing::warn!(dropped, "log lines dropped: standard error was not read in time");
             }
-            waiting = self.lock();
+            buffer = self.lock();
         }
-        waiting.stage = Stage::Ended;
-        drop(waiting);
+        buffer.state = State::Closed;
+        drop(buffer);
         self.changed.notify_all();
     }
 }
@@ -134,11 +137,12 @@ impl Shared {
 impl Drop for LogGuard {
     fn drop(&mut self) {
         let Some(LogWriter(shared)) = &self.0 else { return };
-        let mut waiting = shared.lock();
-        waiting.stage = Stage::Ending;
+        let mut buffer = shared.lock();
+        buffer.state = State::Closing;
         shared.changed.notify_all();
-        // A reader that is stuck must not keep the program from ending.
-        let _ = shared.changed.wait_timeout_while(waiting, FAREWELL, |waiting| waiting.stage != Stage::Ended);
+        // A stuck reader must not keep the program from ending.
+        let _ =
+            shared.changed.wait_timeout_while(buffer, CLOSE_TIMEOUT, |buffer| buffer.state != State::Closed);
     }
 }
 
@@ -149,10 +153,10 @@ mod tests {
 
     use super::*;
 
-    /// Takes what is written only when the test does.
-    struct Reader(mpsc::SyncSender<Vec<u8>>);
+    /// A pipe without a buffer: a write blocks until the test receives it.
+    struct Pipe(mpsc::SyncSender<Vec<u8>>);
 
-    impl Write for Reader {
+    impl Write for Pipe {
         fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
             self.0.send(lines.to_vec()).map_err(io::Error::other)?;
             Ok(lines.len())
@@ -164,57 +168,57 @@ mod tests {
     }
 
     fn start() -> (LogWriter, LogGuard, mpsc::Receiver<Vec<u8>>) {
-        let (sender, written) = mpsc::sync_channel(0);
-        let (gathered, guard) = LogWriter::start(Reader(sender)).unwrap();
-        (gathered, guard, written)
+        let (sender, output) = mpsc::sync_channel(0);
+        let (writer, guard) = LogWriter::start(Pipe(sender)).unwrap();
+        (writer, guard, output)
     }
 
     #[test]
     fn lines_that_arrive_together_are_written_together_and_in_order() {
-        let (gathered, _guard, written) = start();
+        let (writer, _guard, output) = start();
         for number in 0..100 {
-            writeln!(&gathered, "{number}").unwrap();
+            writeln!(&writer, "{number}").unwrap();
         }
         let mut lines = Vec::new();
-        let mut writes = 0;
+        let mut batches = 0;
         while !lines.ends_with(b"99\n") {
-            lines.extend(written.recv().unwrap());
-            writes += 1;
+            lines.extend(output.recv().unwrap());
+            batches += 1;
         }
         let expected: String = (0..100).map(|number| number.to_string() + "\n").collect();
         assert_eq!(String::from_utf8(lines).unwrap(), expected);
-        assert!(writes <= 50, "{writes} writes for 100 lines");
+        assert!(batches <= 50, "{batches} writes for 100 lines");
     }
 
     #[test]
-    fn the_last_lines_are_written_at_the_end() {
-        let (gathered, guard, written) = start();
-        let reader = thread::spawn(move || written.into_iter().flatten().collect::<Vec<u8>>());
-        writeln!(&gathered, "the last words").unwrap();
+    fn buffered_lines_are_written_when_the_guard_is_dropped() {
+        let (writer, guard, output) = start();
+        let reader = thread::spawn(move || output.into_iter().flatten().collect::<Vec<u8>>());
+        writeln!(&writer, "the last line").unwrap();
         drop(guard);
-        // The thread has ended, and its output with it.
-        assert_eq!(reader.join().unwrap(), b"the last words\n");
+        // The thread has ended and closed its output.
+        assert_eq!(reader.join().unwrap(), b"the last line\n");
     }
 
     #[test]
-    fn a_reader_that_is_stuck_stops_neither_the_service_nor_its_end() {
-        let (gathered, guard, _written) = start();
-        let began = Instant::now();
+    fn a_stuck_reader_blocks_neither_logging_nor_the_end_of_the_program() {
+        let (writer, guard, _output) = start();
+        let started = Instant::now();
         let line = "x".repeat(1_023) + "\n";
-        (&gathered).write_all(line.as_bytes()).unwrap();
-        // The thread takes the first line, and from then on is stuck with it.
-        while !gathered.0.lock().lines.is_empty() {
+        (&writer).write_all(line.as_bytes()).unwrap();
+        // The thread takes the first line and blocks in writing it.
+        while !writer.0.lock().lines.is_empty() {
             thread::yield_now();
         }
         for _ in 0..20_000 {
-            (&gathered).write_all(line.as_bytes()).unwrap();
+            (&writer).write_all(line.as_bytes()).unwrap();
         }
         {
-            let waiting = gathered.0.lock();
-            assert_eq!(waiting.lines.len(), MOST_BYTES);
-            assert_eq!(waiting.dropped, 20_000 - MOST_BYTES as u64 / 1_024);
+            let buffer = writer.0.lock();
+            assert_eq!(buffer.lines.len(), MAX_BUFFERED_BYTES);
+            assert_eq!(buffer.dropped, 20_000 - MAX_BUFFERED_BYTES as u64 / 1_024);
         }
         drop(guard);
-        assert!(began.elapsed() < 5 * FAREWELL);
+        assert!(started.elapsed() < 5 * CLOSE_TIMEOUT);
     }
 }

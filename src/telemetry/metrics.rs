@@ -1,7 +1,7 @@
-//! What is counted and measured, for Prometheus: the only place where metrics are named.
+//! Metrics for Prometheus. Every metric is named here and nowhere else.
 //!
-//! **Invariant:** labels have few values: no ids of animals, no paths as sent, no addresses. The id of a key is one only
-//! where an operator must find the clients of an operation that is going away.
+//! **Invariant:** labels have low cardinality: no pet ids, no raw paths, no addresses. Only the metric of deprecated
+//! calls has the key's id, so that an operator can find the clients.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,72 +11,72 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_process::Collector;
 use tokio::time::sleep;
 
-/// Names metrics, and says of each what it is: to whoever reads this, and to whoever reads `/metrics`.
-macro_rules! named {
-    ($($kind:ident $constant:ident = $name:literal: $says:literal;)*) => {
-        $(#[doc = $says] pub const $constant: &str = $name;)*
+/// Defines each metric's constant, with its help text in the documentation and in `/metrics`.
+macro_rules! define_metrics {
+    ($($kind:ident $constant:ident = $name:literal: $help:literal;)*) => {
+        $(#[doc = $help] pub const $constant: &str = $name;)*
 
         fn describe() {
-            $(named!($kind $constant $says);)*
+            $(define_metrics!($kind $constant $help);)*
         }
     };
-    (counter $constant:ident $says:literal) => { metrics::describe_counter!($constant, $says) };
-    (gauge $constant:ident $says:literal) => { metrics::describe_gauge!($constant, $says) };
-    (histogram $constant:ident $says:literal) => { metrics::describe_histogram!($constant, $says) };
+    (counter $constant:ident $help:literal) => { metrics::describe_counter!($constant, $help) };
+    (gauge $constant:ident $help:literal) => { metrics::describe_gauge!($constant, $help) };
+    (histogram $constant:ident $help:literal) => { metrics::describe_histogram!($constant, $help) };
 }
 
-named! {
+define_metrics! {
     histogram REQUEST_DURATION = "http_server_request_duration_seconds":
-        "Time from a request's head to its answer's head. A request without a route has the route \"-\".";
-    gauge ACTIVE_REQUESTS = "http_server_active_requests": "Requests under way.";
-    gauge CONNECTIONS = "petstore_connections": "Connections of clients.";
-    counter CONNECTIONS_REFUSED = "petstore_connections_refused_total": "Connections of clients that found no place.";
+        "Time from a request's head to its response's head. Requests that match no route have the route \"-\".";
+    gauge ACTIVE_REQUESTS = "http_server_active_requests": "Requests in flight.";
+    gauge CONNECTIONS = "petstore_connections": "Open client connections.";
+    counter CONNECTIONS_REFUSED = "petstore_connections_refused_total": "Client connections refused by a limit.";
     counter REQUESTS_SHED = "petstore_requests_shed_total":
-        "Requests answered with 503 because too much was under way (reason \"requests\"), waited for the database \
-        (\"queue\"), or waited too long for it (\"late\").";
+        "Requests answered with 503 because too many were in flight (reason \"requests\"), were still sending their \
+        bodies (\"bodies\") or waited for the database (\"queue\"), or because they waited too long for it (\"late\").";
     counter REQUESTS_RATE_LIMITED = "petstore_requests_rate_limited_total": "Requests answered with 429.";
     counter KEY_LOOKUPS = "petstore_key_lookups_total":
-        "Keys of requests that were remembered (\"hit\"), looked up (\"miss\"), or remembered as not valid \
+        "Lookups of API keys: found in the cache (\"hit\"), read from the database (\"miss\"), or cached as invalid \
         (\"refused\").";
-    gauge KEYS_REMEMBERED = "petstore_keys_remembered": "Keys that are remembered.";
+    gauge KEYS_REMEMBERED = "petstore_keys_remembered": "API keys in the cache.";
     counter DEPRECATED_CALLS = "petstore_deprecated_calls_total":
-        "Calls of operations that will be removed, by the key's id.";
+        "Calls of deprecated operations, by the key's id.";
     gauge POOL_CONNECTIONS = "db_client_connection_count": "Connections to the database, by state.";
-    gauge POOL_MAX = "db_client_connection_max": "The most connections to the database.";
-    gauge POOL_WAITING = "db_client_connection_pending_requests": "Work that waits for a connection to the database.";
+    gauge POOL_MAX = "db_client_connection_max": "Maximum number of connections to the database.";
+    gauge POOL_WAITING = "db_client_connection_pending_requests": "Tasks waiting for a connection to the database.";
     histogram STATEMENT_DURATION = "db_client_operation_duration_seconds":
-        "Time that a statement took, without the wait for a connection.";
+        "Duration of a statement, without the wait for a connection.";
     counter DATABASE_ERRORS = "petstore_database_errors_total":
-        "Statements that failed: there was no connection (\"no_connection\"), it broke (\"connection_lost\"), the \
-        deadline passed (\"deadline\"), or the database said no (\"refused\").";
-    gauge DATABASE_UP = "petstore_database_up": "1 if the database answered the last look, a few seconds ago, else 0.";
-    gauge STANDBYS = "petstore_database_standbys": "Standbys that receive the database's changes.";
+        "Failed statements: no connection (\"no_connection\"), connection lost (\"connection_lost\"), deadline exceeded \
+        (\"deadline\"), or rejected by the database (\"refused\").";
+    gauge DATABASE_UP = "petstore_database_up": "1 if the database answered the last check, a few seconds ago, else 0.";
+    gauge STANDBYS = "petstore_database_standbys": "Standbys that replicate from the database.";
     gauge IDEMPOTENCY_DAYS = "petstore_idempotency_days_prepared":
-        "Days from today on for which requests with an Idempotency-Key can be remembered.";
-    histogram BATCH_SIZE = "petstore_batch_size": "Requests that shared one statement.";
+        "Days, starting today, that have a partition for idempotency keys.";
+    histogram BATCH_SIZE = "petstore_batch_size": "Requests per batch, which share one statement.";
     histogram BATCH_WAIT = "petstore_batch_wait_seconds":
-        "Time that the first request of a batch waited for its turn.";
-    gauge PETS = "petstore_pets_estimated": "Animals by status, as PostgreSQL's statistics estimate them.";
-    gauge BUILD_INFO = "petstore_build_info": "1, with the version that runs.";
+        "Time that the first request of a batch waited to be sent.";
+    gauge PETS = "petstore_pets_estimated": "Pets by status, estimated from PostgreSQL's statistics.";
+    gauge BUILD_INFO = "petstore_build_info": "1, with the running version as a label.";
 }
 
 /// From half a millisecond, which a request takes on an idle machine, to the longest deadline.
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// Up to the most that a statement takes at once.
+/// Up to the largest batch.
 const SIZES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
-/// How often what was measured is sorted into its buckets: a busy node measures tens of thousands a second.
-const UPKEEP: Duration = Duration::from_secs(2);
+/// How often recorded samples are sorted into their buckets: a busy node records tens of thousands per second.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The metrics of this process. Recording starts at the first call of [`metrics`].
+/// The metrics of this process. Recording starts with the first call of [`metrics`].
 pub struct Metrics {
-    rendered: PrometheusHandle,
+    prometheus: PrometheusHandle,
     process: Collector,
 }
 
 static METRICS: OnceLock<Metrics> = OnceLock::new();
 
-/// Starts recording, or finds what was started.
+/// Starts recording at the first call, and returns the metrics.
 pub fn metrics() -> &'static Metrics {
     METRICS.get_or_init(|| {
         let buckets = [
@@ -88,41 +88,41 @@ pub fn metrics() -> &'static Metrics {
         let builder = buckets.into_iter().try_fold(PrometheusBuilder::new(), |builder, (name, buckets)| {
             builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), buckets)
         });
-        // An error means no buckets, and there are some.
+        // Fails only for an empty list of buckets.
         let recorder = builder.unwrap_or_default().build_recorder();
-        let rendered = recorder.handle();
+        let prometheus = recorder.handle();
         if metrics::set_global_recorder(recorder).is_err() {
-            tracing::error!("a bug: metrics are recorded by somebody else, so /metrics stays empty");
+            tracing::error!("/metrics stays empty: another recorder is installed, which is a bug");
         }
         let process = Collector::default();
         process.describe();
         describe();
         gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-        Metrics { rendered, process }
+        Metrics { prometheus, process }
     })
 }
 
 impl Metrics {
-    /// Everything, in Prometheus' text format.
+    /// Renders all metrics in Prometheus' text format.
     #[must_use]
     pub fn render(&self) -> String {
         self.process.collect();
-        self.rendered.render()
+        self.prometheus.render()
     }
 }
 
-/// Keeps what was measured small, for ever.
-pub async fn look_after() {
+/// Sorts recorded samples into their buckets, forever: otherwise they pile up between scrapes.
+pub async fn run_upkeep() {
     loop {
-        sleep(UPKEEP).await;
+        sleep(UPKEEP_INTERVAL).await;
         if let Some(metrics) = METRICS.get() {
-            metrics.rendered.run_upkeep();
+            metrics.prometheus.run_upkeep();
         }
     }
 }
 
-/// A number of things, as a gauge has it.
-#[expect(clippy::cast_precision_loss, reason = "nobody has so many that it matters")]
+/// Converts a count for a gauge.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 #[must_use]
 pub fn count(things: impl TryInto<u64>) -> f64 {
     things.try_into().unwrap_or_default() as f64

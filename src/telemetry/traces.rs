@@ -1,10 +1,10 @@
-//! Traces, sent by OTLP to a collector if one is named: a span a request, below that of the client if it has one, and a
-//! span a statement below that.
+//! Traces, exported over OTLP if a collector is configured: one span per request, a child of the client's span if it sent
+//! one, and one child span per statement.
 //!
 //! **Invariants:**
-//! - without a collector nothing is made for it;
-//! - a collector that is away or slow costs requests nothing: spans that it does not take in time are lost;
-//! - statements are sent as they are prepared, without their values, and no header or body is sent at all.
+//! - without a collector, no span is created;
+//! - a collector that is down or slow does not delay requests: spans that it does not accept in time are lost;
+//! - spans contain statements as prepared, without parameter values, and no headers or bodies.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::OnceLock;
@@ -25,33 +25,33 @@ use crate::config::TraceSettings;
 
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 
-/// How long a collector may take for a batch of spans, and for the last ones when the program ends.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long an export of spans may take, and the last one when the program ends.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends what is left when it is dropped.
+/// Exports the remaining spans when it is dropped.
 pub struct TraceGuard(Option<SdkTracerProvider>);
 
 impl Drop for TraceGuard {
     fn drop(&mut self) {
         if let Some(provider) = &self.0
-            && let Err(error) = provider.shutdown_with_timeout(PATIENCE)
+            && let Err(error) = provider.shutdown_with_timeout(EXPORT_TIMEOUT)
         {
-            tracing::warn!(%error, "the last spans were not sent");
+            tracing::warn!(%error, "could not export the last spans");
         }
     }
 }
 
-/// Starts to keep traces if a collector is named. Must be called within the runtime that sends them.
+/// Starts tracing if a collector is configured. Call it within the runtime that is to export spans.
 pub fn start_tracing(settings: &TraceSettings) -> Result<TraceGuard, ExporterBuildError> {
     let Some(endpoint) = &settings.otlp_endpoint else { return Ok(TraceGuard(None)) };
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(OnRuntime {
-            client: HyperClient::with_default_connector(PATIENCE, None),
+        .with_http_client(RuntimeClient {
+            client: HyperClient::with_default_connector(EXPORT_TIMEOUT, None),
             runtime: Handle::current(),
         })
         .with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
-        .with_timeout(PATIENCE)
+        .with_timeout(EXPORT_TIMEOUT)
         .build()?;
     let resource = Resource::builder()
         .with_service_name(env!("CARGO_PKG_NAME"))
@@ -59,32 +59,32 @@ pub fn start_tracing(settings: &TraceSettings) -> Result<TraceGuard, ExporterBui
         .build();
     let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build();
     if TRACER.set(provider.tracer(env!("CARGO_PKG_NAME"))).is_err() {
-        tracing::error!("a bug: traces are started twice");
+        tracing::error!("tracing was started twice: this is a bug");
     }
     Ok(TraceGuard(Some(provider)))
 }
 
-/// Sends on the program's own runtime: the SDK exports from a thread of its own, which has none.
-struct OnRuntime {
+/// An HTTP client that runs on the program's runtime: the SDK exports from a thread that has none.
+struct RuntimeClient {
     client: HyperClient,
     runtime: Handle,
 }
 
-impl Debug for OnRuntime {
+impl Debug for RuntimeClient {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.client.fmt(f)
     }
 }
 
 #[async_trait::async_trait]
-impl HttpClient for OnRuntime {
+impl HttpClient for RuntimeClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.client.clone();
         self.runtime.spawn(async move { client.send_bytes(request).await }).await?
     }
 }
 
-/// The span of a request, below the one that the client's `traceparent` names; none if no traces are kept.
+/// Starts the span of a request, as a child of the client's `traceparent`. None without a collector.
 #[must_use]
 pub fn request(headers: &dyn Extractor, method: &'static str) -> Option<Context> {
     let tracer = TRACER.get()?;
@@ -97,7 +97,7 @@ pub fn request(headers: &dyn Extractor, method: &'static str) -> Option<Context>
     Some(parent.with_span(span))
 }
 
-/// Ends the span of a request with what is known only now, and returns the trace's id.
+/// Ends the span of a request with the route and status, and returns the trace id.
 #[must_use]
 pub fn end_request(context: &Context, method: &str, route: &str, status: u16) -> String {
     let span = context.span();
@@ -111,33 +111,33 @@ pub fn end_request(context: &Context, method: &str, route: &str, status: u16) ->
     span.span_context().trace_id().to_string()
 }
 
-/// What the work that goes on belongs to; none if no traces are kept.
+/// The context of the current request. None without a collector.
 #[must_use]
 pub fn current() -> Option<Context> {
     TRACER.get().map(|_| Context::current())
 }
 
-/// The others that share a piece of work with the request that it is told under.
-struct Others(Vec<Link>);
+/// Links to the requests that share a batch with the one whose context carries this.
+struct BatchLinks(Vec<Link>);
 
-/// What the work for these requests belongs to: the first, with a link to each of the others.
+/// The context of a batch: that of its first request, with a link to each of the others.
 #[must_use]
 pub fn shared(contexts: Vec<Context>) -> Option<Context> {
     let mut contexts = contexts.into_iter();
     let first = contexts.next()?;
     let links = contexts.map(|context| Link::with_context(context.span().span_context().clone())).collect();
-    Some(first.with_value(Others(links)))
+    Some(first.with_value(BatchLinks(links)))
 }
 
-/// A statement under way.
+/// The span of a statement in progress.
 pub struct Statement(Option<opentelemetry_sdk::trace::Span>);
 
-/// Begins the span of a statement, below the request that it is for.
+/// Starts the span of a statement, as a child of the current request's.
 #[must_use]
 pub fn statement(text: &'static str) -> Statement {
     Statement(TRACER.get().map(|tracer| {
         let parent = Context::current();
-        let links = parent.get::<Others>().map(|others| others.0.clone()).unwrap_or_default();
+        let links = parent.get::<BatchLinks>().map(|links| links.0.clone()).unwrap_or_default();
         let name = text.split_whitespace().next().unwrap_or("statement");
         tracer
             .span_builder(name)
@@ -152,7 +152,7 @@ pub fn statement(text: &'static str) -> Statement {
 }
 
 impl Statement {
-    /// Ends it.
+    /// Ends the span.
     pub fn end(mut self, succeeded: bool) {
         if let Some(span) = &mut self.0
             && !succeeded

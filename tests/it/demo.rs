@@ -226,7 +226,7 @@ fn demo_leaves_nothing_behind_when_startup_fails() {
         }
         let (status, error) = Demo::spawn(&directory, &[], &[("PGBIN", bin.0.to_str().unwrap())]).wait();
         assert_eq!(status.code(), Some(1));
-        assert_eq!(error, format!("petstore: PostgreSQL ended by itself; the last it said:\n{printed}\n"));
+        assert_eq!(error, format!("petstore: PostgreSQL exited unexpectedly; its last output:\n{printed}\n"));
         assert_eq!(directory.leftovers(), Vec::<String>::new());
     }
 }
@@ -240,7 +240,7 @@ fn demo_stops_when_postgresql_stops() {
     signal("INT", postmaster.lines().next().unwrap().parse().unwrap());
     let (status, error) = demo.wait();
     assert_eq!(status.code(), Some(1));
-    assert!(error.contains("PostgreSQL ended by itself"), "{error}");
+    assert!(error.contains("PostgreSQL exited unexpectedly"), "{error}");
     assert!(error.contains("database system is shut down"), "{error}");
     assert_eq!(directory.leftovers(), Vec::<String>::new());
 }
@@ -252,7 +252,7 @@ fn demo_uses_the_next_port_and_says_so_when_its_port_is_taken() {
     let _taken = TcpListener::bind("127.0.0.1:8080");
     let mut demo = Demo::spawn(&directory, &[], &[]);
     demo.read_until("Ctrl-C stops ");
-    assert!(demo.printed.contains("127.0.0.1:8080 is taken: trying the next port.\n"), "{}", demo.printed);
+    assert!(demo.printed.contains("127.0.0.1:8080 is in use: trying the next port.\n"), "{}", demo.printed);
     let address = demo.field("Address").strip_prefix("http://127.0.0.1:").unwrap();
     let port: u16 = address.strip_suffix("/v1").unwrap().parse().unwrap();
     assert!((8081..8100).contains(&port), "{port}");
@@ -265,8 +265,8 @@ fn demo_without_postgresql_says_what_to_install() {
     assert_eq!(status.code(), Some(1));
     assert_eq!(
         error,
-        "petstore: no PostgreSQL server was found in /nowhere: install one (Debian and Ubuntu: `apt-get install \
-         postgresql`; Fedora: `dnf install postgresql-server`), or name an empty database in DATABASE_URL\n"
+        "petstore: no PostgreSQL server found in /nowhere: install one (Debian and Ubuntu: `apt-get install \
+         postgresql`; Fedora: `dnf install postgresql-server`), or set DATABASE_URL to an empty database\n"
     );
     assert_eq!(directory.leftovers(), Vec::<String>::new());
 }
@@ -277,7 +277,7 @@ async fn demo_fills_an_empty_database_and_reuses_it_on_the_next_run() {
     let url = database.url();
     let environment = [("DATABASE_URL", url.as_str())];
     let demo = Demo::start(&directory, &environment);
-    assert!(demo.printed.contains(", with 1,000 animals.\n"), "{}", demo.printed);
+    assert!(demo.printed.contains(" with 1,000 pets.\n"), "{}", demo.printed);
     let first = demo.client();
     assert_eq!(count_pets(&first).await, 1_000);
     first.add("Rex", Some("available")).await;
@@ -285,7 +285,7 @@ async fn demo_fills_an_empty_database_and_reuses_it_on_the_next_run() {
     assert_eq!(directory.leftovers(), Vec::<String>::new());
 
     let demo = Demo::start(&directory, &environment);
-    assert!(demo.printed.contains(", with the animals of the last time.\n"), "{}", demo.printed);
+    assert!(demo.printed.contains(" with the pets of the last demo.\n"), "{}", demo.printed);
     assert_eq!(count_pets(&demo.client()).await, 1_001);
     let keys = "SELECT count(*), count(*) FILTER (WHERE revoked_at IS NULL) FROM api_keys";
     let client = database.connect().await;
@@ -298,15 +298,15 @@ async fn demo_fills_an_empty_database_and_reuses_it_on_the_next_run() {
 
 #[tokio::test]
 async fn demo_refuses_a_database_with_other_data_and_does_not_change_it() {
-    let other_data = "animals or keys that are not the demonstration's";
+    let other_data = "pets or keys that are not from a demo";
     for (migrated, fill, holds) in [
-        (false, "CREATE TABLE customers (id int)", "tables that are not petstore's (customers)"),
+        (false, "CREATE TABLE customers (id int)", "other tables (customers)"),
         (
             false,
             "CREATE SCHEMA crm; CREATE TABLE crm.notes (id int); CREATE TABLE orders (id int)",
-            "tables that are not petstore's (crm.notes, orders)",
+            "other tables (crm.notes, orders)",
         ),
-        (true, "CREATE VIEW sold AS SELECT FROM pets", "tables that are not petstore's (sold)"),
+        (true, "CREATE VIEW sold AS SELECT FROM pets", "other tables (sold)"),
         (true, "DELETE FROM api_keys; INSERT INTO pets (name, category_id) VALUES ('Rex', 1)", other_data),
         (true, "", other_data),
     ] {
@@ -321,8 +321,8 @@ async fn demo_refuses_a_database_with_other_data_and_does_not_change_it() {
         assert_eq!(
             error,
             format!(
-                "petstore: the database at DATABASE_URL holds {holds}, so no demonstration is put there: unset \
-                 DATABASE_URL for a temporary database, or name an empty one\n"
+                "petstore: the database at DATABASE_URL contains {holds}: unset DATABASE_URL to use a temporary \
+                 database, or set it to an empty one\n"
             )
         );
         let after = client.query_one(count, &[]).await.unwrap();

@@ -43,19 +43,19 @@ async fn export_writes_every_pet_in_id_order_in_both_formats() {
         2,\" Ré, \"\"the 🐕\"\" \",-9223372036854775808,\n3,Tom,4,sold\n";
     let output = export(&database, &[]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), ndjson);
-    assert_eq!(String::from_utf8(output.stderr).unwrap(), "3 animals\n");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "3 pets exported\n");
     assert_eq!(exported(&database, &["-", "--format", "csv"]), csv);
 
     let folder = Folder::new();
     for (name, content) in [("a", ndjson), ("a.ndjson", ndjson), ("a.jsonl", ndjson), ("a.csv", csv)] {
-        assert_eq!(exported(&database, &[&folder.path(name)]), "3 animals\n");
+        assert_eq!(exported(&database, &[&folder.path(name)]), "3 pets exported\n");
         assert_eq!(folder.read(name).unwrap(), content, "{name}");
     }
-    assert_eq!(exported(&database, &[&folder.path("b"), "--format=csv"]), "3 animals\n");
+    assert_eq!(exported(&database, &[&folder.path("b"), "--format=csv"]), "3 pets exported\n");
     assert_eq!(folder.read("b").unwrap(), csv);
     let mut in_the_folder = petstore(&["export", "c.csv"]);
     let output = in_the_folder.env("DATABASE_URL", database.url()).current_dir(folder.path("")).output();
-    assert_eq!(output.unwrap().stdout, b"3 animals\n");
+    assert_eq!(output.unwrap().stdout, b"3 pets exported\n");
     assert_eq!(folder.read("c.csv").unwrap(), csv);
 
     exported(&database, &[&folder.path("a.csv.gz")]);

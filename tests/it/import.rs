@@ -84,7 +84,7 @@ async fn import_adds_the_pets_of_a_csv_or_ndjson_file_in_file_order() {
     ] {
         let (database, folder) = (TestDatabase::new().await, Folder::new());
         let printed = import_with_code(0, &database, &[&folder.write(name, content)]);
-        assert_eq!(printed, format!("{} rows added, 0 there already\n", expected.len()), "{name}");
+        assert_eq!(printed, format!("{} rows added, 0 already imported\n", expected.len()), "{name}");
         assert_eq!(pets(&database).await, expected, "{name}");
         assert_eq!(folder.names(), [name], "no rejects, no file for them");
     }
@@ -179,7 +179,7 @@ async fn every_invalid_row_is_recorded_with_its_line_and_reason() {
         let printed = import_with_code(3, &database, &arguments);
         let rejects = format!("{name}.rejects.ndjson");
         let place = folder.path(&rejects);
-        assert_eq!(printed, format!("1 rows added, 0 there already, {bound} refused: see {place}\n"));
+        assert_eq!(printed, format!("1 rows added, 0 already imported, {bound} rejected: see {place}\n"));
         assert_eq!(pets(&database).await, [pet("Good", 1, None)]);
         let noted: Vec<Value> =
             folder.read(&rejects).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -304,7 +304,7 @@ async fn an_invalid_row_leaves_nothing_of_an_atomic_import_and_whole_chunks_of_a
         folder.write("a.csv", &good);
         let printed = import_with_code(0, &database, &arguments);
         let (added, before) = if there == 0 { ("12,500", "0") } else { ("2,500", "10,000") };
-        assert_eq!(printed, format!("{added} rows added, {before} there already\n"));
+        assert_eq!(printed, format!("{added} rows added, {before} already imported\n"));
         assert_eq!(pets(&database).await.len(), 12_500);
         assert_eq!(folder.names(), ["a.csv"], "the old rejects file is removed");
     }
@@ -315,10 +315,10 @@ async fn a_dry_run_finds_every_invalid_row_and_changes_nothing() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let file = folder.write("a.csv", numbered_csv(1..=20_000));
     let printed = import_with_code(0, &database, &[&file, "--key-column=key", "--dry-run"]);
-    assert_eq!(printed, "20,000 rows are good\n");
+    assert_eq!(printed, "20,000 rows are valid\n");
     let file = folder.write("b.csv", "name,categoryId\nRex,1\n,1\nTom,x\n");
     let printed = import_with_code(3, &database, &[&file, "--dry-run"]);
-    assert!(printed.starts_with("1 rows are good, 2 refused: see "), "{printed}");
+    assert!(printed.starts_with("1 rows are valid, 2 rejected: see "), "{printed}");
     assert_eq!(folder.read("b.csv.rejects.ndjson").unwrap().lines().count(), 2);
     let state = "SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM imported_chunks), \
         (SELECT is_called FROM pets_id_seq)";
@@ -375,7 +375,7 @@ async fn import_reads_standard_input_and_writes_its_rejects_to_standard_error() 
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let printed = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(printed, "1 rows added, 0 there already, 1 refused: see standard error\n");
+    assert_eq!(printed, "1 rows added, 0 already imported, 1 rejected: see standard error\n");
     let errors = String::from_utf8(output.stderr).unwrap();
     let reason = "`/name` is required: it must be a string of 1 to 255 characters.";
     assert_eq!(errors, format!("{}\n", json!({"line": 2, "reason": reason})));
@@ -401,10 +401,10 @@ async fn the_first_of_several_rows_with_the_same_key_wins() {
         let keys = ascending.iter().chain(repeated).copied();
         let file = folder.write("a.csv", numbered_csv(keys));
         let printed = import_with_code(0, &database, &[&file, "--key-column=key"]);
-        assert_eq!(printed, format!("11,000 rows added, {} there already\n", repeated.len()));
+        assert_eq!(printed, format!("11,000 rows added, {} already imported\n", repeated.len()));
         let longer = folder.write("a.csv", numbered_csv((1..=11_002).rev()));
         let printed = import_with_code(0, &database, &[&longer, "--key-column=key"]);
-        assert_eq!(printed, "2 rows added, 11,000 there already\n");
+        assert_eq!(printed, "2 rows added, 11,000 already imported\n");
         assert_each_once(&database, 11_002).await;
     }
 }
@@ -444,7 +444,7 @@ async fn an_import_key_belongs_to_its_source_which_defaults_to_the_file_name() {
 {"sku": "007", "name": "Rex", "categoryId": 1}"#;
     let file = folder.write("a.ndjson", ndjson);
     let printed = import_with_code(0, &database, &[&file, "--key-column=sku", "--source=a.csv"]);
-    assert_eq!(printed, "1 rows added, 2 there already\n");
+    assert_eq!(printed, "1 rows added, 2 already imported\n");
 }
 
 /// The numbers below `count`, shuffled.
@@ -477,7 +477,7 @@ async fn an_import_that_is_killed_and_rerun_adds_every_row_once() {
         import_with_code(0, &database, &[&file, "--key-column=key"]);
         assert_each_once(&database, 40_000).await;
         let printed = import_with_code(0, &database, &[&file, "--key-column=key"]);
-        assert_eq!(printed, "0 rows added, 40,000 there already\n");
+        assert_eq!(printed, "0 rows added, 40,000 already imported\n");
     }
 }
 

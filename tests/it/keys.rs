@@ -89,8 +89,8 @@ async fn keys_show_lists_who_created_rotated_and_revoked_a_key() {
     let old_id = id(&database, &old);
     let new = new_key(&database, &["rotate", &old_id, "--overlap", "1h", "--by", "Grace"]);
     let new_id = id(&database, &new);
-    assert_eq!(keys(&database, &["revoke", &old_id]), format!("key {old_id} is revoked\n"));
-    assert_eq!(keys(&database, &["revoke", &old_id]), format!("key {old_id} was revoked before\n"));
+    assert_eq!(keys(&database, &["revoke", &old_id]), format!("key {old_id} revoked\n"));
+    assert_eq!(keys(&database, &["revoke", &old_id]), format!("key {old_id} was already revoked\n"));
 
     let shown: Value = serde_json::from_str(&keys(&database, &["show", &old_id, "--json"])).unwrap();
     let events: Vec<(&str, Option<i64>)> = shown["events"]
@@ -157,7 +157,7 @@ async fn commands_on_an_unknown_key_fail_with_a_clear_message() {
         let output = run(&[&["keys"], arguments].concat(), &[("DATABASE_URL", &database.url())]);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(error.contains("there is no key 999"), "{error}");
+        assert!(error.contains("key has the id 999"), "{error}");
         assert!(output.stdout.is_empty());
     }
     for arguments in [

@@ -63,7 +63,7 @@ async fn seed_adds_to_existing_pets_and_prints_its_rate() {
     let printed = seed(&database, &["--count", "25000"]);
     let words: Vec<&str> = printed.split_whitespace().collect();
     let [_, _, _, _, seconds, _, rate, _, _] = words[..] else { panic!("{printed}") };
-    assert_eq!(printed, format!("added 25,000 animals in {seconds} seconds: {rate} a second\n"));
+    assert_eq!(printed, format!("added 25,000 pets in {seconds} s, {rate} per second\n"));
     assert!(rate.replace(',', "").parse::<u32>().unwrap() > 1_000, "{printed}");
     assert_eq!(pets(&database).await.len(), 25_003);
 }
@@ -78,7 +78,7 @@ async fn seed_prints_how_many_pets_it_added_when_it_fails() {
     let output = run(&["seed", "--count", "20000"], &[("DATABASE_URL", &database.url())]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("petstore: 10,000 of 20,000 animals were added: "), "{error}");
+    assert!(error.starts_with("petstore: only 10,000 of 20,000 pets were added: "), "{error}");
     assert!(error.contains("the shop is full"), "{error}");
     assert_eq!(pets(&database).await.len(), 10_000, "a batch is added as a whole or not at all");
 }

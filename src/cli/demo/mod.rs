@@ -11,12 +11,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jiff::Timestamp;
 use tokio::select;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-use super::connection::storage;
 use super::progress::grouped;
-use super::{Failure, print, seed};
+use super::{Failure, print, seed, stop_signals, storage};
 use crate::app::{App, AppError};
 use crate::config::{DatabaseSettings, DatabaseUrl, DemoSettings, ServeSettings};
 use crate::domain::api_key::ApiKey;
@@ -27,21 +25,21 @@ use crate::storage::{
 use crate::systemd::Listeners;
 use temporary_postgres::TemporaryPostgres;
 
-/// How many animals there are to look at, and which.
-const ANIMALS: u32 = 1_000;
+/// The sample pets: their number and their seed.
+const PETS: u32 = 1_000;
 const SEED: u64 = 1;
 
-/// Where the service listens if nobody says: the first port of these that is free.
+/// Without --listen, the service listens on the first free port of these.
 const PORTS: std::ops::Range<u16> = 8080..8100;
 
-/// How long PostgreSQL may take to be ready.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// How long PostgreSQL may take to start.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Shows the service, with 1,000 animals to look at: no settings, and nothing stays.
+/// Runs the service with 1,000 sample pets: no setup, and nothing stays afterwards.
 ///
-/// Starts a PostgreSQL of its own from the programs that are installed on this machine. It is heard on a private
-/// socket only, does not wait for the disk, and is gone when this program ends, however that ends. With
-/// `DATABASE_URL`, that database is used instead, and keeps the animals; one that holds anything else is refused.
+/// The demo starts a temporary PostgreSQL from the programs that are installed on this machine. It listens on a private
+/// socket only, does not sync to disk, and is removed when the demo ends, even after SIGKILL. If `DATABASE_URL` is set,
+/// the demo uses that database instead and leaves the pets in it. A database with any other content is refused.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -54,47 +52,40 @@ pub(super) struct Demo {
 
 impl Demo {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let begun = Instant::now();
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let mut stop = pin!(async move {
-            select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        });
+        let started = Instant::now();
+        let mut stop_signal = stop_signals()?;
+        let mut stop = pin!(stop_signal());
         if let Some(url) = &self.settings.database_url {
-            return self.show(url, begun, stop).await;
+            return self.serve(url, started, stop).await;
         }
-        let mut engine = TemporaryPostgres::start(&self.settings)?;
-        let url = engine.url();
-        let words = format!("Starting a temporary PostgreSQL (from {}, fsync off).\n", engine.bin.display());
-        let shown = async {
-            print(&words)?;
-            self.show(&url, begun, stop.as_mut()).await
+        let mut postgres = TemporaryPostgres::start(&self.settings)?;
+        let url = postgres.url();
+        let text = format!("Starting a temporary PostgreSQL (from {}, fsync off).\n", postgres.bin.display());
+        let serving = async {
+            print(&text)?;
+            self.serve(&url, started, stop.as_mut()).await
         };
-        // Whatever comes of it, the end is the same.
         let outcome = select! {
-            outcome = shown => outcome,
-            failure = engine.ended() => Err(failure.into()),
+            outcome = serving => outcome,
+            failure = postgres.ended() => Err(failure.into()),
         };
-        let stopped = engine.stop().await;
+        let stopped = postgres.stop().await;
         outcome?;
         Ok(stopped?)
     }
 
-    /// Prepares the database, says how to use the service, and serves until `stop`.
-    async fn show(
+    /// Prepares the database, prints instructions, and serves until `stop`.
+    async fn serve(
         &self,
         url: &DatabaseUrl,
-        begun: Instant,
+        started: Instant,
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Failure> {
         let (storage, app, key) = select! {
             () = &mut stop => return Ok(()),
-            ready = self.prepare(url, begun) => ready?,
+            ready = self.prepare(url, started) => ready?,
         };
-        // Boxed: it is large, and a part of every future that leads here.
+        // Boxed: it is large and would be part of every future up to here.
         Box::pin(app.run(stop)).await;
         if self.settings.database_url.is_some() {
             storage.revoke_api_key(key, &actor()?).await?;
@@ -102,39 +93,40 @@ impl Demo {
         Ok(())
     }
 
-    /// The way from a database to a service that listens, and is told of. The key comes last, so that a failure
-    /// leaves none behind.
-    async fn prepare(&self, url: &DatabaseUrl, begun: Instant) -> Result<(Storage, App, KeyId), Failure> {
+    /// Fills the database, starts to listen, creates the key and prints the instructions. The key comes last, so that a
+    /// failure leaves none behind.
+    async fn prepare(&self, url: &DatabaseUrl, started: Instant) -> Result<(Storage, App, KeyId), Failure> {
         let temporary = self.settings.database_url.is_none();
-        let held = if temporary { once_ready(url, begun).await? } else { database_contents(url).await? };
-        let with = match held {
-            DatabaseContents::Nothing => format!("with {} animals", grouped(ANIMALS.into())),
-            DatabaseContents::Demonstration => "with the animals of the last time".to_owned(),
+        let contents =
+            if temporary { wait_until_ready(url, started).await? } else { database_contents(url).await? };
+        let pets = match contents {
+            DatabaseContents::Nothing => format!("{} pets", grouped(PETS.into())),
+            DatabaseContents::Demonstration => "the pets of the last demo".to_owned(),
             DatabaseContents::OtherTables(tables) => {
-                return Err(refused(&format!("tables that are not petstore's ({})", tables.join(", "))));
+                return Err(unsuitable_database(&format!("other tables ({})", tables.join(", "))));
             }
             DatabaseContents::Shop => {
-                return Err(refused("animals or keys that are not the demonstration's"));
+                return Err(unsuitable_database("pets or keys that are not from a demo"));
             }
         };
         migrate(url, SCHEMA_LATEST).await?;
         let storage = storage(&DatabaseSettings { database_url: url.clone() })?;
-        if held == DatabaseContents::Nothing {
-            // In this order: what is marked and empty is filled the next time.
+        if contents == DatabaseContents::Nothing {
+            // In this order: if the demo ends in between, the next one fills the marked database.
             storage.mark_as_demonstration().await?;
-            seed::add(&storage, ANIMALS, SEED).await?;
+            seed::add(&storage, PETS, SEED).await?;
         }
         let app = self.listen(url).await?;
         let new =
             NewKey { name: "demo".parse()?, scopes: Scope::ALL.to_vec(), expires_at: None, rate_limit: None };
         let key = ApiKey::generate(rand::random);
         let id = storage.insert_api_key(&new, &key, &actor()?).await?;
-        let ready = format!("Ready after {:.1} seconds, {with}.\n", begun.elapsed().as_secs_f64());
-        print(&(ready + &how_to_use(app.public_address()?, &key, temporary)))?;
+        let ready = format!("Ready in {:.1} s with {pets}.\n", started.elapsed().as_secs_f64());
+        print(&(ready + &instructions(app.public_address()?, &key, temporary)))?;
         Ok((storage, app, id))
     }
 
-    /// Listens where it was told to, or else on the first port that is free.
+    /// Listens on the given address, or else on the first free port.
     async fn listen(&self, url: &DatabaseUrl) -> Result<App, Failure> {
         let start = async |address| -> Result<Result<App, AppError>, Failure> {
             let settings = ServeSettings::for_demo(url, address)?;
@@ -147,13 +139,13 @@ impl Demo {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             match start(address).await? {
                 Err(AppError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
-                    print(&format!("{address} is taken: trying the next port.\n"))?;
+                    print(&format!("{address} is in use: trying the next port.\n"))?;
                 }
                 outcome => return Ok(outcome?),
             }
         }
         let (first, last) = (PORTS.start, PORTS.end - 1);
-        Err(format!("the ports {first} to {last} are all taken: choose another with --listen").into())
+        Err(format!("the ports {first} to {last} are all in use: choose another with --listen").into())
     }
 }
 
@@ -161,12 +153,15 @@ fn actor() -> Result<Actor, Failure> {
     Ok("petstore demo".parse()?)
 }
 
-/// Looks at a database that is only just starting, as soon as it answers.
-async fn once_ready(url: &DatabaseUrl, begun: Instant) -> Result<DatabaseContents, DatabaseContentsError> {
+/// Waits until the database accepts connections, and returns its contents.
+async fn wait_until_ready(
+    url: &DatabaseUrl,
+    started: Instant,
+) -> Result<DatabaseContents, DatabaseContentsError> {
     loop {
         match database_contents(url).await {
             Err(DatabaseContentsError::Connect(_) | DatabaseContentsError::Database(_))
-                if begun.elapsed() < PATIENCE =>
+                if started.elapsed() < START_TIMEOUT =>
             {
                 sleep(Duration::from_millis(10)).await;
             }
@@ -175,20 +170,20 @@ async fn once_ready(url: &DatabaseUrl, begun: Instant) -> Result<DatabaseContent
     }
 }
 
-fn refused(what: &str) -> Failure {
+fn unsuitable_database(contents: &str) -> Failure {
     format!(
-        "the database at DATABASE_URL holds {what}, so no demonstration is put there: unset DATABASE_URL for a \
-         temporary database, or name an empty one"
+        "the database at DATABASE_URL contains {contents}: unset DATABASE_URL to use a temporary database, or set it \
+         to an empty one"
     )
     .into()
 }
 
-fn how_to_use(address: SocketAddr, key: &ApiKey, temporary: bool) -> String {
-    let (address, key) = (as_seen_from_here(address), key.reveal());
+fn instructions(address: SocketAddr, key: &ApiKey, temporary: bool) -> String {
+    let (address, key) = (local_address(address), key.reveal());
     let end = if temporary {
-        "Ctrl-C stops the service and PostgreSQL. Nothing stays."
+        "Ctrl-C stops the service and removes the database."
     } else {
-        "Ctrl-C stops the service and ends the key. The animals stay in the database."
+        "Ctrl-C stops the service and revokes the key. The pets stay in the database."
     };
     format!(
         "
@@ -196,7 +191,7 @@ fn how_to_use(address: SocketAddr, key: &ApiKey, temporary: bool) -> String {
   Key      {key}
   Docs     http://{address}/docs
 
-Look at three animals:
+List three pets:
 
   curl -H 'Authorization: Bearer {key}' 'http://{address}/v1/pets?status=available&limit=3'
 
@@ -210,8 +205,8 @@ Add one:
     )
 }
 
-/// Where a client on this machine finds what listens on `address`.
-fn as_seen_from_here(mut address: SocketAddr) -> SocketAddr {
+/// The address at which a client on this machine reaches a service that listens on `address`.
+fn local_address(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),

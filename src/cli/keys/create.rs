@@ -3,17 +3,16 @@
 use clap::Args;
 use jiff::Timestamp;
 
-use super::{By, Expiry, expiry};
-use crate::cli::connection::storage;
-use crate::cli::{Failure, print};
+use super::{ActorArgs, Expiry, expiry};
+use crate::cli::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::{KeyName, NewKey, Scope};
 use crate::domain::rate_limit::RateLimit;
 
-/// Makes an API key and prints it, and nothing else, to standard output.
+/// Creates an API key and prints it, and nothing else, to standard output.
 ///
-/// This is the only time that the key can be seen: the database keeps a digest of it.
+/// The key is shown only this once: the database stores a digest.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,27 +20,27 @@ Examples:
   petstore keys create --name price-display --scope pets:read --rate-limit 10/s
   petstore keys create --name contractor --expires 90d")]
 pub(in crate::cli) struct Create {
-    /// What the key is for, to recognise it by later.
+    /// A name to recognise the key by, such as the client that uses it.
     #[arg(long)]
     name: KeyName,
 
-    /// What the key may do: `pets:read`, `pets:write`, `orders:read` or `orders:write`; repeatable. All
-    /// four without it.
+    /// What the key may do: `pets:read`, `pets:write`, `orders:read` or `orders:write`; repeatable. The default is all
+    /// four. Give each client only what it needs.
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<Scope>,
 
-    /// When the key ends: after a time, such as `90d` or `12h`, or at the beginning of a day (UTC), such as
-    /// `2027-01-31`. Never without it.
-    #[arg(long, value_name = "TIME|DAY", value_parser = expiry)]
+    /// When the key expires: after a duration, such as `90d` or `12h`, or at the start of a date (UTC), such as
+    /// `2027-01-31`. By default it never expires.
+    #[arg(long, value_name = "DURATION|DATE", value_parser = expiry)]
     expires: Option<Expiry>,
 
-    /// How often the key may ask of each node: so many requests a second, minute or hour, such as `100/s`,
-    /// `600/m` or `10000/h`. The service's own setting holds without it.
+    /// The key's rate limit on each node, in requests per second, minute or hour: `100/s`, `600/m` or `10000/h`. The
+    /// default is the service's --default-rate-limit.
     #[arg(long, value_name = "LIMIT")]
     rate_limit: Option<RateLimit>,
 
     #[command(flatten)]
-    by: By,
+    by: ActorArgs,
 
     #[command(flatten)]
     database: DatabaseSettings,

@@ -3,12 +3,11 @@
 use clap::Args;
 use jiff::Timestamp;
 
-use super::record::{RecordBody, table};
-use crate::cli::connection::storage;
-use crate::cli::{Failure, print};
+use super::output::{KeyOutput, table};
+use crate::cli::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 
-/// Lists all keys, those that have ended too: what they may do, when they end, when they were last used.
+/// Lists all keys, including expired and revoked ones, with scopes, rate limit, expiry and last use.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +26,7 @@ impl List {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let keys = storage(&self.database)?.list_api_keys().await?;
         let now = Timestamp::now();
-        let keys: Vec<RecordBody> = keys.into_iter().map(|key| RecordBody::new(key, now)).collect();
+        let keys: Vec<KeyOutput> = keys.into_iter().map(|key| KeyOutput::new(key, now)).collect();
         let text = if self.json { serde_json::to_string_pretty(&keys)? + "\n" } else { table(&keys) };
         Ok(print(&text)?)
     }

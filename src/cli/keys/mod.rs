@@ -1,8 +1,8 @@
-//! `petstore keys`: one command a file.
+//! `petstore keys`: one file per command.
 
 mod create;
 mod list;
-mod record;
+mod output;
 mod revoke;
 mod rotate;
 mod show;
@@ -17,7 +17,7 @@ use jiff::{Span, Timestamp};
 use super::Failure;
 use crate::domain::key_record::{Actor, KeyId};
 
-/// Manages API keys: makes, lists, rotates and revokes them.
+/// Manages API keys: creates, lists, rotates and revokes them.
 #[derive(Debug, Subcommand)]
 pub(super) enum Keys {
     Create(create::Create),
@@ -39,15 +39,16 @@ impl Keys {
     }
 }
 
-/// Who does it.
+/// Who runs the command.
 #[derive(Debug, Args)]
-struct By {
-    /// Who does this, for the record of what was done to keys. The system's user and host without it.
+struct ActorArgs {
+    /// Who makes this change, for the key's audit trail. The default is the system's user and host name, as
+    /// `user@host`.
     #[arg(long, value_name = "WHO")]
     by: Option<Actor>,
 }
 
-impl By {
+impl ActorArgs {
     fn actor(self) -> Result<Actor, Failure> {
         if let Some(actor) = self.by {
             return Ok(actor);
@@ -59,14 +60,14 @@ impl By {
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {
     let id = text.parse().ok().filter(|id| *id > 0);
-    id.map(KeyId).ok_or("must be the number of a key, as `petstore keys list` shows it")
+    id.map(KeyId).ok_or("must be the id of a key: `petstore keys list` shows all")
 }
 
 fn no_such_key(id: KeyId) -> Failure {
-    format!("there is no key {}: `petstore keys list` shows all", id.0).into()
+    format!("no key has the id {}: `petstore keys list` shows all", id.0).into()
 }
 
-/// When a key ends, in the words of the command line.
+/// When a key expires, as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expiry {
     After(Duration),
@@ -80,7 +81,7 @@ impl Expiry {
             Self::On(day) => day.to_zoned(TimeZone::UTC)?.timestamp(),
         };
         if at <= now {
-            return Err("the key would have ended already".into());
+            return Err("the expiry must be in the future".into());
         }
         Ok(at.into())
     }
@@ -89,12 +90,12 @@ impl Expiry {
 fn expiry(text: &str) -> Result<Expiry, &'static str> {
     let day = text.parse().map(Expiry::On);
     day.or_else(|_| duration(text).map(Expiry::After))
-        .map_err(|_| "must be a time such as 90d or 12h, or a day such as 2027-01-31")
+        .map_err(|_| "must be a duration such as 90d or 12h, or a date such as 2027-01-31")
 }
 
-/// A length of time. A day has 24 hours and a week 7 days; what has no fixed length is refused.
+/// Parses a duration. A day has 24 hours and a week 7 days. Months and years have no fixed length and are rejected.
 fn duration(text: &str) -> Result<Duration, &'static str> {
-    let problem = "must be a time such as 24h, 7d or 90m";
+    let problem = "must be a duration such as 24h, 7d or 90m";
     let span: Span = text.parse().map_err(|_| problem)?;
     let seconds =
         span.total((jiff::Unit::Second, jiff::SpanRelativeTo::days_are_24_hours())).map_err(|_| problem)?;
@@ -108,7 +109,7 @@ mod tests {
     const DAY: u64 = 24 * 60 * 60;
 
     #[test]
-    fn an_expiry_is_a_time_from_now_or_a_day() {
+    fn an_expiry_is_a_duration_or_a_date() {
         let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
         for (text, at) in [
             ("90d", "2027-02-13T12:00:00Z"),

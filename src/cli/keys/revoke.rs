@@ -2,23 +2,22 @@
 
 use clap::Args;
 
-use super::{By, key_id, no_such_key};
-use crate::cli::connection::storage;
-use crate::cli::{Failure, print};
+use super::{ActorArgs, key_id, no_such_key};
+use crate::cli::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::key_record::KeyId;
 
-/// Ends a key at once, for good.
+/// Revokes a key immediately and permanently.
 ///
-/// Every node refuses it within a second; within 5 seconds where a node cannot hear of the change.
+/// Every node rejects it within a second, or within 5 seconds if the node is not receiving notifications.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Revoke {
-    /// The key's number, as `petstore keys list` shows it.
+    /// The key's id, as `petstore keys list` shows it.
     #[arg(value_parser = key_id)]
     id: KeyId,
 
     #[command(flatten)]
-    by: By,
+    by: ActorArgs,
 
     #[command(flatten)]
     database: DatabaseSettings,
@@ -28,9 +27,9 @@ impl Revoke {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let storage = storage(&self.database)?;
         let text = if storage.revoke_api_key(self.id, &self.by.actor()?).await? {
-            format!("key {} is revoked\n", self.id.0)
+            format!("key {} revoked\n", self.id.0)
         } else if storage.find_key_record(self.id).await?.is_some() {
-            format!("key {} was revoked before\n", self.id.0)
+            format!("key {} was already revoked\n", self.id.0)
         } else {
             return Err(no_such_key(self.id));
         };

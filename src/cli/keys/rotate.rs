@@ -5,38 +5,37 @@ use std::time::Duration;
 use clap::Args;
 use jiff::Timestamp;
 
-use super::{By, Expiry, duration, expiry, key_id};
-use crate::cli::connection::storage;
-use crate::cli::{Failure, print};
+use super::{ActorArgs, Expiry, duration, expiry, key_id};
+use crate::cli::{Failure, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::KeyId;
 
-/// Makes a key with the rights of another, which ends after a while, and prints the new key, and nothing else, to
-/// standard output.
+/// Replaces a key: prints the new key, and nothing else, to standard output, and lets the old one expire.
 ///
-/// Both keys work until then, so clients can change over without a refused request.
+/// The new key has the same name, scopes and rate limit. Both keys work during the overlap, so clients can switch without
+/// a rejected request.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   KEY=$(petstore keys rotate 7 --overlap 24h)
-  petstore keys rotate 7 --overlap 0s        # the old key leaked: end it now")]
+  petstore keys rotate 7 --overlap 0s        # the old key leaked: expire it now")]
 pub(in crate::cli) struct Rotate {
-    /// The old key's number, as `petstore keys list` shows it.
+    /// The old key's id, as `petstore keys list` shows it.
     #[arg(value_parser = key_id)]
     id: KeyId,
 
-    /// How long the old key goes on working, such as `24h` or `7d`.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// How long the old key keeps working, such as `24h` or `7d`. Allow enough time to update every client.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     overlap: Duration,
 
-    /// When the new key ends: after a time, such as `90d`, or at the beginning of a day (UTC). As long after its
-    /// making as the old key without it.
-    #[arg(long, value_name = "TIME|DAY", value_parser = expiry)]
+    /// When the new key expires: after a duration, such as `90d`, or at the start of a date (UTC). By default its lifetime
+    /// is that of the old key.
+    #[arg(long, value_name = "DURATION|DATE", value_parser = expiry)]
     expires: Option<Expiry>,
 
     #[command(flatten)]
-    by: By,
+    by: ActorArgs,
 
     #[command(flatten)]
     database: DatabaseSettings,
@@ -51,7 +50,7 @@ impl Rotate {
             .await?;
         if rotated.is_none() {
             return Err(
-                format!("there is no key {} in force: `petstore keys list` shows all", self.id.0).into()
+                format!("no active key has the id {}: `petstore keys list` shows all", self.id.0).into()
             );
         }
         Ok(print(&format!("{}\n", successor.reveal()))?)

@@ -1,6 +1,6 @@
 # Runs a temporary PostgreSQL until standard input is closed, then removes it.
 #
-#   sh keep.sh DIRECTORY BIN
+#   sh run-postgres.sh DIRECTORY BIN
 #
 # DIRECTORY contains this file and is removed at the end. BIN contains PostgreSQL's programs. `petstore demo` holds the
 # other end of standard input and never writes to it. However that program ends, even by SIGKILL, the system closes its

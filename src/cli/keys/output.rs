@@ -1,4 +1,4 @@
-//! A key's record as an operator reads it.
+//! The output of `petstore keys`: text and JSON.
 
 use std::time::SystemTime;
 
@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::domain::key_record::{KeyEvent, KeyRecord};
 
-/// A key, for people and for programs.
+/// A key's record, as JSON; [`text`](Self::text) and [`table`] format it for people.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RecordBody {
+pub(super) struct KeyOutput {
     id: i64,
     prefix: String,
     name: String,
@@ -22,7 +22,7 @@ pub(super) struct RecordBody {
     state: &'static str,
 }
 
-impl RecordBody {
+impl KeyOutput {
     pub(super) fn new(key: KeyRecord, now: Timestamp) -> Self {
         let state = key.state(now.into()).as_str();
         Self {
@@ -38,8 +38,8 @@ impl RecordBody {
         }
     }
 
-    /// The record, a line a field.
-    pub(super) fn lines(&self) -> String {
+    /// The record as text, one field per line.
+    pub(super) fn text(&self) -> String {
         format!(
             "id         {}\nprefix     {}\nname       {}\nscopes     {}\nstate      {}\ncreated    {}\n\
              expires    {}\nlast used  {}\nrate limit {}\n",
@@ -51,22 +51,22 @@ impl RecordBody {
             self.created_at,
             self.expires_at.as_deref().unwrap_or("never"),
             self.last_used_at.as_deref().unwrap_or("never"),
-            self.rate_limit.as_deref().unwrap_or("the service's"),
+            self.rate_limit.as_deref().unwrap_or("default"),
         )
     }
 }
 
-/// Something that was done to a key, for people and for programs.
+/// An entry of a key's audit trail.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct EventBody {
+pub(super) struct EventOutput {
     happened_at: String,
     action: String,
     actor: String,
     successor_id: Option<i64>,
 }
 
-impl From<KeyEvent> for EventBody {
+impl From<KeyEvent> for EventOutput {
     fn from(event: KeyEvent) -> Self {
         Self {
             happened_at: time(event.happened_at),
@@ -77,16 +77,16 @@ impl From<KeyEvent> for EventBody {
     }
 }
 
-impl EventBody {
-    /// The event as a sentence.
+impl EventOutput {
+    /// The entry as text.
     pub(super) fn line(&self) -> String {
         let successor = self.successor_id.map(|id| format!(", replaced by key {id}")).unwrap_or_default();
         format!("{}  {} by {}{successor}\n", self.happened_at, self.action, self.actor)
     }
 }
 
-/// All keys, a line each, in columns.
-pub(super) fn table(keys: &[RecordBody]) -> String {
+/// The keys as a table, one row per key.
+pub(super) fn table(keys: &[KeyOutput]) -> String {
     let heading =
         ["ID", "PREFIX", "NAME", "STATE", "SCOPES", "RATE LIMIT", "CREATED", "EXPIRES", "LAST USED"];
     let rows = keys.iter().map(|key| {
@@ -115,7 +115,7 @@ pub(super) fn table(keys: &[RecordBody]) -> String {
     text
 }
 
-/// To the second, as RFC 3339 has it.
+/// Formats a time in RFC 3339 format, to the second.
 fn time(moment: SystemTime) -> String {
     Timestamp::try_from(moment)
         .map(|moment| moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
