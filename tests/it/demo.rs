@@ -382,5 +382,5 @@ fn the_picture_in_the_readme_shows_what_demo_says() {
     let picture = fs::read_to_string(Path::new(ROOT).join("docs/img/demo.svg")).unwrap_or_default();
     let lines = picture.lines().filter(|line| line.starts_with("<text "));
     let drawn: Vec<String> = lines.map(|line| fixed(&text_of(line))).collect();
-    assert_eq!(drawn, said, "run `make demo-picture`");
+    assert_eq!(drawn, said, "run `make generate NAME=demo`");
 }

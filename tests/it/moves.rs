@@ -401,5 +401,5 @@ fn the_picture_is_drawn_from_the_table() {
         std::fs::write(&file, picture()).unwrap();
     }
     let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(committed, picture(), "run `make states`");
+    assert_eq!(committed, picture(), "run `make generate NAME=states`");
 }
