@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what the dashboard shows of a database that is away, from what tests/alerts/run.py recorded.
+"""Draws the dashboard during an outage of the database, from the metrics that tests/alerts/run.py recorded.
 
     tests/alerts/picture.py target/alerts/outage.json docs/img/outage.svg
 """
@@ -31,7 +31,7 @@ class Picture(Chart):
         return LEFT + (second - self.begin) / (self.end - self.begin) * (WIDTH - LEFT - RIGHT)
 
     def series(self, name: str, keep=lambda metric: True) -> list[float]:
-        """The sum of those series at each second; NaN where there is none."""
+        """The sum of the selected series at each second; NaN where there is none."""
         values = [math.nan] * len(self.times)
         for one in self.outage["series"][name]:
             if keep(one["metric"]):
@@ -41,7 +41,7 @@ class Picture(Chart):
         return values
 
     def panel(self, title: str, ticks: list[tuple[float, str]], scale) -> None:
-        """An empty panel, whose ticks are values; `scale` gives the height of a value, from 0 to 1."""
+        """An empty panel. `scale` maps a value to a height from 0 to 1."""
         self.panels.append((self.y, self.y + PANEL))
         self.axis(title, self.y, PANEL, [(scale(value), name) for value, name in ticks])
 
@@ -62,7 +62,7 @@ class Picture(Chart):
         self.parts.append(f'<polygon class="{kind}" points="{path}"/>')
 
     def band(self, name: str, values: list[float], kinds) -> None:
-        """A bar with the colour of each second; where `kinds` gives none there is nothing."""
+        """A bar with a colour for each second; nothing where `kinds` returns none."""
         self.text(LEFT - 8, self.y + 13, name, "small", "end")
         second = 0
         while second < len(values):
@@ -91,9 +91,9 @@ class Picture(Chart):
         self.text(left, TOP - 20, "stopped", "small", "middle")
         self.text(right, TOP - 20, "started", "small", "middle")
         factor = self.outage["factor"]
-        caption = f"Read every second. The rules wait for, and look back on, one {factor}th of their times here."
+        caption = f"Scraped every second. All durations in the rules are divided by {factor} here."
         self.text(LEFT, floor + 40, caption, "small")
-        about = "Requests, times, connections and alerts of a node whose database is stopped and started again"
+        about = "Requests, latency, connections and alerts of a node whose database is stopped and restarted"
         self.write(path, floor + 54, about, behind)
 
 
@@ -109,24 +109,24 @@ def main() -> None:
     picture = Picture(outage)
     none = [0.0] * len(picture.times)
     away = outage["started"] - outage["stopped"]
-    picture.text(LEFT, 22, f"A node whose database is stopped, and started again {away:.0f} seconds later", "title")
+    picture.text(LEFT, 22, f"A node whose database is stopped, and restarted {away:.0f} seconds later", "title")
     picture.next(10)
 
     good = [0.0 if math.isnan(value) else value for value in picture.series("requests", status("2"))]
     bad = [0.0 if math.isnan(value) else value for value in picture.series("requests", status("5"))]
     most = max(10, math.ceil(max(map(sum, zip(good, bad))) / 10) * 10)
     both = [sum(pair) for pair in zip(good, bad)]
-    picture.panel("Requests a second, by status", [(v, f"{v}") for v in range(0, most + 1, 10)], lambda v: v / most)
+    picture.panel("Requests per second, by status", [(v, f"{v}") for v in range(0, most + 1, 10)], lambda v: v / most)
     picture.area(none, good, lambda v: v / most, "good")
     picture.area(good, both, lambda v: v / most, "bad")
     picture.legend(picture.y, [("good", "200, 201"), ("bad", "503")])
     picture.next()
 
     def magnitude(value: float) -> float:
-        return (math.log10(max(value, 0.0001)) + 4) / 5  # from 0.1 ms, less than a request takes, to 10 s
+        return (math.log10(max(value, 0.0001)) + 4) / 5  # from 0.1 ms to 10 s
 
     ticks = [(0.0001, "0.1 ms"), (0.001, "1 ms"), (0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s")]
-    picture.panel("99 of 100 requests within (p99)", ticks, magnitude)
+    picture.panel("p99 latency", ticks, magnitude)
     picture.line(picture.series("p99"), magnitude, "line")
     picture.next()
 
@@ -138,7 +138,7 @@ def main() -> None:
     picture.line(waiting, lambda v: v / top, "wait")
     picture.legend(picture.y, [("used", "used"), ("idle", "idle")])
     picture.parts.append(f'<path class="wait" d="M{WIDTH - RIGHT + 16} {picture.y + 49}h14"/>')
-    picture.text(WIDTH - RIGHT + 36, picture.y + 54, "work that waits", "small")
+    picture.text(WIDTH - RIGHT + 36, picture.y + 54, "waiting", "small")
     picture.next()
 
     picture.text(LEFT, picture.y - 9, "Database and alerts", "name")
@@ -150,7 +150,7 @@ def main() -> None:
         picture.band("", fires, lambda value: None if math.isnan(value) else "bad")
         first = next((second for second, value in zip(picture.times, fires) if not math.isnan(value)), None)
         if first is None:
-            raise SystemExit(f"{alert} did not fire in what was recorded")
+            raise SystemExit(f"{alert} did not fire in the recording")
         picture.text(picture.x(first) - 8, picture.y + 12, f"{alert} fires", "small", "end")
         picture.next(BAND + 2)
     picture.next(6)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what clients saw of a failover, from the seconds that `petstore-bench faults` wrote down.
+"""Draws a failover as clients saw it, from the timeline that `petstore-bench faults` wrote.
 
     tests/cluster/picture.py target/faults/timeline.csv docs/img/failover.svg
 """
@@ -16,7 +16,7 @@ TOP, PANEL, GAP = 60, 130, 48
 
 
 def magnitude(seconds: float) -> float:
-    """The height of a time, from 1 ms to 10 s."""
+    """The height of a duration on a logarithmic scale from 1 ms to 10 s."""
     return min(1, max(0, (math.log10(max(seconds, 0.001)) + 3) / 4))
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     empty = {"succeeded": 0.0, "failed": 0.0, "broken": 0.0, "slowest": 0.0}
     away = [second for second in seconds if rows.get(second, empty)["succeeded"] == 0]
     if not away:
-        raise SystemExit("there is no failover in what was written down")
+        raise SystemExit("the timeline has no failover")
     width = (WIDTH - LEFT - RIGHT) / len(seconds)
     most = max(sum(row[name] for name in ("succeeded", "failed", "broken")) for row in rows.values())
     top = math.ceil(most / 250) * 250
@@ -41,7 +41,7 @@ def main() -> None:
 
     chart.text(LEFT, 24, f"The primary's machine is killed: {len(away)} seconds without service, nothing lost", "title")
     ticks = [(v / top, f"{v}") for v in range(0, top + 1, 250)]
-    chart.axis("Attempts a second, with those sent again", TOP, PANEL, ticks)
+    chart.axis("Attempts per second, retries included", TOP, PANEL, ticks)
     for second in seconds:
         row = rows.get(second, empty)
         good, all_ = row["succeeded"] / top, (row["succeeded"] + row["failed"] + row["broken"]) / top
@@ -50,12 +50,12 @@ def main() -> None:
     chart.legend(TOP, [("good", "200, 201"), ("bad", "409, 503")])
     below = TOP + PANEL + GAP
     times = [(0.001, "1 ms"), (0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s")]
-    chart.axis("The slowest of them", below, PANEL, [(magnitude(time), name) for time, name in times])
+    chart.axis("The slowest attempt", below, PANEL, [(magnitude(time), name) for time, name in times])
     for second in seconds:
         bar(second, below, 0, magnitude(rows.get(second, empty)["slowest"]), "slow")
     for second in range(0, len(seconds), 5):
         chart.text(LEFT + second * width, below + PANEL + 18, f"{second} s", "small", "middle")
-    about = "Attempts a second and their times while the primary of the database is killed"
+    about = "Attempts per second and their latency while the primary of the database is killed"
     chart.write(sys.argv[2], below + PANEL + 36, about, [])
 
 
