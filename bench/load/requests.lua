@@ -57,7 +57,7 @@ end
 
 local workloads = {
   get = function() return prebuilt(get) end,
-  -- A new id each time, so that a pet is seldom read twice in a short time.
+  -- A new id each time, so that a pet is rarely read twice in a short time.
   get_any = function()
     return filled(wrk.format("GET", "/v1/pets/VALUE"), function() return math.random(pets) end)
   end,

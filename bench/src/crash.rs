@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use crate::Outcome;
 use crate::http::{Connection, id_of};
 use crate::random::Random;
-use crate::tools::{Postgres, Server, free_address, prepare, psql};
+use crate::tools::{Postgres, Server, free_address, pets_by_name, prepare};
 
 /// A private PostgreSQL, one node, many clients.
 #[derive(Args)]
@@ -79,15 +79,7 @@ impl Crash {
     }
 
     fn check(&self, url: &str, answers: &Answers) -> Outcome {
-        let rows = psql(url, "SELECT name, count(*), min(id) FROM pets GROUP BY name")?;
-        let mut pets = BTreeMap::new();
-        for row in rows.lines() {
-            let mut fields = row.split('|');
-            let (Some(name), Some(count), Some(id)) = (fields.next(), fields.next(), fields.next()) else {
-                return Err(format!("not a row: {row}").into());
-            };
-            pets.insert(name.to_owned(), (count.parse::<i64>()?, id.parse::<i64>()?));
-        }
+        let pets = pets_by_name(url, "c")?;
         for (name, ids) in &answers.ids {
             let Some((1, id)) = pets.get(name) else {
                 return Err(

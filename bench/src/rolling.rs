@@ -210,7 +210,7 @@ impl Balancer {
             .stderr(fs::File::create("target/bench-haproxy.log")?)
             .spawn()?;
         let mut balancer = Self { child, address };
-        // It takes every node for up until its first health check.
+        // It considers every node up until its first health check.
         std::thread::sleep(Duration::from_secs(2));
         if let Some(end) = balancer.child.try_wait()? {
             return Err(format!("HAProxy exited with {end}: see target/bench-haproxy.log").into());

@@ -1,5 +1,6 @@
 //! The processes under test, and the tools that measure them.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -93,6 +94,18 @@ impl Drop for Postgres {
 /// Runs SQL.
 pub(crate) fn psql(url: &str, sql: &str) -> Outcome<String> {
     output("psql", &[url, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--command", sql])
+}
+
+/// The pets with this prefix: by name, their number and the lowest id.
+pub(crate) fn pets_by_name(url: &str, prefix: &str) -> Outcome<BTreeMap<String, (i64, i64)>> {
+    let sql = format!("SELECT name, count(*), min(id) FROM pets WHERE name LIKE '{prefix}%' GROUP BY name");
+    let mut pets = BTreeMap::new();
+    for row in psql(url, &sql)?.lines() {
+        let fields: Vec<&str> = row.split('|').collect();
+        let [name, count, id] = fields[..] else { return Err(format!("not a row: {row}").into()) };
+        pets.insert(name.to_owned(), (count.parse()?, id.parse()?));
+    }
+    Ok(pets)
 }
 
 /// Migrates a database, fills it with pets, 90 % of them available, and returns an API key. Needs a superuser.

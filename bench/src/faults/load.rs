@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::Outcome;
 use crate::http::{Connection, id_of};
 use crate::report::Samples;
-use crate::tools::psql;
+use crate::tools::{pets_by_name, psql};
 
 /// No request may take longer: the queue, the connection and the statement each have a deadline.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
@@ -263,16 +263,7 @@ impl Record {
 
     /// Compares what was acknowledged with the database.
     pub(crate) fn check(&self, url: &str, run: &str) -> Outcome<String> {
-        let rows = psql(
-            url,
-            &format!("SELECT name, count(*), min(id) FROM pets WHERE name LIKE '{run}-%' GROUP BY name"),
-        )?;
-        let mut stored = BTreeMap::new();
-        for row in rows.lines() {
-            let fields: Vec<&str> = row.split('|').collect();
-            let [name, count, id] = fields[..] else { return Err(format!("not a row: {row}").into()) };
-            stored.insert(name.to_owned(), (count.parse::<i64>()?, id.parse::<i64>()?));
-        }
+        let stored = pets_by_name(url, &format!("{run}-"))?;
         let mut problems = self.problems.clone();
         for (name, ids) in &self.pets {
             match stored.get(name) {

@@ -63,7 +63,7 @@ pub(crate) struct Faults {
     /// Locked tables for 5 s, dropped packets for 5 s, and a slow network with resets for 10 s.
     #[arg(long, default_value_t = 1)]
     network: u32,
-    /// Inject random faults for so many minutes instead.
+    /// Inject random faults for this many minutes instead.
     #[arg(long, default_value_t = 0)]
     soak_minutes: u64,
     /// Seed of the random faults.
