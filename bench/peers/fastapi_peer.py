@@ -1,7 +1,7 @@
 """The three operations on FastAPI and asyncpg, as a careful developer would write them in an afternoon.
 
-It checks less than the service does (keys against one from the environment, bodies by pydantic), which is in its
-favour. Run by uvicorn with two workers.
+It checks less than the service does (one key from the environment, bodies by pydantic), which is in its favour. Run by
+uvicorn with two workers.
 """
 
 import os

@@ -1,7 +1,7 @@
 // The three operations on Fastify and pg, as a careful developer would write them in an afternoon.
 //
-// It checks less than the service does (keys against one from the environment, bodies by JSON Schema), which is in
-// its favour. Two workers.
+// It checks less than the service does (one key from the environment, bodies by JSON Schema), which is in its favour. Two
+// workers.
 import cluster from 'node:cluster'
 import Fastify from 'fastify'
 import pg from 'pg'

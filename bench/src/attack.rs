@@ -1,5 +1,5 @@
-//! What attackers do to a good client: one whose bodies never arrive, and one with made-up keys. The good client's time is
-//! measured alone and under attack, in turn, directly and behind HAProxy with the settings that are shipped.
+//! The latency of a normal client under attack: by requests whose bodies never arrive, and by invalid keys. It is measured
+//! alone and under attack, in turn, directly and behind HAProxy with the configuration in deploy/.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval, sleep, sleep_until};
+use tokio::time::{interval, sleep};
 
 use crate::Outcome;
-use crate::http::Connection;
-use crate::protect::{new_key, stranger};
-use crate::report::Samples;
+use crate::http::{Connection, probe};
+use crate::overload::{new_key, unknown_key};
+use crate::report::{Samples, verdict};
 use crate::rolling::{Balancer, Node};
 use crate::tools::{Server, database_url, prepare};
 
-/// What the attacker sends a second, which is what its key may send.
+/// Requests per second of the attacker, which is the rate limit of its key.
 const RATE: u32 = 300;
-/// How long an attack goes on before the good client is measured: as long as the service waits for a body, nearly.
+/// How long an attack lasts before the normal client is measured: almost the service's body timeout.
 const SETTLING: Duration = Duration::from_secs(8);
-/// Connections that ask with made-up keys, as fast as they are answered.
+/// Connections that send invalid keys, each as fast as it is answered.
 const FLOODS: u64 = 64;
 
-/// Slow bodies and made-up keys.
+/// Slow bodies and invalid keys.
 #[derive(Args)]
 pub(crate) struct Attack {
-    /// How often the good client is measured alone and under each attack, in turn.
+    /// Rounds, each with the normal client alone and under attack.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Requests of the good client in each measurement, 40 a second.
+    /// Requests of the normal client in each measurement, 40 per second.
     #[arg(long, default_value_t = 400)]
     requests: u32,
-    /// How many times as long as alone 99 % of the good client's requests may take.
+    /// The highest p99 of the normal client under attack, as a multiple of its p99 alone.
     #[arg(long, default_value_t = 2.0)]
     bar: f64,
 }
@@ -48,71 +48,53 @@ impl Attack {
         let direct = Server::petstore(&url)?;
         let nodes = [Node::start(&url)?, Node::start(&url)?];
         let balancer = Balancer::start(&nodes)?;
-        let mut failed = Vec::new();
+        let mut failures = Vec::new();
         for (what, address, slow) in [
-            ("bodies that never arrive, directly", direct.address, true),
-            ("bodies that never arrive, behind HAProxy", balancer.address, true),
-            ("made-up keys, directly", direct.address, false),
-            ("made-up keys, behind HAProxy", balancer.address, false),
+            ("slow bodies, directly", direct.address, true),
+            ("slow bodies, behind HAProxy", balancer.address, true),
+            ("invalid keys, directly", direct.address, false),
+            ("invalid keys, behind HAProxy", balancer.address, false),
         ] {
             let mut ratios = Samples::default();
             for _ in 0..self.rounds {
-                let alone = self.good_client(address, &key).await?;
+                let alone = self.p99(address, &key).await?;
                 let sent = Arc::new(AtomicU64::new(0));
                 let attack = if slow {
                     tokio::spawn(send_slow_bodies(address, limited.clone(), sent.clone()))
                 } else {
-                    tokio::spawn(ask_with_made_up_keys(address, sent.clone()))
+                    tokio::spawn(send_invalid_keys(address, sent.clone()))
                 };
                 sleep(SETTLING).await;
-                let attacked = self.good_client(address, &key).await?;
+                let attacked = self.p99(address, &key).await?;
                 attack.abort();
                 let _ = attack.await;
                 ratios.push(attacked / alone);
                 println!(
-                    "{what}: {} requests of the attacker; p99 of the good client {alone:.2} ms alone, {attacked:.2} ms \
+                    "{what}: {} requests of the attacker; p99 of the normal client {alone:.2} ms alone, {attacked:.2} ms \
                      under attack",
                     sent.load(Ordering::Relaxed)
                 );
-                // Until what the attacker left is gone.
+                // Until the attacker's connections are gone.
                 sleep(Duration::from_secs(2)).await;
             }
             println!(
-                "{what}: all of the good client's requests served; p99 {} times that alone",
+                "{what}: all requests of the normal client served; p99 {} times that alone",
                 ratios.spread()
             );
             if ratios.median() > self.bar {
-                failed.push(format!("{what}: {:.2}", ratios.median()));
+                failures.push(format!("{what}: {:.2}, above the bar of {}", ratios.median(), self.bar));
             }
         }
-        if failed.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("above the bar of {}: {failed:?}", self.bar).into())
-        }
+        verdict(&failures)
     }
 
-    /// Reads and adds pets at a steady pace; all must be served. Returns the 99th percentile of their times, in
-    /// milliseconds.
-    async fn good_client(&self, address: SocketAddr, key: &str) -> Outcome<f64> {
-        let mut connection = Connection::open(address, key).await?;
-        let mut times = Samples::default();
-        let mut due = Instant::now();
-        for number in 0..self.requests {
-            due += Duration::from_millis(25);
-            sleep_until(due).await;
-            let began = Instant::now();
-            let (status, body) = if number % 2 == 0 {
-                connection.send("GET", "/v1/pets?status=available&limit=20", "").await?
-            } else {
-                connection.send("POST", "/v1/pets", r#"{"name":"Rex","categoryId":1}"#).await?
-            };
-            if !matches!(status, 200 | 201) {
-                return Err(format!("the good client was answered {status}: {body}").into());
-            }
-            times.push(began.elapsed().as_secs_f64() * 1_000.0);
-        }
-        Ok(times.at(0.99))
+    /// The p99 in milliseconds of a client that lists and creates pets.
+    async fn p99(&self, address: SocketAddr, key: &str) -> Outcome<f64> {
+        let request = |number| match number % 2 {
+            0 => ("GET", "/v1/pets?status=available&limit=20".to_owned(), ""),
+            _ => ("POST", "/v1/pets".to_owned(), r#"{"name":"Rex","categoryId":1}"#),
+        };
+        Ok(probe(address, key, 40, self.requests, request).await?.at(0.99))
     }
 }
 
@@ -124,7 +106,7 @@ async fn connect(address: SocketAddr, number: u64) -> Outcome<TcpStream> {
     Ok(socket.connect(address).await?)
 }
 
-/// Announces a body of 1,000 bytes and sends one of them, [`RATE`] times a second.
+/// Announces a body of 1,000 bytes and sends one of them, [`RATE`] times per second.
 async fn send_slow_bodies(address: SocketAddr, key: String, sent: Arc<AtomicU64>) -> Outcome {
     let mut connections = JoinSet::new();
     let mut ticks = interval(Duration::from_secs(1) / RATE);
@@ -139,7 +121,7 @@ async fn send_slow_bodies(address: SocketAddr, key: String, sent: Arc<AtomicU64>
             );
             socket.write_all(request.as_bytes()).await?;
             sent.fetch_add(1, Ordering::Relaxed);
-            // Until it is refused, or cut off.
+            // Until it is refused or closed.
             let mut answer = Vec::new();
             socket.read_to_end(&mut answer).await?;
             Outcome::Ok(())
@@ -149,8 +131,8 @@ async fn send_slow_bodies(address: SocketAddr, key: String, sent: Arc<AtomicU64>
     Ok(())
 }
 
-/// Asks with another key each time, none of which was issued, over [`FLOODS`] connections.
-async fn ask_with_made_up_keys(address: SocketAddr, sent: Arc<AtomicU64>) -> Outcome {
+/// Sends a different unknown key with each request, over [`FLOODS`] connections.
+async fn send_invalid_keys(address: SocketAddr, sent: Arc<AtomicU64>) -> Outcome {
     static RUN: AtomicU64 = AtomicU64::new(0);
     let run = RUN.fetch_add(1, Ordering::Relaxed);
     let mut floods = JoinSet::new();
@@ -159,10 +141,10 @@ async fn ask_with_made_up_keys(address: SocketAddr, sent: Arc<AtomicU64>) -> Out
         floods.spawn(async move {
             let mut connection = Connection::over(connect(address, flood).await?);
             for number in 0.. {
-                connection.key = stranger(((run << 8 | flood) << 40) + number);
+                connection.key = unknown_key(((run << 8 | flood) << 40) + number);
                 let (status, body) = connection.send("GET", "/v1/pets/1", "").await?;
                 if status != 401 {
-                    return Err(format!("a made-up key was answered {status}: {body}").into());
+                    return Err(format!("an unknown key was answered {status}: {body}").into());
                 }
                 sent.fetch_add(1, Ordering::Relaxed);
             }

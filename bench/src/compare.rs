@@ -1,28 +1,28 @@
-//! The service against the bare engine and against peers.
+//! The service against pgbench and against peers.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::Outcome;
-use crate::http::Connection;
+use crate::http::{Connection, cursor};
 use crate::random::Random;
-use crate::report::{Samples, chart, machine, replace_measured};
+use crate::report::{Samples, draw, machine, replace_measured, verdict};
 use crate::tools::{Server, database_url, pgbench, prepare, psql, wrk, wrk_version};
 
-/// How long, how often and on how much to measure.
+/// The extent of the measurement.
 #[derive(Args)]
 pub(crate) struct Compare {
     /// Pets in the database at the start.
     #[arg(long, default_value_t = 1_000_000)]
     pets: u64,
-    /// Rounds, each with every workload on the engine and on the service.
+    /// Rounds, each with every workload on pgbench, the service and the peers.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of each measurement.
@@ -30,22 +30,22 @@ pub(crate) struct Compare {
     seconds: u16,
 }
 
-/// The same work for the engine, for the service and for the peers.
+/// The same work for pgbench, the service and the peers.
 struct Workload {
     name: &'static str,
-    engine: &'static [&'static str],
+    pgbench: &'static [&'static str],
     service: &'static str,
     peer: &'static str,
-    /// The ratio to the engine that the service is to reach.
+    /// The goal for the ratio of the service to pgbench.
     bar: f64,
-    /// The ratios that docs/performance.md has, at 64 connections and at one.
+    /// The ratios in docs/performance.md, at 64 connections and at one.
     recorded: [f64; 2],
 }
 
 const WORKLOADS: [Workload; 5] = [
     Workload {
         name: "getPet by random id",
-        engine: &["bench/load/get.sql"],
+        pgbench: &["bench/load/get.sql"],
         service: "get",
         peer: "get",
         bar: 1.8,
@@ -53,7 +53,7 @@ const WORKLOADS: [Workload; 5] = [
     },
     Workload {
         name: "listPets, first page by status",
-        engine: &["bench/load/list.sql"],
+        pgbench: &["bench/load/list.sql"],
         service: "list",
         peer: "list",
         bar: 2.0,
@@ -61,7 +61,7 @@ const WORKLOADS: [Workload; 5] = [
     },
     Workload {
         name: "listPets at random cursors",
-        engine: &["bench/load/cursor.sql"],
+        pgbench: &["bench/load/cursor.sql"],
         service: "cursor",
         peer: "peer_cursor",
         bar: 1.0,
@@ -69,7 +69,7 @@ const WORKLOADS: [Workload; 5] = [
     },
     Workload {
         name: "createPet",
-        engine: &["bench/load/create.sql"],
+        pgbench: &["bench/load/create.sql"],
         service: "create",
         peer: "create",
         bar: 3.0,
@@ -77,7 +77,7 @@ const WORKLOADS: [Workload; 5] = [
     },
     Workload {
         name: "80 % list, 15 % get, 5 % create",
-        engine: &["bench/load/list.sql@80", "bench/load/get.sql@15", "bench/load/create.sql@5"],
+        pgbench: &["bench/load/list.sql@80", "bench/load/get.sql@15", "bench/load/create.sql@5"],
         service: "mix",
         peer: "mix",
         bar: 1.0,
@@ -88,20 +88,20 @@ const WORKLOADS: [Workload; 5] = [
 const SINGLE_BAR: f64 = 0.5;
 const PEER_BAR: f64 = 8.0;
 
-/// How long requests are sent at a fixed rate.
+/// How long latency is measured.
 const LATENCY_TIME: Duration = Duration::from_secs(5);
 
-/// What was measured of one workload, a sample a round.
+/// The measurements of one workload, one sample per round.
 #[derive(Default)]
 struct Figures {
     best_clients: u16,
-    engine: Samples,
+    pgbench: Samples,
     service: Samples,
-    single_engine: Samples,
+    single_pgbench: Samples,
     single_service: Samples,
     fastapi: Samples,
     fastify: Samples,
-    /// Milliseconds at half of the peak, and that rate.
+    /// Milliseconds at half of the peak rate, and that rate.
     latency: Samples,
     rate: f64,
 }
@@ -121,9 +121,9 @@ impl Compare {
                 latency(&service, workload.service, &key, self.pets, figures.rate, goes_on).await?;
         }
         drop(service);
-        let crowded = Server::petstore(&url)?;
-        wrk(&crowded, "mix", &key, self.pets, 1_000, self.seconds)?;
-        let memory = crowded.peak_megabytes()?;
+        let service = Server::petstore(&url)?;
+        wrk(&service, "mix", &key, self.pets, 1_000, self.seconds)?;
+        let memory = service.peak_megabytes()?;
         self.write(&url, &figures, memory)
     }
 
@@ -141,17 +141,17 @@ impl Compare {
         }
         for round in 1..=self.rounds {
             for (workload, figures) in WORKLOADS.iter().zip(&mut all) {
-                let engine = pgbench(url, workload.engine, self.pets, figures.best_clients, self.seconds)?;
+                let bare = pgbench(url, workload.pgbench, self.pets, figures.best_clients, self.seconds)?;
                 let served = wrk(service, workload.service, key, self.pets, 64, self.seconds)?;
-                figures.engine.push(engine);
+                figures.pgbench.push(bare);
                 figures.service.push(served);
-                figures.single_engine.push(pgbench(url, workload.engine, self.pets, 1, 2)?);
+                figures.single_pgbench.push(pgbench(url, workload.pgbench, self.pets, 1, 2)?);
                 figures.single_service.push(wrk(service, workload.service, key, self.pets, 1, 2)?);
                 if let Some([fastapi, fastify]) = peers {
                     figures.fastapi.push(wrk(fastapi, workload.peer, key, self.pets, 64, 2)?);
                     figures.fastify.push(wrk(fastify, workload.peer, key, self.pets, 64, 2)?);
                 }
-                println!("round {round}: {}: {engine:.0} bare, {served:.0} served", workload.name);
+                println!("round {round}: {}: {bare:.0}/s pgbench, {served:.0}/s service", workload.name);
             }
         }
         Ok(all)
@@ -163,7 +163,7 @@ impl Compare {
         let wrk_version = wrk_version()?;
         let mut tables = format!(
             "Measured on {machine}, which the load generator and the database shared; PostgreSQL {}, {wrk_version}; \
-             {} pets; {} rounds of {} seconds. Each figure is a median, with the least and the greatest.\n\n\
+             {} pets; {} rounds of {} seconds. Each figure is a median, with the minimum and the maximum in brackets.\n\n\
              ### At 64 connections, against pgbench\n\n\
              | operation | pgbench, tx/s (clients) | service, requests/s | ratio | bar |\n|---|---|---|---|---|\n",
             server.trim(),
@@ -172,12 +172,12 @@ impl Compare {
             self.seconds,
         );
         for (workload, figures) in WORKLOADS.iter().zip(figures) {
-            let ratio = figures.service.ratio_to(&figures.engine);
+            let ratio = figures.service.ratio_to(&figures.pgbench);
             writeln!(
                 tables,
                 "| {} | {:.0} ({}) | {:.0} | {} | {} |",
                 workload.name,
-                figures.engine.median(),
+                figures.pgbench.median(),
                 figures.best_clients,
                 figures.service.median(),
                 ratio.spread(),
@@ -185,14 +185,14 @@ impl Compare {
             )?;
         }
         tables.push_str(
-            "\n### At a single connection, where nothing travels together\n\n\
+            "\n### At a single connection, where nothing is batched\n\n\
              | operation | pgbench, tx/s | service, requests/s | ratio | bar |\n|---|---|---|---|---|\n",
         );
         for (workload, figures) in WORKLOADS.iter().zip(figures) {
-            let (engine, service) = (&figures.single_engine, &figures.single_service);
-            let ratio = service.ratio_to(engine).spread();
-            let (engine, service) = (engine.median(), service.median());
-            writeln!(tables, "| {} | {engine:.0} | {service:.0} | {ratio} | {SINGLE_BAR} |", workload.name)?;
+            let (bare, service) = (&figures.single_pgbench, &figures.single_service);
+            let ratio = service.ratio_to(bare).spread();
+            let (bare, service) = (bare.median(), service.median());
+            writeln!(tables, "| {} | {bare:.0} | {service:.0} | {ratio} | {SINGLE_BAR} |", workload.name)?;
         }
         tables.push_str(
             "\n### Against peers, at 64 connections\n\n\
@@ -211,7 +211,7 @@ impl Compare {
             )?;
         }
         tables.push_str(
-            "\n### Latency at half of the peak, open loop\n\n\
+            "\n### Latency at half of the peak rate, open loop\n\n\
              | operation | requests/s | p50, ms | p99, ms | p99.9, ms |\n|---|---|---|---|---|\n",
         );
         for (workload, figures) in WORKLOADS.iter().zip(figures) {
@@ -223,27 +223,27 @@ impl Compare {
                 workload.name, figures.rate
             )?;
         }
-        writeln!(tables, "\nMemory at 1,000 connections under full load: {memory:.0} MB at the most.")?;
+        writeln!(tables, "\nPeak memory at 1,000 connections under full load: {memory:.0} MB.")?;
         println!("{tables}");
         replace_measured(Path::new("docs/performance.md"), &tables)?;
         let rows: Vec<_> = WORKLOADS
             .iter()
             .zip(figures)
             .map(|(workload, figures)| {
-                (workload.name, figures.service.ratio_to(&figures.engine), workload.bar)
+                let ratio = figures.service.ratio_to(&figures.pgbench);
+                json!([workload.name, ratio.median(), ratio.at(0.0), ratio.at(1.0), workload.bar])
             })
             .collect();
-        let title = "The service's rate as a multiple of the bare engine's (pgbench)";
-        fs::write("docs/img/against-the-engine.svg", chart(title, &rows))?;
-        Ok(())
+        let title = "Throughput of the service as a multiple of pgbench";
+        draw("bars", "docs/img/against-the-engine.svg", title, &json!(rows))
     }
 }
 
-/// With how many clients the engine alone is fastest.
+/// The number of clients with which pgbench is fastest.
 fn best_clients(url: &str, workload: &Workload, pets: u64) -> Outcome<u16> {
     let mut best = (0.0, 8);
     for clients in [8, 16, 32, 64] {
-        let rate = pgbench(url, workload.engine, pets, clients, 2)?;
+        let rate = pgbench(url, workload.pgbench, pets, clients, 2)?;
         if rate > best.0 {
             best = (rate, clients);
         }
@@ -251,8 +251,8 @@ fn best_clients(url: &str, workload: &Workload, pets: u64) -> Outcome<u16> {
     Ok(best.1)
 }
 
-/// Milliseconds of each request when requests are due at a fixed rate, whether or not earlier ones are answered, for as
-/// long as it is to go on.
+/// The latency of each request in milliseconds, when requests are sent at a fixed rate, whether or not earlier ones are
+/// answered (open loop), while `goes_on`.
 pub(crate) async fn latency(
     service: &Server,
     workload: &str,
@@ -273,8 +273,8 @@ pub(crate) async fn latency(
         clients.spawn(async move {
             let mut samples = Vec::new();
             while goes_on() {
-                // A request that is sent late because the one before took long has waited since it was due. One
-                // that is sent late because this client's own timer is coarse has not.
+                // A request that is late because the one before took long has waited since it was due, or the
+                // measurement would omit that wait. One that is late because the timer is coarse has not.
                 let late = Instant::now() >= due;
                 sleep_until(due).await;
                 let started = if late { due } else { Instant::now() };
@@ -301,7 +301,7 @@ fn request(workload: &str, random: u64, pets: u64) -> (&'static str, String, &'s
     match workload {
         "get" => ("GET", format!("/v1/pets/{id}"), ""),
         "list" => ("GET", "/v1/pets?status=available".to_owned(), ""),
-        "cursor" => ("GET", format!("/v1/pets?cursor={}", crate::stale::cursor(id.cast_signed())), ""),
+        "cursor" => ("GET", format!("/v1/pets?cursor={}", cursor(id.cast_signed())), ""),
         "create" => ("POST", "/v1/pets".to_owned(), r#"{"name":"Rex","categoryId":3,"status":"available"}"#),
         _ => match random % 100 {
             0..80 => request("list", random, pets),
@@ -311,29 +311,29 @@ fn request(workload: &str, random: u64, pets: u64) -> (&'static str, String, &'s
     }
 }
 
-/// Few rounds on a smaller table: enough to see that something became much slower.
+/// Few rounds on a smaller table: enough to notice that something became much slower.
 pub(crate) fn smoke() -> Outcome {
     let compare = Compare { pets: 100_000, rounds: 3, seconds: 2 };
     let url = database_url()?;
     let key = prepare(&url, compare.pets)?;
     let service = Server::petstore(&url)?;
     let figures = compare.rounds(&url, &key, &service, None)?;
-    let mut slow = Vec::new();
+    let mut failures = Vec::new();
     for (workload, figures) in WORKLOADS.iter().zip(&figures) {
         let [many, single] = workload.recorded;
         for (what, ratio, recorded) in [
-            ("64 connections", figures.service.ratio_to(&figures.engine), many),
-            ("1 connection", figures.single_service.ratio_to(&figures.single_engine), single),
+            ("64 connections", figures.service.ratio_to(&figures.pgbench), many),
+            ("1 connection", figures.single_service.ratio_to(&figures.single_pgbench), single),
         ] {
-            println!("{}, {what}: {} times pgbench; it was {recorded}", workload.name, ratio.spread());
+            println!(
+                "{}, {what}: {} times pgbench; docs/performance.md has {recorded}",
+                workload.name,
+                ratio.spread()
+            );
             if ratio.median() < 0.4 * recorded {
-                slow.push(format!("{} at {what}", workload.name));
+                failures.push(format!("{} at {what} is below 40 % of that", workload.name));
             }
         }
     }
-    if slow.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("below 40 % of what it was: {}", slow.join("; ")).into())
-    }
+    verdict(&failures)
 }

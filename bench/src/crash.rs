@@ -1,5 +1,5 @@
-//! Kills the service and the database, again and again, under clients that send every request until it is answered:
-//! afterwards each pet that was acknowledged must be there, once, and every answer to a request must have been the same.
+//! Kills the service and the database repeatedly under clients that retry every request until it is answered. Afterwards
+//! each acknowledged pet must exist exactly once, and all answers to the same request must have been equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,28 +13,28 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::Outcome;
-use crate::http::Connection;
+use crate::http::{Connection, id_of};
 use crate::random::Random;
-use crate::tools::{Postgres, Server, free_address, prepare, psql};
+use crate::tools::{Postgres, Server, free_address, pets_by_name, prepare};
 
-/// A cluster of its own, one node, many clients.
+/// A private PostgreSQL, one node, many clients.
 #[derive(Args)]
 pub(crate) struct Crash {
-    /// How often the service is killed; every other time, the database as well.
+    /// Kills of the service; every other time, of the database as well.
     #[arg(long, default_value_t = 200)]
     rounds: u32,
-    /// How many clients there are.
+    /// Clients.
     #[arg(long, default_value_t = 64)]
     clients: u32,
-    /// Decides when each blow falls.
+    /// Seed of the times of the kills.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// What the clients were told.
+/// The answers that the clients got.
 #[derive(Default)]
-struct Told {
-    /// The ids that were answered, by the name of the pet, which is the key of its request as well.
+struct Answers {
+    /// The ids in the answers, by the name of the pet, which is also the `Idempotency-Key` of its request.
     ids: BTreeMap<String, BTreeSet<i64>>,
     attempts: u64,
     replays: u64,
@@ -53,9 +53,9 @@ impl Crash {
         let done = Arc::new(AtomicBool::new(false));
         let mut clients = JoinSet::new();
         for number in 0..self.clients {
-            clients.spawn(send_until_answered(address, key.clone(), number, done.clone()));
+            clients.spawn(create_pets(address, key.clone(), number, done.clone()));
         }
-        let began = Instant::now();
+        let started = Instant::now();
         let mut random = Random(self.seed);
         for round in 1..=self.rounds {
             sleep(Duration::from_millis(100 + random.below(400))).await;
@@ -67,56 +67,50 @@ impl Crash {
             }
             service = Server::petstore_at(&url, address)?;
             if round % 20 == 0 {
-                println!("{round} rounds, {:.0} s", began.elapsed().as_secs_f64());
+                println!("{round} rounds, {:.0} s", started.elapsed().as_secs_f64());
             }
         }
         done.store(true, Ordering::Release);
-        let mut told = Told::default();
+        let mut answers = Answers::default();
         for client in clients.join_all().await {
-            told.add(client);
+            answers.add(client);
         }
-        self.check(&url, &told)
+        self.check(&url, &answers)
     }
 
-    fn check(&self, url: &str, told: &Told) -> Outcome {
-        let rows = psql(url, "SELECT name, count(*), min(id) FROM pets GROUP BY name")?;
-        let mut pets = BTreeMap::new();
-        for row in rows.lines() {
-            let mut fields = row.split('|');
-            let (Some(name), Some(count), Some(id)) = (fields.next(), fields.next(), fields.next()) else {
-                return Err(format!("not a row: {row}").into());
-            };
-            pets.insert(name.to_owned(), (count.parse::<i64>()?, id.parse::<i64>()?));
-        }
-        for (name, ids) in &told.ids {
+    fn check(&self, url: &str, answers: &Answers) -> Outcome {
+        let pets = pets_by_name(url, "c")?;
+        for (name, ids) in &answers.ids {
             let Some((1, id)) = pets.get(name) else {
-                return Err(format!("{name} was acknowledged, and is there {:?}", pets.get(name)).into());
+                return Err(
+                    format!("{name} was acknowledged, and the database has {:?}", pets.get(name)).into()
+                );
             };
             if *ids != BTreeSet::from([*id]) {
-                return Err(format!("{name} is {id}, but was answered as {ids:?}").into());
+                return Err(format!("{name} has the id {id}, but was answered with {ids:?}").into());
             }
         }
         if let Some((name, _)) = pets.iter().find(|(_, (count, _))| *count != 1) {
-            return Err(format!("{name} is there more than once").into());
+            return Err(format!("{name} exists more than once").into());
         }
         println!(
-            "{} rounds, {} clients, {} attempts: {} pets acknowledged, each there once and always answered alike; {} not \
+            "{} rounds, {} clients, {} attempts: {} pets acknowledged, each exists once and was always answered alike; {} not \
              acknowledged; {} replays, {} answers of 409, {} of 503, {} broken connections",
             self.rounds,
             self.clients,
-            told.attempts,
-            told.ids.len(),
-            pets.len() - told.ids.len(),
-            told.replays,
-            told.in_progress,
-            told.unavailable,
-            told.broken
+            answers.attempts,
+            answers.ids.len(),
+            pets.len() - answers.ids.len(),
+            answers.replays,
+            answers.in_progress,
+            answers.unavailable,
+            answers.broken
         );
         Ok(())
     }
 }
 
-impl Told {
+impl Answers {
     fn add(&mut self, other: Self) {
         self.ids.extend(other.ids);
         self.attempts += other.attempts;
@@ -127,9 +121,10 @@ impl Told {
     }
 }
 
-/// Adds pets one after another, each under a key of its own, and sends each until it is answered; every third once more.
-async fn send_until_answered(address: SocketAddr, key: String, number: u32, done: Arc<AtomicBool>) -> Told {
-    let mut told = Told::default();
+/// Creates pets one after another, each with its own `Idempotency-Key`, and retries until each is answered; every third is
+/// sent once more.
+async fn create_pets(address: SocketAddr, key: String, number: u32, done: Arc<AtomicBool>) -> Answers {
+    let mut answers = Answers::default();
     let mut connection = None;
     for count in 0_u64.. {
         if done.load(Ordering::Acquire) {
@@ -139,39 +134,37 @@ async fn send_until_answered(address: SocketAddr, key: String, number: u32, done
         let body = format!(r#"{{"name":"{name}","categoryId":{number}}}"#);
         let mut answers_wanted = if count % 3 == 0 { 2 } else { 1 };
         while answers_wanted > 0 {
-            told.attempts += 1;
+            answers.attempts += 1;
             let attempt = async {
                 let open = match connection.take() {
                     Some(open) => open,
                     None => Connection::open(address, &key).await?,
                 };
                 let open = connection.insert(open);
-                open.send_once("POST", "/v1/pets", &body, &name).await
+                open.send_idempotent("POST", "/v1/pets", &body, &name).await
             };
             match timeout(Duration::from_secs(10), attempt).await {
                 Ok(Ok((201, answer, replayed))) => {
-                    let id =
-                        answer.trim_start_matches(r#"{"id":"#).split(',').next().unwrap_or_default().parse();
-                    told.ids.entry(name.clone()).or_default().insert(id.unwrap_or(-1));
-                    told.replays += u64::from(replayed);
+                    answers.ids.entry(name.clone()).or_default().insert(id_of(&answer).unwrap_or(-1));
+                    answers.replays += u64::from(replayed);
                     answers_wanted -= 1;
                     continue;
                 }
-                Ok(Ok((409, ..))) => told.in_progress += 1,
-                Ok(Ok((503, ..))) => told.unavailable += 1,
+                Ok(Ok((409, ..))) => answers.in_progress += 1,
+                Ok(Ok((503, ..))) => answers.unavailable += 1,
                 Ok(Ok((status, answer, _))) => {
-                    // An answer that is none of these is a failure, and looks like two different ones.
+                    // Any other answer is a failure, recorded as an id that no pet has.
                     println!("{status} {answer}");
-                    told.ids.entry(name.clone()).or_default().insert(-i64::from(status));
+                    answers.ids.entry(name.clone()).or_default().insert(-i64::from(status));
                     answers_wanted = 0;
                 }
                 Ok(Err(_)) | Err(_) => {
-                    told.broken += 1;
+                    answers.broken += 1;
                     connection = None;
                 }
             }
             sleep(Duration::from_millis(20)).await;
         }
     }
-    told
+    answers
 }

@@ -1,16 +1,20 @@
-//! A small HTTP client: one connection, one request at a time, and only what is measured.
+//! A minimal HTTP client: one connection, one request at a time, and no more than the measurements need.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::Outcome;
+use crate::report::Samples;
 
-/// A connection that is kept.
+/// A keep-alive connection.
 pub(crate) struct Connection {
     socket: TcpStream,
-    /// The key that requests are sent with.
+    /// The API key that requests are sent with.
     pub(crate) key: String,
     buffer: Vec<u8>,
 }
@@ -22,7 +26,7 @@ impl Connection {
         Ok(Self { key: key.to_owned(), ..Self::over(socket) })
     }
 
-    /// Over a socket that is connected already, without a key.
+    /// Over a connected socket, without a key.
     pub(crate) fn over(socket: TcpStream) -> Self {
         Self { socket, key: String::new(), buffer: Vec::with_capacity(16 * 1024) }
     }
@@ -33,15 +37,15 @@ impl Connection {
         Ok((status, body))
     }
 
-    /// Sends a request with an `Idempotency-Key`, and returns whether its answer was given before, too.
-    pub(crate) async fn send_once(
+    /// Sends a request with an `Idempotency-Key`, and also returns whether the answer is a replay.
+    pub(crate) async fn send_idempotent(
         &mut self,
         method: &str,
         path: &str,
         body: &str,
-        name: &str,
+        key: &str,
     ) -> Outcome<(u16, String, bool)> {
-        self.exchange(method, path, body, &format!("Idempotency-Key: {name}\r\n")).await
+        self.exchange(method, path, body, &format!("Idempotency-Key: {key}\r\n")).await
     }
 
     async fn exchange(
@@ -70,7 +74,7 @@ impl Connection {
     }
 }
 
-/// The answer, if all of it has arrived: status, body, and whether it was given before.
+/// The answer, once all of it has arrived: status, body, and whether it is a replay.
 fn parse(bytes: &[u8]) -> Option<(u16, String, bool)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -78,4 +82,58 @@ fn parse(bytes: &[u8]) -> Option<(u16, String, bool)> {
     let status = head.get(9..12)?.parse().ok()?;
     let replayed = head.contains("\r\nidempotent-replayed: true");
     (body.len() >= length).then(|| (status, body.to_owned(), replayed))
+}
+
+/// The `id` of a pet or an order.
+pub(crate) fn id_of(body: &str) -> Option<i64> {
+    body.split_once("\"id\":")?.1.split([',', '}']).next()?.parse().ok()
+}
+
+/// The cursor of the page after this id.
+pub(crate) fn cursor(id: i64) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut bytes = [1; 9];
+    bytes[1..].copy_from_slice(&id.to_be_bytes());
+    let groups =
+        bytes.chunks(3).map(|group| group.iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte)));
+    groups.flat_map(|group| [18, 12, 6, 0].map(|shift| char::from(ALPHABET[group >> shift & 63]))).collect()
+}
+
+/// A normal client: sends requests at a steady rate over one connection, each of which must succeed. Returns their
+/// latencies in milliseconds.
+pub(crate) async fn probe(
+    address: SocketAddr,
+    key: &str,
+    rate: u32,
+    requests: u32,
+    request: impl Fn(u32) -> (&'static str, String, &'static str),
+) -> Outcome<Samples> {
+    let mut connection = Connection::open(address, key).await?;
+    let mut times = Samples::default();
+    let mut ticks = interval(Duration::from_secs(1) / rate);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for number in 0..requests {
+        ticks.tick().await;
+        let (method, path, body) = request(number);
+        let started = Instant::now();
+        let (status, answer) = connection.send(method, &path, body).await?;
+        if !matches!(status, 200 | 201) {
+            return Err(format!("a normal client was answered {status}: {answer}").into());
+        }
+        times.push(started.elapsed().as_secs_f64() * 1_000.0);
+    }
+    Ok(times)
+}
+
+/// Asks for 20 pages of 6.6 KB at once, of which the client's side of the connection holds a few: the service blocks at
+/// about the 14th. With the segments of the loopback device, the kernel would buffer 2.8 MB for the service.
+pub(crate) async fn slow_reader(address: SocketAddr, key: &str) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(4096)?;
+    SockRef::from(&socket).set_tcp_mss(536)?;
+    let mut socket = socket.connect(address).await?;
+    let request =
+        format!("GET /v1/pets?limit=100 HTTP/1.1\r\nHost: slow\r\nAuthorization: Bearer {key}\r\n\r\n");
+    let _ = socket.write_all(request.repeat(20).as_bytes()).await;
+    Ok(socket)
 }

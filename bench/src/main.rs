@@ -1,28 +1,28 @@
-//! Measures the service against the bare engine, in alternating rounds of the same run, so that a noisy machine
-//! disturbs both alike.
+//! Load tests, crash tests and fuzzing of the service, and what its features cost.
 //!
-//! Everything is done by tools that anyone has: pgbench for the engine, wrk for the service's peak, and a small
-//! open-loop client of this program's own for latency at a fixed rate.
+//! Comparisons alternate between both sides in rounds of the same run, so that a noisy machine disturbs both alike. The
+//! load comes from common tools: pgbench for PostgreSQL alone, wrk for the service's peak, and a small open-loop client
+//! for latency at a fixed rate. `make suites` lists how each command is run.
 #![expect(clippy::print_stdout, reason = "a report is what this program is for")]
 
 mod attack;
 mod compare;
+mod connections;
 mod crash;
-mod crowd;
 mod faults;
 mod fuzz;
 mod http;
-mod observe;
-mod once;
-mod protect;
+mod idempotency_cost;
+mod import_export;
+mod order_history;
+mod overload;
 mod random;
 mod report;
 mod rolling;
 mod scale;
-mod sell;
-mod stale;
+mod stale_reads;
+mod telemetry_cost;
 mod tools;
-mod trade;
 
 use std::error::Error;
 
@@ -30,7 +30,7 @@ use clap::{Parser, Subcommand};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Measures the service. Run from the repository's root, with `DATABASE_URL` naming an empty server's database.
+/// Tests and measures the service. Run it from the root of the repository, with `DATABASE_URL` naming an empty database.
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]
@@ -39,37 +39,37 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// What a hostile client does to a good one.
+    /// Measures the latency of a normal client beside slow bodies and invalid keys.
     Attack(attack::Attack),
-    /// The service against pgbench and against peers; writes docs/performance.md.
+    /// Compares the service with pgbench and with peers; writes docs/performance.md.
     Compare(compare::Compare),
-    /// A short comparison that fails when a ratio falls below 40 % of what docs/performance.md has.
+    /// Compares shortly; fails when a ratio falls below 40 % of that in docs/performance.md.
     Smoke,
-    /// What keys and limits promise.
-    Protect(protect::Protect),
-    /// What the log and the metrics cost.
-    Observe(observe::Observe),
-    /// What an `Idempotency-Key` costs.
-    Once(once::Once),
-    /// Kills service and database under clients that send again.
+    /// Measures API keys and limits under too much load.
+    Overload(overload::Overload),
+    /// Measures the cost of the log and the metrics.
+    TelemetryCost(telemetry_cost::TelemetryCost),
+    /// Measures the cost of an `Idempotency-Key`.
+    IdempotencyCost(idempotency_cost::IdempotencyCost),
+    /// Kills the service and the database under clients that retry.
     Crash(crash::Crash),
-    /// Many clients that do nothing, or too slowly.
-    Crowd(crowd::Crowd),
-    /// Breaks a cluster under load, in every way.
+    /// Measures memory and latency with many idle and slow connections.
+    Connections(connections::Connections),
+    /// Breaks a PostgreSQL cluster under load in every way.
     Faults(faults::Faults),
-    /// Attacks the service with random requests and bytes.
+    /// Sends random requests and bytes, and checks every answer.
     Fuzz(fuzz::Fuzz),
-    /// Restarts nodes in turn behind a balancer; no request may fail.
+    /// Restarts nodes in turn behind a load balancer; no request may fail.
     Rolling(rolling::Rolling),
-    /// How each figure grows with the pets, the nodes and the connections; writes docs/scaling.md.
+    /// Measures how throughput grows with pets, nodes and connections; writes docs/scaling.md.
     Scale(scale::Scale),
-    /// Sells animals on nodes that are killed, and looks at the whole history.
-    Sell(sell::Sell),
-    /// Looks for stale answers on two nodes.
-    Stale(stale::Stale),
-    /// Imports and exports.
+    /// Sells pets on nodes that are killed, and checks the whole history.
+    OrderHistory(order_history::OrderHistory),
+    /// Checks for stale reads on two nodes.
+    StaleReads(stale_reads::StaleReads),
+    /// Measures and kills imports and exports.
     #[command(subcommand)]
-    Trade(trade::Trade),
+    ImportExport(import_export::ImportExport),
 }
 
 #[tokio::main]
@@ -78,17 +78,17 @@ async fn main() -> Outcome {
         Command::Attack(attack) => attack.run().await,
         Command::Compare(compare) => compare.run().await,
         Command::Smoke => compare::smoke(),
-        Command::Protect(protect) => protect.run().await,
-        Command::Observe(observe) => observe.run(),
-        Command::Once(once) => once.run(),
+        Command::Overload(overload) => overload.run().await,
+        Command::TelemetryCost(telemetry_cost) => telemetry_cost.run(),
+        Command::IdempotencyCost(idempotency_cost) => idempotency_cost.run(),
         Command::Crash(crash) => crash.run().await,
-        Command::Crowd(crowd) => crowd.run().await,
+        Command::Connections(connections) => connections.run().await,
         Command::Faults(faults) => faults.run().await,
         Command::Fuzz(fuzz) => fuzz.run().await,
         Command::Rolling(rolling) => rolling.run().await,
         Command::Scale(scale) => scale.run().await,
-        Command::Sell(sell) => sell.run().await,
-        Command::Stale(stale) => stale.run().await,
-        Command::Trade(trade) => trade.run().await,
+        Command::OrderHistory(order_history) => order_history.run().await,
+        Command::StaleReads(stale_reads) => stale_reads.run().await,
+        Command::ImportExport(import_export) => import_export.run().await,
     }
 }

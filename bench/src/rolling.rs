@@ -1,6 +1,6 @@
-//! Restarts two nodes in turn behind a real HAProxy, under clients that send at a steady rate: no request may fail, and
-//! every pet that was acknowledged must be there. Meanwhile the schema moves on to one that this version does not know,
-//! as if a newer one had been rolled back.
+//! Restarts two nodes in turn behind HAProxy, under clients that send at a steady rate: no request may fail, and every
+//! acknowledged pet must exist. Meanwhile the schema advances to a version that this release does not know, as after the
+//! rollback of a newer release.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -16,56 +16,57 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::Outcome;
 use crate::http::Connection;
-use crate::tools::{Server, free_address, free_addresses, output, prepare, psql};
+use crate::report::Samples;
+use crate::tools::{Server, database_url, free_address, free_addresses, output, prepare, psql};
 
-/// The balancer's settings, as documented.
+/// The load balancer's configuration, as shipped.
 const SETTINGS: &str = "deploy/haproxy/haproxy.cfg";
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What the next version might do: additions that this version does not know.
+/// A migration of the next release: additions that this one does not know.
 const NEXT_SCHEMA: &str = "SET lock_timeout = '500ms'; BEGIN; \
     ALTER TABLE pets ADD COLUMN of_the_next_version text; \
     INSERT INTO refinery_schema_history (version, name, applied_on, checksum) VALUES (1000, 'next', now()::text, '0'); \
     COMMIT";
 
-/// Two nodes, one balancer, clients that do not wait for each other.
+/// Two nodes, one load balancer, an open-loop client.
 #[derive(Args)]
 pub(crate) struct Rolling {
-    /// How often each node is restarted.
+    /// Restarts of each node.
     #[arg(long, default_value_t = 5)]
     restarts: u32,
-    /// Requests a second.
+    /// Requests per second.
     #[arg(long, default_value_t = 300)]
     rate: u32,
 }
 
-/// What the clients saw.
+/// The results of the requests.
 #[derive(Default)]
-struct Seen {
+struct Results {
     reads: u64,
     pets_added: u64,
     failures: Vec<String>,
-    milliseconds: Vec<f64>,
+    milliseconds: Samples,
 }
 
 impl Rolling {
     pub(crate) async fn run(self) -> Outcome {
-        let url = std::env::var("DATABASE_URL")?;
+        let url = database_url()?;
         let key = prepare(&url, 1_000)?;
         let mut nodes = [Node::start(&url)?, Node::start(&url)?];
         let balancer = Balancer::start(&nodes)?;
         let done = Arc::new(AtomicBool::new(false));
         let clients = tokio::spawn(send(balancer.address, key, self.rate, done.clone()));
-        let began = Instant::now();
+        let started = Instant::now();
         sleep(Duration::from_secs(2)).await;
         for round in 1..=self.restarts {
             for (number, node) in nodes.iter_mut().enumerate() {
                 let stopped_in = node.restart(&url).await?;
                 println!(
-                    "restart {round} of node {}: it stopped in {:.1} s; {:.0} s",
+                    "restart {round} of node {}: stopped in {:.1} s; {:.0} s since the start",
                     number + 1,
                     stopped_in.as_secs_f64(),
-                    began.elapsed().as_secs_f64()
+                    started.elapsed().as_secs_f64()
                 );
                 if round == 1 && number == 0 {
                     psql(&url, NEXT_SCHEMA)?;
@@ -74,40 +75,35 @@ impl Rolling {
             }
         }
         done.store(true, Ordering::Release);
-        let seen = clients.await?;
-        seen.check(&url)
+        clients.await?.check(&url)
     }
 }
 
-impl Seen {
-    fn check(mut self, url: &str) -> Outcome {
-        self.milliseconds.sort_by(f64::total_cmp);
-        let at = |part: usize| {
-            self.milliseconds.get(self.milliseconds.len() * part / 1000).copied().unwrap_or(0.0)
-        };
+impl Results {
+    fn check(self, url: &str) -> Outcome {
         println!(
-            "{} reads, {} pets added, {} failed; 50 % within {:.1} ms, 99 % within {:.1} ms, all within {:.0} ms",
+            "{} reads, {} creates, {} failures; p50 {:.1} ms, p99 {:.1} ms, maximum {:.0} ms",
             self.reads,
             self.pets_added,
             self.failures.len(),
-            at(500),
-            at(990),
-            self.milliseconds.last().copied().unwrap_or(0.0)
+            self.milliseconds.median(),
+            self.milliseconds.at(0.99),
+            self.milliseconds.at(1.0)
         );
         if let Some(first) = self.failures.first() {
             return Err(format!("a request failed: {first}").into());
         }
         let kept = psql(url, "SELECT count(*) FROM pets WHERE name LIKE 'Rolling %'")?;
         if kept.trim().parse() != Ok(self.pets_added) {
-            return Err(format!("{} pets were acknowledged, {kept} are there", self.pets_added).into());
+            return Err(format!("{} pets were acknowledged, the database has {kept}", self.pets_added).into());
         }
         Ok(())
     }
 }
 
-/// Sends a request at each tick, whether the ones before are answered or not, over connections that are kept.
-async fn send(address: SocketAddr, key: String, rate: u32, done: Arc<AtomicBool>) -> Seen {
-    let seen = Arc::new(Mutex::new(Seen::default()));
+/// Sends a request at each tick, whether earlier ones are answered or not, over keep-alive connections.
+async fn send(address: SocketAddr, key: String, rate: u32, done: Arc<AtomicBool>) -> Results {
+    let results = Arc::new(Mutex::new(Results::default()));
     let idle = Arc::new(Mutex::new(VecDeque::new()));
     let mut requests = JoinSet::new();
     let mut ticks = interval(Duration::from_secs(1) / rate);
@@ -118,25 +114,25 @@ async fn send(address: SocketAddr, key: String, rate: u32, done: Arc<AtomicBool>
             break;
         }
         while requests.try_join_next().is_some() {}
-        let (seen, idle, key) = (seen.clone(), idle.clone(), key.clone());
+        let (results, idle, key) = (results.clone(), idle.clone(), key.clone());
         requests.spawn(async move {
             let answered = timeout(PATIENCE, exchange(address, &key, number, &idle)).await;
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.milliseconds.push(due.elapsed().as_secs_f64() * 1000.0);
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            results.milliseconds.push(due.elapsed().as_secs_f64() * 1000.0);
             match answered {
-                Ok(Ok(201)) => seen.pets_added += 1,
-                Ok(Ok(200)) => seen.reads += 1,
-                Ok(Ok(status)) => seen.failures.push(format!("request {number}: {status}")),
-                Ok(Err(error)) => seen.failures.push(format!("request {number}: {error}")),
-                Err(_) => seen.failures.push(format!("request {number}: no answer in {PATIENCE:?}")),
+                Ok(Ok(201)) => results.pets_added += 1,
+                Ok(Ok(200)) => results.reads += 1,
+                Ok(Ok(status)) => results.failures.push(format!("request {number}: {status}")),
+                Ok(Err(error)) => results.failures.push(format!("request {number}: {error}")),
+                Err(_) => results.failures.push(format!("request {number}: no answer in {PATIENCE:?}")),
             }
         });
     }
     requests.join_all().await;
-    std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner))
+    std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// One request, every fourth of which adds a pet.
+/// Sends one request; every fourth creates a pet.
 async fn exchange(
     address: SocketAddr,
     key: &str,
@@ -160,7 +156,7 @@ async fn exchange(
     Ok(status)
 }
 
-/// A node with the settings that it has by default.
+/// A node behind the load balancer.
 pub(crate) struct Node {
     server: Server,
     address: SocketAddr,
@@ -170,19 +166,19 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn start(url: &str) -> Outcome<Self> {
         let (address, admin) = free_addresses()?;
-        Ok(Self { server: Server::petstore_node(url, address, admin)?, address, admin })
+        Ok(Self { server: Server::node(url, address, admin)?, address, admin })
     }
 
-    /// SIGTERM, its end, and a new one that the balancer has had time to find.
+    /// Sends SIGTERM, waits for the exit, starts a new process and gives the load balancer time to find it.
     async fn restart(&mut self, url: &str) -> Outcome<Duration> {
         let stopped_in = self.server.terminate().await?;
-        self.server = Server::petstore_node(url, self.address, self.admin)?;
+        self.server = Server::node(url, self.address, self.admin)?;
         sleep(Duration::from_secs(2)).await;
         Ok(stopped_in)
     }
 }
 
-/// HAProxy, killed with this value.
+/// HAProxy, killed on drop.
 pub(crate) struct Balancer {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -200,7 +196,7 @@ impl Balancer {
             ("check port 9092", format!("check port {}", two.admin.port())),
         ] {
             if settings.matches(documented).count() != 1 {
-                return Err(format!("{SETTINGS} has not one `{documented}`").into());
+                return Err(format!("{SETTINGS} does not contain `{documented}` exactly once").into());
             }
             settings = settings.replace(documented, &ours);
         }
@@ -214,10 +210,10 @@ impl Balancer {
             .stderr(fs::File::create("target/bench-haproxy.log")?)
             .spawn()?;
         let mut balancer = Self { child, address };
-        // It believes that every node is up until it has asked.
+        // It considers every node up until its first health check.
         std::thread::sleep(Duration::from_secs(2));
         if let Some(end) = balancer.child.try_wait()? {
-            return Err(format!("HAProxy ended with {end}: target/bench-haproxy.log says why").into());
+            return Err(format!("HAProxy exited with {end}: see target/bench-haproxy.log").into());
         }
         Ok(balancer)
     }

@@ -1,36 +1,33 @@
-//! The processes that are measured and that measure.
+//! The processes under test, and the tools that measure them.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
 
-/// The service as it is released.
+/// The release build of the service.
 pub(crate) const PETSTORE: &str = "target/release/petstore";
 
-/// Where the log of the service is, if there is one service.
-const LOG: &str = "target/bench-petstore.log";
-/// The same, if it is attacked.
-pub(crate) const FUZZ_LOG: &str = "target/fuzz-petstore.log";
-/// No balancer has to hear of its end.
-const AT_ONCE: &[&str] = &["--drain-delay", "0s"];
+/// The log of the service, unless it is a node behind a load balancer.
+pub(crate) const LOG: &str = "target/bench-petstore.log";
 
-/// The address of the database to measure on.
+/// The URL of the database to test on.
 pub(crate) fn database_url() -> Outcome<String> {
-    env::var("DATABASE_URL").map_err(|_| "set DATABASE_URL, or use the Makefile's targets".into())
+    env::var("DATABASE_URL").map_err(|_| "set DATABASE_URL, or use `make suite`".into())
 }
 
-/// The address of another database on the same server.
+/// The URL of another database on the same server.
 pub(crate) fn sibling(url: &str, name: &str) -> String {
     format!("{}/{name}", url.rsplit_once('/').map_or(url, |(server, _)| server))
 }
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to completion and returns its standard output.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
     let output =
         Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
@@ -40,45 +37,45 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A PostgreSQL of its own, which ends with this.
+/// A private PostgreSQL, stopped on drop.
 pub(crate) struct Postgres {
     directory: PathBuf,
     kept: bool,
 }
 
 impl Postgres {
-    /// In a new directory, which ends with this as well.
+    /// In a new directory, removed on drop.
     pub(crate) fn temporary() -> Self {
         let directory = env::temp_dir().join(format!("petstore-bench-{}", std::process::id()));
         Self { directory, kept: false }
     }
 
-    /// In a directory that stays, and may be there already.
+    /// In a directory that is kept, and may exist already.
     pub(crate) fn kept(directory: PathBuf) -> Self {
         Self { directory, kept: true }
     }
 
-    /// Starts it, and returns its address.
+    /// Starts it, and returns its URL.
     pub(crate) fn start(&self) -> Outcome<String> {
         let directory = self.directory.to_string_lossy();
-        let mut said = String::new();
-        // The processes of a server that was killed may need a moment to go.
+        let mut last = String::new();
+        // The processes of a killed server may need a moment to exit.
         for _ in 0..10 {
             match output("scripts/postgres", &["start", &directory]) {
                 Ok(url) => return Ok(url.trim().to_owned()),
-                Err(error) => said = error.to_string(),
+                Err(error) => last = error.to_string(),
             }
             sleep(Duration::from_millis(300));
         }
-        Err(said.into())
+        Err(last.into())
     }
 
-    /// Stops it as an operator does.
+    /// Stops it in fast mode.
     pub(crate) fn stop(&self) -> Outcome {
         output("scripts/postgres", &["stop", &self.directory.to_string_lossy()]).map(drop)
     }
 
-    /// Its first process.
+    /// The process id of the postmaster.
     pub(crate) fn pid(&self) -> Outcome<u32> {
         let lines = fs::read_to_string(self.directory.join("data/postmaster.pid"))?;
         Ok(lines.lines().next().unwrap_or_default().parse()?)
@@ -99,7 +96,19 @@ pub(crate) fn psql(url: &str, sql: &str) -> Outcome<String> {
     output("psql", &[url, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--command", sql])
 }
 
-/// Migrates a database, fills it with pets, 90 % of them available, and returns a key. Needs a role that may do anything.
+/// The pets with this prefix: by name, their number and the lowest id.
+pub(crate) fn pets_by_name(url: &str, prefix: &str) -> Outcome<BTreeMap<String, (i64, i64)>> {
+    let sql = format!("SELECT name, count(*), min(id) FROM pets WHERE name LIKE '{prefix}%' GROUP BY name");
+    let mut pets = BTreeMap::new();
+    for row in psql(url, &sql)?.lines() {
+        let fields: Vec<&str> = row.split('|').collect();
+        let [name, count, id] = fields[..] else { return Err(format!("not a row: {row}").into()) };
+        pets.insert(name.to_owned(), (count.parse()?, id.parse()?));
+    }
+    Ok(pets)
+}
+
+/// Migrates a database, fills it with pets, 90 % of them available, and returns an API key. Needs a superuser.
 pub(crate) fn prepare(url: &str, pets: u64) -> Outcome<String> {
     let key = fill(url, pets)?;
     psql(url, "VACUUM ANALYZE")?;
@@ -107,7 +116,7 @@ pub(crate) fn prepare(url: &str, pets: u64) -> Outcome<String> {
     Ok(key)
 }
 
-/// The same, with a role that may do no more than the service must.
+/// The same with the privileges of the service.
 pub(crate) fn fill(url: &str, pets: u64) -> Outcome<String> {
     output(PETSTORE, &["migrate", "--database-url", url])?;
     psql(
@@ -121,62 +130,51 @@ pub(crate) fn fill(url: &str, pets: u64) -> Outcome<String> {
     new_key(url)
 }
 
-/// A key to a database that was filled before.
+/// An API key for a database that is filled already.
 pub(crate) fn new_key(url: &str) -> Outcome<String> {
     Ok(output(PETSTORE, &["keys", "create", "--name", "bench", "--database-url", url])?.trim().to_owned())
 }
 
-/// A server under measurement, killed with this value.
+/// A server under test, killed on drop.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// Where the service has its health and metrics; a peer has none.
+    /// The service's admin address; a peer has none.
     admin: Option<SocketAddr>,
 }
 
 impl Server {
-    /// The service with everything on and default settings, its log in a file.
+    /// The service with default settings, everything on.
     pub(crate) fn petstore(url: &str) -> Outcome<Self> {
-        let (address, admin) = free_addresses()?;
-        Self::petstore_with(url, address, admin, AT_ONCE, LOG)
+        Self::with_flags(url, &[])
     }
 
-    /// The same at this address.
+    /// The service with more flags.
+    pub(crate) fn with_flags(url: &str, flags: &[&str]) -> Outcome<Self> {
+        let (address, admin) = free_addresses()?;
+        Self::start_petstore(url, address, admin, &[&["--drain-delay", "0s"], flags].concat(), LOG)
+    }
+
+    /// The service on this address.
     pub(crate) fn petstore_at(url: &str, address: SocketAddr) -> Outcome<Self> {
         let (one, other) = free_addresses()?;
-        Self::petstore_with(url, address, if one == address { other } else { one }, AT_ONCE, LOG)
+        let admin = if one == address { other } else { one };
+        Self::start_petstore(url, address, admin, &["--drain-delay", "0s"], LOG)
     }
 
-    /// The service without a log and metrics.
-    pub(crate) fn petstore_unobserved(url: &str) -> Outcome<Self> {
-        let flags = [AT_ONCE, &["--log", "off", "--without-metrics"]].concat();
-        let (address, admin) = free_addresses()?;
-        Self::petstore_with(url, address, admin, &flags, LOG)
+    /// The service with room for thousands of connections that stay open.
+    pub(crate) fn with_many_connections(url: &str) -> Outcome<Self> {
+        let limits = ["--header-timeout", "120s", "--max-connections", "15000", "--max-requests", "15000"];
+        Self::with_flags(url, &limits)
     }
 
-    /// The service with places for many, who may stay.
-    pub(crate) fn petstore_for_crowds(url: &str) -> Outcome<Self> {
-        let flags =
-            [AT_ONCE, &["--header-timeout", "120s", "--max-connections", "15000", "--max-requests", "15000"]]
-                .concat();
-        let (address, admin) = free_addresses()?;
-        Self::petstore_with(url, address, admin, &flags, LOG)
-    }
-
-    /// The service with little patience, and a log of what goes wrong only.
-    pub(crate) fn petstore_for_fuzzing(url: &str) -> Outcome<Self> {
-        let flags = [AT_ONCE, &["--header-timeout", "2s", "--body-timeout", "2s", "--log", "warn"]].concat();
-        let (address, admin) = free_addresses()?;
-        Self::petstore_with(url, address, admin, &flags, FUZZ_LOG)
-    }
-
-    /// The service as a balancer knows it: at these addresses, and with the time that it takes to stop by default.
-    pub(crate) fn petstore_node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
+    /// A node behind a load balancer: on these addresses, with the default drain delay.
+    pub(crate) fn node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
         let log = format!("target/bench-petstore-{}.log", address.port());
-        Self::petstore_with(url, address, admin, &["--header-timeout", "75s"], &log)
+        Self::start_petstore(url, address, admin, &["--header-timeout", "75s"], &log)
     }
 
-    fn petstore_with(
+    fn start_petstore(
         url: &str,
         address: SocketAddr,
         admin: SocketAddr,
@@ -194,23 +192,23 @@ impl Server {
         Ok(server)
     }
 
-    /// The processor time that it has used.
-    pub(crate) fn processor_seconds(&self) -> Outcome<f64> {
-        processor_seconds(self.child.id()).map(|time| time.own)
+    /// CPU seconds used so far.
+    pub(crate) fn cpu_seconds(&self) -> Outcome<f64> {
+        cpu_seconds(self.child.id()).map(|time| time.own)
     }
 
-    /// Its memory now, in kilobytes.
+    /// The resident memory, in kilobytes.
     pub(crate) fn kilobytes(&self) -> Outcome<f64> {
         kilobytes(self.child.id(), "VmRSS:")
     }
 
-    /// Ends it with SIGTERM and returns how long that took; a bad end is an error.
+    /// Sends SIGTERM and returns how long the exit took; a non-zero exit code is an error.
     pub(crate) async fn terminate(&mut self) -> Outcome<Duration> {
-        let began = Instant::now();
+        let started = Instant::now();
         Command::new("kill").arg(self.child.id().to_string()).status()?;
         loop {
-            if let Some(end) = self.child.try_wait()? {
-                return if end.success() { Ok(began.elapsed()) } else { Err(end.to_string().into()) };
+            if let Some(exit) = self.child.try_wait()? {
+                return if exit.success() { Ok(started.elapsed()) } else { Err(exit.to_string().into()) };
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -253,13 +251,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Ends it without a warning.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// What the service says of itself: the value of the metric with this name and these labels, or 0.
+    /// The value of the metric with this name and these labels, or 0.
     pub(crate) fn metric(&self, name: &str) -> Outcome<f64> {
         let admin = self.admin.ok_or("a peer has no metrics")?;
         let metrics = output("curl", &["--silent", "--fail", &format!("http://{admin}/metrics")])?;
@@ -267,13 +265,13 @@ impl Server {
         value.map_or(Ok(0.0), |value| Ok(value.parse()?))
     }
 
-    /// Its open files and connections now.
+    /// The number of open file descriptors.
     pub(crate) fn descriptors(&self) -> Outcome<f64> {
         let count = fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count();
         Ok(f64::from(u32::try_from(count)?))
     }
 
-    /// The most memory that the process ever had, in megabytes.
+    /// The peak resident memory, in megabytes.
     pub(crate) fn peak_megabytes(&self) -> Outcome<f64> {
         peak_megabytes(self.child.id())
     }
@@ -284,7 +282,7 @@ impl Drop for Server {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
-        // A peer's workers end with the process that started them only if it is asked politely.
+        // A peer's parent process stops its workers on SIGTERM only.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let deadline = Instant::now() + Duration::from_secs(5);
         while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
@@ -295,49 +293,48 @@ impl Drop for Server {
     }
 }
 
-/// The processor time of a process, and of those of its children that have ended.
-pub(crate) struct ProcessorTime {
+/// CPU seconds of a process, and of its children that have exited.
+pub(crate) struct CpuTime {
     pub(crate) own: f64,
-    pub(crate) ended_children: f64,
+    pub(crate) exited_children: f64,
 }
 
-/// The processor time that a process has used.
-pub(crate) fn processor_seconds(id: u32) -> Outcome<ProcessorTime> {
+/// The CPU time that a process has used.
+pub(crate) fn cpu_seconds(id: u32) -> Outcome<CpuTime> {
     let statistics = fs::read_to_string(format!("/proc/{id}/stat"))?;
     let fields: Vec<&str> = statistics.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    // In hundredths, by the program itself and for it by the kernel.
+    // In hundredths of a second: user time, then system time.
     let seconds = |place: usize| -> Outcome<f64> {
-        let (program, kernel) =
-            (fields.get(place).ok_or("no time")?, fields.get(place + 1).ok_or("no time")?);
-        Ok((program.parse::<f64>()? + kernel.parse::<f64>()?) / 100.0)
+        let (user, system) = (fields.get(place).ok_or("no time")?, fields.get(place + 1).ok_or("no time")?);
+        Ok((user.parse::<f64>()? + system.parse::<f64>()?) / 100.0)
     };
-    Ok(ProcessorTime { own: seconds(11)?, ended_children: seconds(13)? })
+    Ok(CpuTime { own: seconds(11)?, exited_children: seconds(13)? })
 }
 
-/// The most memory that a process ever had, in megabytes.
+/// The peak resident memory of a process, in megabytes.
 pub(crate) fn peak_megabytes(id: u32) -> Outcome<f64> {
     Ok(kilobytes(id, "VmHWM:")? / 1024.0)
 }
 
-/// A line of what the kernel says of a process.
+/// A line of `/proc/ID/status`.
 fn kilobytes(id: u32, name: &str) -> Outcome<f64> {
     let status = fs::read_to_string(format!("/proc/{id}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or(format!("no {name}"))?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// An address that nobody listens on.
+/// A free address.
 pub(crate) fn free_address() -> Outcome<SocketAddr> {
     free_addresses().map(|(address, _)| address)
 }
 
-/// Two of them: asked for one after the other, they could be the same.
+/// Two free addresses. Two separate calls could return the same one.
 pub(crate) fn free_addresses() -> Outcome<(SocketAddr, SocketAddr)> {
     let (one, other) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
     Ok((one.local_addr()?, other.local_addr()?))
 }
 
-/// Transactions a second of the bare engine.
+/// Transactions per second of PostgreSQL alone.
 pub(crate) fn pgbench(url: &str, scripts: &[&str], pets: u64, clients: u16, seconds: u16) -> Outcome<f64> {
     let (pets, clients, seconds) = (format!("pets={pets}"), clients.to_string(), seconds.to_string());
     let jobs = if clients == "1" { "1" } else { "2" };
@@ -347,36 +344,36 @@ pub(crate) fn pgbench(url: &str, scripts: &[&str], pets: u64, clients: u16, seco
     }
     arguments.push(url);
     let report = output("pgbench", &arguments)?;
-    let line = report.lines().find_map(|line| line.strip_prefix("tps = ")).ok_or("pgbench said no tps")?;
+    let line = report.lines().find_map(|line| line.strip_prefix("tps = ")).ok_or("pgbench printed no tps")?;
     Ok(line.split(' ').next().unwrap_or_default().parse()?)
 }
 
-/// Requests a second at full load; an answer that is not a success is a failure of the measurement.
+/// Requests per second at full load; any answer but a success fails the measurement.
 pub(crate) fn wrk(
     server: &Server,
-    script: &str,
+    workload: &str,
     key: &str,
     pets: u64,
     connections: u16,
     seconds: u16,
 ) -> Outcome<f64> {
-    load(server.address, script, key, pets, connections, seconds).map(|load| load.rate)
+    load(server.address, workload, key, pets, connections, seconds).map(|load| load.rate)
 }
 
-/// What a server did at full load.
+/// The throughput of a server at full load.
 pub(crate) struct Load {
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) rate: f64,
-    /// Bytes of an answer.
+    /// Bytes per answer.
     pub(crate) bytes: f64,
-    /// The time of 99 % of the requests, in milliseconds.
+    /// The 99th percentile of the latency, in milliseconds.
     pub(crate) p99: f64,
 }
 
-/// The same with more figures. A script may have arguments of its own, after spaces.
+/// The same with more figures. `workload` is a name in bench/load/requests.lua, with arguments after spaces.
 pub(crate) fn load(
     address: SocketAddr,
-    script: &str,
+    workload: &str,
     key: &str,
     pets: u64,
     connections: u16,
@@ -385,22 +382,19 @@ pub(crate) fn load(
     let threads = if connections == 1 { "1" } else { "2" };
     let (connections, seconds) = (connections.to_string(), format!("{seconds}s"));
     let (url, pets) = (format!("http://{address}"), pets.to_string());
-    let mut words = script.split(' ');
-    let file = format!("bench/load/{}.lua", words.next().unwrap_or_default());
-    assert!(Path::new(&file).exists(), "{file}");
     let mut arguments =
         vec!["-t", threads, "-c", &connections, "-d", &seconds, "--latency", "--timeout", "10s"];
-    arguments.extend(["-s", &file, &url, "--", key, &pets]);
-    arguments.extend(words);
+    arguments.extend(["-s", "bench/load/requests.lua", &url, "--", key, &pets]);
+    arguments.extend(workload.split(' '));
     let report = output("wrk", &arguments)?;
     if let Some(errors) =
         report.lines().find(|line| line.contains("Non-2xx") || line.contains("Socket errors"))
     {
-        return Err(format!("{script}: {errors}").into());
+        return Err(format!("{workload}: {errors}").into());
     }
     let after = |name: &str| {
         let line = report.lines().find_map(|line| line.trim_start().strip_prefix(name));
-        line.map(str::trim).ok_or(format!("wrk said no {name}"))
+        line.map(str::trim).ok_or(format!("wrk printed no {name}"))
     };
     let rate = after("Requests/sec:")?.parse()?;
     let bytes =
@@ -409,15 +403,15 @@ pub(crate) fn load(
     Ok(Load { rate, bytes: bytes / rate, p99 })
 }
 
-/// A number with a unit after it, by what each unit stands for.
+/// Parses a number with a unit, by the factor of each unit.
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Outcome<f64> {
     let found = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
     let (number, factor) = found.ok_or(format!("{text} has no known unit"))?;
     Ok(number.parse::<f64>()? * factor)
 }
 
-/// Which wrk it is. (It exits with an error when asked.)
+/// The version of wrk. (`wrk -v` exits with an error.)
 pub(crate) fn wrk_version() -> Outcome<String> {
-    let said = String::from_utf8(Command::new("wrk").arg("-v").output()?.stdout)?;
-    Ok(said.split(" [").next().unwrap_or_default().to_owned())
+    let printed = String::from_utf8(Command::new("wrk").arg("-v").output()?.stdout)?;
+    Ok(printed.split(" [").next().unwrap_or_default().to_owned())
 }

@@ -368,5 +368,5 @@ fn the_demo_picture_in_the_readme_shows_the_output_of_demo() {
     let picture = fs::read_to_string(Path::new(ROOT).join("docs/img/demo.svg")).unwrap_or_default();
     let lines = picture.lines().filter(|line| line.starts_with("<text "));
     let drawn: Vec<String> = lines.map(|line| redacted(&text_of(line))).collect();
-    assert_eq!(drawn, printed, "run `make demo-picture`");
+    assert_eq!(drawn, printed, "run `make generate NAME=demo`");
 }

@@ -12,7 +12,7 @@ use crate::support::program::run;
 async fn the_committed_document_matches_the_printed_and_the_served_one() {
     let committed = include_str!("../../openapi.json");
     let printed = String::from_utf8(run(&["openapi"], &[]).stdout).unwrap();
-    assert_eq!(printed, committed, "run `make openapi`");
+    assert_eq!(printed, committed, "run `make generate NAME=openapi`");
     let service = TestService::start().await;
     let served = service.client.without_key().get("/openapi.json").await;
     assert_eq!(served.body, committed);

@@ -52,7 +52,7 @@ fn the_table_of_settings_is_made_from_the_command_line() {
         fs::write(&path, [&page[..start], &table(), &page[end..]].concat()).unwrap();
         return;
     }
-    assert_eq!(&page[start..end], table(), "run `make settings`");
+    assert_eq!(&page[start..end], table(), "run `make generate NAME=settings`");
 }
 
 /// Every file below a folder.

@@ -393,5 +393,5 @@ fn the_picture_is_drawn_from_the_table() {
         std::fs::write(&file, diagram()).unwrap();
     }
     let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(committed, diagram(), "run `make states`");
+    assert_eq!(committed, diagram(), "run `make generate NAME=states`");
 }

@@ -1,5 +1,5 @@
-//! Clients that do not wait for each other, and send every write until it is answered; what they saw, and whether it is
-//! true.
+//! An open-loop load that retries every write until it is answered, a record of all attempts, and a check of the record
+//! against the database.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -11,40 +11,41 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::Outcome;
-use crate::http::Connection;
-use crate::tools::psql;
+use crate::http::{Connection, id_of};
+use crate::report::Samples;
+use crate::tools::{pets_by_name, psql};
 
-/// No request may take longer: waiting for a turn, for a connection and for a statement all have deadlines of their own.
+/// No request may take longer: the queue, the connection and the statement each have a deadline.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
-/// How long a client waits before it sends again, as `Retry-After` says.
+/// How long a client waits before it retries, as `Retry-After` says.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// One answer, or none.
+/// One attempt at a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt {
-    /// When it ended, in seconds from the start.
+    /// When it ended, in seconds since the start.
     pub(crate) at: f64,
     pub(crate) seconds: f64,
     pub(crate) is_write: bool,
-    /// 0 for a connection that broke.
+    /// 0 for a broken connection.
     pub(crate) status: u16,
 }
 
-/// All that the clients saw.
+/// All attempts, and what was acknowledged.
 #[derive(Default)]
 pub(crate) struct Record {
     pub(crate) attempts: Vec<Attempt>,
-    /// The ids that were answered, by the name of the pet, which is the key of its request as well.
+    /// The ids in the answers, by the name of the pet, which is also the `Idempotency-Key` of its request.
     pets: BTreeMap<String, BTreeSet<i64>>,
-    /// The orders that were answered, by the key of the request, with the pet that was asked for.
+    /// The orders in the answers, by the `Idempotency-Key` of the request, with the pet.
     orders: BTreeMap<String, (i64, BTreeSet<i64>)>,
-    /// What must not be.
+    /// Violations of the guarantees.
     problems: Vec<String>,
 }
 
-/// Clients at a steady rate, until they are told to stop.
+/// Clients at a steady rate, until they are stopped.
 pub(crate) struct Load {
-    began: Instant,
+    started: Instant,
     record: Mutex<Record>,
     nodes: Vec<SocketAddr>,
     idle: Vec<Mutex<VecDeque<Connection>>>,
@@ -55,7 +56,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Starts clients of these nodes. `run` sets the names of their pets apart from others.
+    /// Starts clients of these nodes. `run` is the prefix of the names of their pets.
     pub(crate) fn start(
         nodes: &[SocketAddr],
         key: &str,
@@ -63,7 +64,7 @@ impl Load {
         rate: u32,
     ) -> (Arc<Self>, JoinHandle<()>) {
         let load = Arc::new(Self {
-            began: Instant::now(),
+            started: Instant::now(),
             record: Mutex::default(),
             nodes: nodes.to_vec(),
             idle: nodes.iter().map(|_| Mutex::default()).collect(),
@@ -76,12 +77,12 @@ impl Load {
         (load, clients)
     }
 
-    /// Seconds from the start.
+    /// Seconds since the start.
     pub(crate) fn now(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
+        self.started.elapsed().as_secs_f64()
     }
 
-    /// Sends nothing new; what is under way is sent until it is answered.
+    /// Stops sending new requests; those in flight are retried until they are answered.
     pub(crate) fn stop(&self) {
         self.done.store(true, Ordering::Release);
     }
@@ -104,29 +105,29 @@ impl Load {
             jobs.spawn(async move {
                 match number % 10 {
                     0..3 => drop(load.attempt("GET", "/v1/pets?status=available&limit=20", "", None).await),
-                    3..6 => load.read_own(number).await,
-                    6..9 => drop(load.add(number).await),
-                    _ => load.trade(number).await,
+                    3..6 => load.read(number).await,
+                    6..9 => drop(load.create(number).await),
+                    _ => load.order(number).await,
                 }
             });
         }
         jobs.join_all().await;
     }
 
-    /// Reads a pet that was acknowledged: it must be there.
-    async fn read_own(&self, number: u64) {
+    /// Reads a pet that was acknowledged: it must exist.
+    async fn read(&self, number: u64) {
         let name = format!("{}-{}", self.run, number.saturating_sub(100) / 10 * 10 + 6);
         let known = self.record().pets.get(&name).and_then(|ids| ids.first().copied());
         let path = format!("/v1/pets?id={}", known.unwrap_or(1));
         if let (Some((200, body)), Some(id)) = (self.attempt("GET", &path, "", None).await, known)
             && !body.contains(&format!("\"id\":{id},"))
         {
-            self.record().problems.push(format!("{name} was acknowledged as {id}, and was not found"));
+            self.record().problems.push(format!("{name} was acknowledged as {id}, but was not found"));
         }
     }
 
-    /// Adds a pet, and returns its id.
-    async fn add(&self, number: u64) -> Option<i64> {
+    /// Creates a pet, and returns its id.
+    async fn create(&self, number: u64) -> Option<i64> {
         let name = format!("{}-{number}", self.run);
         let pet = format!(r#"{{"name":"{name}","categoryId":1,"status":"available"}}"#);
         let id = self.send_until_answered("/v1/pets", &pet, &name, 201).await?;
@@ -134,9 +135,9 @@ impl Load {
         Some(id)
     }
 
-    /// Adds a pet, orders it twice, and cancels or completes what it got. Only one of the two orders may succeed.
-    async fn trade(&self, number: u64) {
-        let Some(pet) = self.add(number).await else { return };
+    /// Creates a pet and orders it twice at once. Exactly one of the two orders must succeed.
+    async fn order(&self, number: u64) {
+        let Some(pet) = self.create(number).await else { return };
         let order = format!(r#"{{"petId":{pet}}}"#);
         let keys = [format!("{}-{number}-a", self.run), format!("{}-{number}-b", self.run)];
         let [one, two] =
@@ -149,19 +150,18 @@ impl Load {
             }
         }
         if placed.iter().flatten().count() != 1 {
-            record.problems.push(format!("pet {pet} was ordered by two at once: {placed:?} succeeded"));
+            record.problems.push(format!("pet {pet} was ordered twice at once: {placed:?} succeeded"));
         }
     }
 
-    /// Sends a request until it is answered with the status wanted, and returns the id; none if it was refused for good.
+    /// Retries a request until it is answered with this status, and returns the id; none if it was refused for good.
     async fn send_until_answered(&self, path: &str, body: &str, name: &str, wanted: u16) -> Option<i64> {
         loop {
             match self.attempt("POST", path, body, Some(name)).await {
                 Some((status, answer)) if status == wanted => {
-                    let id = answer.split("\"id\":").nth(1)?.split([',', '}']).next()?.parse().ok();
-                    return id;
+                    return id_of(&answer);
                 }
-                // Another request has the animal.
+                // The other order has the pet.
                 Some((409, answer)) if answer.contains("pet_not_available") => return None,
                 Some((503 | 409, _)) | None => sleep(RETRY_AFTER).await,
                 Some((status, answer)) => {
@@ -172,36 +172,36 @@ impl Load {
         }
     }
 
-    /// One attempt at the next node: its status and body, if there is an answer.
+    /// Makes one attempt at the next node. Returns the status and the body, if there is an answer.
     async fn attempt(
         &self,
         method: &str,
         path: &str,
         body: &str,
-        once: Option<&str>,
+        idempotency_key: Option<&str>,
     ) -> Option<(u16, String)> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let place = usize::try_from(turn).unwrap_or_default() % self.nodes.len();
-        let began = Instant::now();
+        let started = Instant::now();
         let exchange = async {
             let kept = self.idle(place).pop_front();
             let mut connection = match kept {
                 Some(connection) => connection,
                 None => Connection::open(self.nodes[place], &self.key).await?,
             };
-            let (status, body) = match once {
+            let (status, body) = match idempotency_key {
                 None => connection.send(method, path, body).await?,
-                Some(name) => {
-                    let (status, body, _) = connection.send_once(method, path, body, name).await?;
+                Some(key) => {
+                    let (status, body, _) = connection.send_idempotent(method, path, body, key).await?;
                     (status, body)
                 }
             };
             self.idle(place).push_back(connection);
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>((status, body))
         };
-        // A little more than the service promises, for the way there and back.
+        // A little more than the service guarantees, for the round trip.
         let answer = timeout(DEADLINE + Duration::from_secs(1), exchange).await;
-        let seconds = began.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         let mut record = self.record();
         if answer.is_err() || seconds > DEADLINE.as_secs_f64() + 0.5 {
             record.problems.push(format!("{method} {path} took {seconds:.1} s"));
@@ -210,7 +210,7 @@ impl Load {
         let status = answer.as_ref().map_or(0, |(status, _)| *status);
         record.attempts.push(Attempt { at: self.now(), seconds, is_write: method == "POST", status });
         if let Some((status, body)) = &answer
-            && !is_right(*status, body)
+            && !is_valid(*status, body)
         {
             record.problems.push(format!("{method} {path}: {status} with the body {body}"));
         }
@@ -222,8 +222,8 @@ impl Load {
     }
 }
 
-/// Whether a body is what an answer with this status has.
-fn is_right(status: u16, body: &str) -> bool {
+/// Whether a body is valid for this status.
+fn is_valid(status: u16, body: &str) -> bool {
     match status {
         200 => body.starts_with('[') && body.ends_with(']'),
         201 => body.starts_with("{\"id\":") && body.ends_with('}'),
@@ -237,7 +237,7 @@ fn is_right(status: u16, body: &str) -> bool {
 }
 
 impl Record {
-    /// The longest time without an acknowledged write between two moments.
+    /// The longest time without an acknowledged write in this period.
     pub(crate) fn longest_gap(&self, from: f64, to: f64) -> f64 {
         let acknowledged = |attempt: &&Attempt| attempt.is_write && attempt.status == 201;
         let mut moments: Vec<f64> =
@@ -249,47 +249,34 @@ impl Record {
         moments.into_iter().fold(0.0, |longest: f64, at| longest.max(at - std::mem::replace(&mut last, at)))
     }
 
-    /// How many attempts between two moments ended with this status, and the time that 99 % of them took at most.
+    /// The number of attempts in this period that ended with this status, and the p99 of their seconds.
     pub(crate) fn with_status(&self, status: u16, from: f64, to: f64) -> (usize, f64) {
-        let mut times: Vec<f64> = self
-            .attempts
-            .iter()
-            .filter(|attempt| attempt.status == status && (from..=to).contains(&attempt.at))
-            .map(|attempt| attempt.seconds)
-            .collect();
-        times.sort_by(f64::total_cmp);
-        (times.len(), times.get(times.len().saturating_sub(1) * 99 / 100).copied().unwrap_or(0.0))
+        let ended = |attempt: &&Attempt| attempt.status == status && (from..=to).contains(&attempt.at);
+        let times = Samples(self.attempts.iter().filter(ended).map(|attempt| attempt.seconds).collect());
+        (times.0.len(), if times.0.is_empty() { 0.0 } else { times.at(0.99) })
     }
 
-    /// What must not be, so far.
+    /// The violations so far.
     pub(crate) fn problems(&self) -> &[String] {
         &self.problems
     }
 
-    /// Holds what was acknowledged against what is there.
+    /// Compares what was acknowledged with the database.
     pub(crate) fn check(&self, url: &str, run: &str) -> Outcome<String> {
-        let rows = psql(
-            url,
-            &format!("SELECT name, count(*), min(id) FROM pets WHERE name LIKE '{run}-%' GROUP BY name"),
-        )?;
-        let mut there = BTreeMap::new();
-        for row in rows.lines() {
-            let fields: Vec<&str> = row.split('|').collect();
-            let [name, count, id] = fields[..] else { return Err(format!("not a row: {row}").into()) };
-            there.insert(name.to_owned(), (count.parse::<i64>()?, id.parse::<i64>()?));
-        }
+        let stored = pets_by_name(url, &format!("{run}-"))?;
         let mut problems = self.problems.clone();
         for (name, ids) in &self.pets {
-            match there.get(name) {
+            match stored.get(name) {
                 Some((1, id)) if *ids == BTreeSet::from([*id]) => {}
-                found => problems.push(format!("{name} was acknowledged as {ids:?}, and there is {found:?}")),
+                found => problems
+                    .push(format!("{name} was acknowledged as {ids:?}, but the database has {found:?}")),
             }
         }
         problems.extend(
-            there
+            stored
                 .iter()
                 .filter(|(_, (count, _))| *count > 1)
-                .map(|(name, _)| format!("{name} is there twice")),
+                .map(|(name, _)| format!("{name} exists twice")),
         );
         let orders: BTreeMap<i64, i64> = psql(url, "SELECT id, pet_id FROM orders")?
             .lines()
@@ -310,14 +297,14 @@ impl Record {
             return Err(format!("{} problems; the first: {first}", problems.len()).into());
         }
         Ok(format!(
-            "{} attempts; {} pets and {} orders acknowledged: none lost, none twice, no animal in two open orders",
+            "{} attempts; {} pets and {} orders acknowledged: none lost, none duplicated, no pet in two open orders",
             self.attempts.len(),
             self.pets.len(),
             self.orders.len()
         ))
     }
 
-    /// A line for each second: requests that succeeded, that failed at once, and that broke, and the slowest.
+    /// CSV with a line for each second: attempts that succeeded, that failed and that broke, and the slowest.
     pub(crate) fn timeline(&self) -> String {
         let mut seconds: BTreeMap<u64, [f64; 4]> = BTreeMap::new();
         for attempt in &self.attempts {

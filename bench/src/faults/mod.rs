@@ -1,7 +1,7 @@
-//! Faults of a cluster under load: nothing that was acknowledged may be lost or doubled, and the service comes back by
-//! itself.
+//! Faults of a PostgreSQL cluster under load: no acknowledged write may be lost or duplicated, and the service must recover
+//! by itself.
 //!
-//! Runs in the hub of the cluster that `tests/cluster/cluster` brings up: `tests/cluster/cluster run petstore-bench
+//! Runs in the hub of the cluster that `tests/cluster/cluster` starts: `tests/cluster/cluster run petstore-bench
 //! faults`.
 
 mod load;
@@ -19,63 +19,63 @@ use tokio::time::sleep;
 
 use crate::Outcome;
 use crate::random::Random;
-use crate::report::Samples;
+use crate::report::{Samples, verdict};
 use crate::tools::{Postgres, Server, database_url, fill, free_addresses, output, psql, wrk};
 use load::Load;
-use proxy::{Proxy, Trouble};
+use proxy::{NetworkFault, Proxy};
 
 const CLUSTER: &str = "tests/cluster/cluster";
-/// How long all is well between two faults.
+/// The pause between two faults.
 const CALM: Duration = Duration::from_secs(3);
-/// How long standbys go on believing in a primary that told them that it goes on without etcd: Patroni's `ttl`. Another
-/// fault within that time is a second accident at once, which nothing is promised of.
-const BELIEF: Duration = Duration::from_secs(20);
-/// The longest that 99 % of the refusals may take while there is no primary, in seconds.
+/// How long standbys rely on a primary that continues without etcd: Patroni's `ttl`. Another fault within that time would
+/// be a double fault, for which nothing is guaranteed.
+const PATRONI_TTL: Duration = Duration::from_secs(20);
+/// The highest p99 of the refusals while there is no primary, in seconds.
 const REFUSED_WITHIN: f64 = 0.25;
 
-/// How often each fault is caused.
+/// How often each fault is injected.
 #[derive(Args)]
 pub(crate) struct Faults {
-    /// A whole primary node is killed.
+    /// Kills of the whole primary node.
     #[arg(long, default_value_t = 2)]
     kill: u32,
-    /// The primary's postmaster is killed.
+    /// Kills of the primary's postmaster.
     #[arg(long, default_value_t = 2)]
     postmaster: u32,
-    /// A planned switchover.
+    /// Planned switchovers.
     #[arg(long, default_value_t = 2)]
     switchover: u32,
-    /// The primary is paused for 40 s.
+    /// Pauses of the primary for 40 s.
     #[arg(long, default_value_t = 1)]
     pause: u32,
-    /// The primary is cut off.
+    /// Network partitions of the primary for 40 s.
     #[arg(long, default_value_t = 1)]
     cut: u32,
-    /// The majority of etcd is lost for 20 s.
+    /// Losses of the majority of etcd for 20 s.
     #[arg(long, default_value_t = 1)]
     etcd: u32,
-    /// A node of the service is killed.
+    /// Kills of a node of the service.
     #[arg(long, default_value_t = 5)]
     service: u32,
-    /// The disk of the primary is full for 10 s; needs `up --disk-megabytes`.
+    /// Full disks of the primary for 10 s; needs `up --disk-megabytes`.
     #[arg(long, default_value_t = 0)]
     disk: u32,
-    /// All connections of the pool are held for 5 s, nothing arrives for 5 s, all is slow and breaks for 10 s.
+    /// Locked tables for 5 s, dropped packets for 5 s, and a slow network with resets for 10 s.
     #[arg(long, default_value_t = 1)]
     network: u32,
-    /// Random faults for so many minutes instead, from the seed.
+    /// Inject random faults for this many minutes instead.
     #[arg(long, default_value_t = 0)]
     soak_minutes: u64,
-    /// Decides the faults of a soak.
+    /// Seed of the random faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Requests a second.
+    /// Requests per second.
     #[arg(long, default_value_t = 100)]
     rate: u32,
-    /// How many times as long as promised each fault may be felt; above 1 where other work has the machine as well.
+    /// A factor on all time limits; above 1 on a machine with other load.
     #[arg(long, default_value_t = 1.0)]
     slack: f64,
-    /// Measures instead what the cluster costs, against a single server.
+    /// Measure the throughput of the cluster against a single server instead.
     #[arg(long)]
     cost: bool,
 }
@@ -96,37 +96,37 @@ enum Fault {
 }
 
 impl Fault {
-    /// The longest time without an acknowledged write.
+    /// The longest time without an acknowledged write, in seconds.
     fn bar(self) -> f64 {
         match self {
             Self::Kill => 25.0,
             Self::Postmaster | Self::Switchover => 5.0,
             Self::Pause | Self::Cut => 30.0,
             Self::Etcd | Self::Service => 1.0,
-            // What the fault lasts, and 2 s.
+            // The duration of the fault, and 2 s.
             Self::Disk | Self::Slow => 12.0,
             Self::PoolHeld | Self::BlackHole => 7.0,
         }
     }
 
-    fn words(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Kill => "primary node killed",
             Self::Postmaster => "postmaster killed",
             Self::Switchover => "switchover",
             Self::Pause => "primary paused for 40 s",
-            Self::Cut => "primary cut off for 40 s",
+            Self::Cut => "primary partitioned for 40 s",
             Self::Etcd => "etcd's majority lost for 20 s",
             Self::Service => "node of the service killed",
             Self::Disk => "primary's disk full for 10 s",
             Self::PoolHeld => "table locked for 5 s",
-            Self::BlackHole => "nothing arrives for 5 s",
+            Self::BlackHole => "packets dropped for 5 s",
             Self::Slow => "50 ms each way and 5 % resets for 10 s",
         }
     }
 }
 
-/// Faults of the cluster and of the service, by chance, for so long.
+/// Random faults of the cluster and of the service, for so long.
 fn random_faults(seed: u64, time: Duration) -> impl Iterator<Item = Fault> {
     let all = [
         Fault::Service,
@@ -137,23 +137,22 @@ fn random_faults(seed: u64, time: Duration) -> impl Iterator<Item = Fault> {
         Fault::Cut,
         Fault::Pause,
     ];
-    let (mut random, began) = (Random(seed), Instant::now());
-    let choose = move || all[usize::try_from(random.below(all.len() as u64)).unwrap_or(0)];
-    iter::repeat_with(choose).take_while(move |_| began.elapsed() < time)
+    let (mut random, started) = (Random(seed), Instant::now());
+    iter::repeat_with(move || *random.pick(&all)).take_while(move |_| started.elapsed() < time)
 }
 
-/// The service, what is before its database, and its clients.
-struct Stage {
+/// Two nodes of the service under load, and a proxy in front of their database if the network is to fail.
+struct Test {
     url: String,
     /// The same database through the proxy, if there is one.
     service_url: String,
     proxy: Option<Proxy>,
     nodes: Vec<Server>,
-    places: Vec<(SocketAddr, SocketAddr)>,
+    addresses: Vec<(SocketAddr, SocketAddr)>,
     key: String,
     run: String,
-    /// Memory in kilobytes and descriptors, after the first fault, of the node that is never killed.
-    at_first: Option<(f64, f64)>,
+    /// Memory in kilobytes and file descriptors of the node that is never killed, after the first fault.
+    baseline: Option<(f64, f64)>,
     slack: f64,
     failures: Vec<String>,
 }
@@ -180,63 +179,61 @@ impl Faults {
         .flat_map(|(fault, count)| (0..count).map(move |_| fault))
         .collect();
         if self.soak_minutes > 0 || !cluster.is_empty() {
-            let mut stage = Stage::set(&url, &key, false, self.slack).await?;
+            let mut test = Test::start(&url, &key, false, self.slack).await?;
             if self.soak_minutes > 0 {
                 println!("seed {}", self.seed);
-                stage
-                    .play(random_faults(self.seed, Duration::from_mins(self.soak_minutes)), self.rate)
-                    .await?;
+                test.run(random_faults(self.seed, Duration::from_mins(self.soak_minutes)), self.rate).await?;
             } else {
-                stage.play(cluster.into_iter(), self.rate).await?;
+                test.run(cluster.into_iter(), self.rate).await?;
             }
-            failures.append(&mut stage.failures);
+            failures.append(&mut test.failures);
         }
         if self.network > 0 && self.soak_minutes == 0 {
             let network = (0..self.network).flat_map(|_| [Fault::PoolHeld, Fault::BlackHole, Fault::Slow]);
-            let mut stage = Stage::set(&url, &key, true, self.slack).await?;
-            stage.play(network, self.rate).await?;
-            failures.append(&mut stage.failures);
+            let mut test = Test::start(&url, &key, true, self.slack).await?;
+            test.run(network, self.rate).await?;
+            failures.append(&mut test.failures);
         }
-        if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
+        verdict(&failures)
     }
 }
 
-impl Stage {
-    /// Starts two nodes; with a proxy before the primary, if it is to be troubled.
-    async fn set(url: &str, key: &str, troubled: bool, slack: f64) -> Outcome<Self> {
-        let mut stage = Self {
+impl Test {
+    /// Starts two nodes, with a proxy in front of the primary if wanted.
+    async fn start(url: &str, key: &str, with_proxy: bool, slack: f64) -> Outcome<Self> {
+        let mut test = Self {
             url: url.to_owned(),
             service_url: url.to_owned(),
             proxy: None,
             nodes: Vec::new(),
-            places: Vec::new(),
+            addresses: Vec::new(),
             key: key.to_owned(),
-            run: format!("f{}-{troubled}", std::process::id()),
-            at_first: None,
+            run: format!("f{}-{with_proxy}", std::process::id()),
+            baseline: None,
             slack,
             failures: Vec::new(),
         };
-        if troubled {
+        if with_proxy {
             let leader = cluster(&["leader"]).await?;
-            let proxy = Proxy::before(format!("{}:5432", address_of(leader.trim())).parse()?).await?;
-            stage.service_url = format!("postgresql://petstore:petstore@{}/petstore", proxy.address);
-            stage.proxy = Some(proxy);
+            let proxy = Proxy::start(format!("{}:5432", address_of(leader.trim())).parse()?).await?;
+            test.service_url = format!("postgresql://petstore:petstore@{}/petstore", proxy.address);
+            test.proxy = Some(proxy);
         }
         for _ in 0..2 {
             let (address, admin) = free_addresses()?;
-            stage.nodes.push(Server::petstore_node(&stage.service_url, address, admin)?);
-            stage.places.push((address, admin));
+            test.nodes.push(Server::node(&test.service_url, address, admin)?);
+            test.addresses.push((address, admin));
         }
-        Ok(stage)
+        Ok(test)
     }
 
-    /// Causes these faults one after another, and then looks at everything.
-    async fn play(&mut self, faults: impl Iterator<Item = Fault>, rate: u32) -> Outcome {
-        let addresses: Vec<SocketAddr> = self.places.iter().map(|(address, _)| *address).collect();
+    /// Injects these faults one after another, and then checks the record.
+    async fn run(&mut self, faults: impl Iterator<Item = Fault>, rate: u32) -> Outcome {
+        let addresses: Vec<SocketAddr> = self.addresses.iter().map(|(address, _)| *address).collect();
         let (load, clients) = Load::start(&addresses, &self.key, &self.run, rate);
         sleep(CALM).await;
         for fault in faults {
-            self.cause(fault, &load).await?;
+            self.inject(fault, &load).await?;
         }
         load.stop();
         clients.await?;
@@ -246,8 +243,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Causes one fault, ends it, waits until all is well, and says what the clients saw.
-    async fn cause(&mut self, fault: Fault, load: &Load) -> Outcome {
+    /// Injects one fault, ends it, waits for recovery, and reports what the clients saw.
+    async fn inject(&mut self, fault: Fault, load: &Load) -> Outcome {
         let from = load.now();
         match fault {
             Fault::Kill => {
@@ -259,39 +256,39 @@ impl Stage {
             Fault::Switchover => drop(cluster(&["switchover"]).await?),
             Fault::Pause => self.for_a_while(&["pause", "leader"], "resume", 40).await?,
             Fault::Cut => {
-                // What is never acknowledged behind the cut is acknowledged in the same way before it.
+                // The write that must fail behind the partition must succeed without it.
                 let node = cluster(&["leader"]).await?.trim().to_owned();
-                let whole = node.clone();
-                if !spawn_blocking(move || is_acknowledged_on(&whole)).await?? {
-                    return Err(format!("{node} is whole, and acknowledged no write to its own side").into());
+                let before = node.clone();
+                if !spawn_blocking(move || is_acknowledged_on(&before)).await?? {
+                    return Err(format!("{node} acknowledged no write before the partition").into());
                 }
                 cluster(&["cut", &node]).await?;
-                let cut_off =
+                let acknowledged =
                     spawn_blocking(move || acknowledged_on(&node, Duration::from_secs(40))).await??;
                 cluster(&["heal"]).await?;
-                println!("         on the side that was cut off, {cut_off} of the writes were acknowledged");
-                if cut_off > 0 {
-                    return Err("the side that was cut off acknowledged a write".into());
+                println!("         {acknowledged} writes were acknowledged behind the partition");
+                if acknowledged > 0 {
+                    return Err("a write was acknowledged behind the partition".into());
                 }
             }
             Fault::Etcd => {
                 self.for_a_while(&["etcd-stop"], "etcd-start", 20).await?;
-                sleep(BELIEF).await;
+                sleep(PATRONI_TTL).await;
             }
             Fault::Disk => self.for_a_while(&["fill", "leader"], "free", 10).await?,
             Fault::Service => {
-                let (address, admin) = self.places[0];
+                let (address, admin) = self.addresses[0];
                 self.nodes[0].kill();
                 sleep(Duration::from_millis(200)).await;
-                self.nodes[0] = Server::petstore_node(&self.service_url, address, admin)?;
+                self.nodes[0] = Server::node(&self.service_url, address, admin)?;
             }
             Fault::PoolHeld => {
                 let url = self.url.clone();
-                let held = "BEGIN; LOCK TABLE pets IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(5); COMMIT";
-                spawn_blocking(move || psql(&url, held)).await??;
+                let lock = "BEGIN; LOCK TABLE pets IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(5); COMMIT";
+                spawn_blocking(move || psql(&url, lock)).await??;
             }
-            Fault::BlackHole => self.trouble(Trouble::BlackHole, 5).await,
-            Fault::Slow => self.trouble(Trouble::Slow, 10).await,
+            Fault::BlackHole => self.break_network(NetworkFault::BlackHole, 5).await,
+            Fault::Slow => self.break_network(NetworkFault::Slow, 10).await,
         }
         let ended = load.now();
         let back = until_written(load, ended).await? - ended;
@@ -307,41 +304,41 @@ impl Stage {
         let refused_late = fault == Fault::Kill && p99 > REFUSED_WITHIN * self.slack;
         let verdict = if gap > fault.bar() * self.slack || refused_late { "  TOO LONG" } else { "" };
         println!(
-            "{:<40} no write for {gap:>5.1} s, back {back:>4.1} s after its end; {failed:>5} answers of 503, 99 % of them \
-             within {:>5.0} ms; {broken:>4} broken connections{verdict}",
-            fault.words(),
+            "{:<40} no write for {gap:>5.1} s, recovered {back:>4.1} s after its end; {failed:>5} answers of 503, p99 \
+             {:>5.0} ms; {broken:>4} broken connections{verdict}",
+            fault.name(),
             p99 * 1000.0
         );
         if let Some(problem) = record.problems().first() {
             return Err(problem.clone().into());
         }
         drop(record);
-        self.look_for_leaks()?;
+        self.check_for_leaks()?;
         if !verdict.is_empty() {
             let milliseconds = p99 * 1000.0;
             self.failures.push(format!(
-                "{}: no write for {gap:.1} s, 99 % of the refusals within {milliseconds:.0} ms",
-                fault.words()
+                "{}: no write for {gap:.1} s, p99 of the refusals {milliseconds:.0} ms",
+                fault.name()
             ));
         }
         Ok(())
     }
 
-    /// What a node needs after many faults is about what it needs after one.
-    fn look_for_leaks(&mut self) -> Outcome {
+    /// A node must need about as much after many faults as after one.
+    fn check_for_leaks(&mut self) -> Outcome {
         let node = &self.nodes[1];
-        // Clients that could not be answered sent again on more and more connections, which stay open for a while.
+        // Clients retried on more and more connections, which stay open for a while.
         let clients = node.metric("petstore_connections")?;
         let (kilobytes, descriptors) = (node.kilobytes()? - 25.0 * clients, node.descriptors()? - clients);
         println!(
-            "         the node that stays has {:.1} MB of memory and {descriptors} descriptors, beside {clients} \
-             clients' connections",
+            "         the node that is never killed has {:.1} MB of memory and {descriptors} file descriptors, besides {clients} \
+             client connections",
             kilobytes / 1024.0
         );
-        let (first_kilobytes, first_descriptors) = *self.at_first.get_or_insert((kilobytes, descriptors));
-        // Not to the last byte: buffers grow with the largest crowd of requests so far.
+        let (first_kilobytes, first_descriptors) = *self.baseline.get_or_insert((kilobytes, descriptors));
+        // With a margin: buffers grow with the largest number of requests in flight so far.
         if kilobytes > first_kilobytes * 1.5 + 16.0 * 1024.0 || descriptors > first_descriptors * 2.0 + 32.0 {
-            return Err("the node that stays needs more and more".into());
+            return Err("the node that is never killed leaks memory or file descriptors".into());
         }
         Ok(())
     }
@@ -352,16 +349,16 @@ impl Stage {
         cluster(&[end]).await.map(drop)
     }
 
-    async fn trouble(&self, trouble: Trouble, seconds: u64) {
+    async fn break_network(&self, fault: NetworkFault, seconds: u64) {
         if let Some(proxy) = &self.proxy {
-            proxy.set(trouble);
+            proxy.set(fault);
             sleep(Duration::from_secs(seconds)).await;
-            proxy.set(Trouble::None);
+            proxy.set(NetworkFault::None);
         }
     }
 }
 
-/// Waits for a write that is acknowledged after this moment, and returns when it was.
+/// Waits for a write that is acknowledged after this time, and returns when that was.
 async fn until_written(load: &Load, after: f64) -> Outcome<f64> {
     loop {
         let written =
@@ -376,26 +373,26 @@ async fn until_written(load: &Load, after: f64) -> Outcome<f64> {
     }
 }
 
-/// The address that the cluster gives to a node of this name.
+/// The address of a node of the cluster.
 fn address_of(node: &str) -> String {
     format!("10.86.0.1{}", node.trim_start_matches('n'))
 }
 
-/// How many writes a node acknowledges to clients on its own side, during this time.
+/// The number of writes that a node acknowledges to clients on its side of the partition, during this time.
 fn acknowledged_on(node: &str, time: Duration) -> Outcome<u32> {
-    let began = Instant::now();
+    let started = Instant::now();
     let mut acknowledged = 0;
-    while began.elapsed() < time {
+    while started.elapsed() < time {
         acknowledged += u32::from(is_acknowledged_on(node)?);
         std::thread::sleep(Duration::from_millis(200));
     }
     Ok(acknowledged)
 }
 
-/// Whether a node acknowledges a write to a client on its own side within 4 s; then the client gives up, without a cancel.
+/// Whether a node acknowledges a write to a client on its side within 4 s. Then the client is killed, without a cancel.
 fn is_acknowledged_on(node: &str) -> Outcome<bool> {
     let url = format!("postgresql://petstore:petstore@{}/petstore?connect_timeout=3", address_of(node));
-    let insert = "INSERT INTO pets (name, category_id) VALUES ('behind the cut', 1)";
+    let insert = "INSERT INTO pets (name, category_id) VALUES ('behind the partition', 1)";
     let side = format!("petstore-{node}");
     let client =
         ["netns", "exec", &side, "timeout", "--signal", "KILL", "4", "psql", &url, "--command", insert];
@@ -407,8 +404,8 @@ async fn cluster(arguments: &[&str]) -> Outcome<String> {
     spawn_blocking(move || output(CLUSTER, &arguments.iter().map(String::as_str).collect::<Vec<_>>())).await?
 }
 
-/// Pets added a second at 64 connections: on the cluster, on the cluster without waiting for a standby, and on a single
-/// server, in turn.
+/// Compares the creates per second at 64 connections: on the cluster, on the cluster without synchronous replication, and
+/// on a single server, in turn.
 fn cost(url: &str) -> Outcome {
     let postgres = Postgres::temporary();
     let single = postgres.start()?;
@@ -423,23 +420,23 @@ fn cost(url: &str) -> Outcome {
     for round in 0..=7 {
         let mut rates = [0.0; 3];
         for (rate, (service, key)) in rates.iter_mut().zip(&services) {
-            *rate = wrk(service, "create_plain", key, 1_000, 64, 4)?;
+            *rate = wrk(service, "create_without_key", key, 1_000, 64, 4)?;
         }
         // The first round warms up.
         if round > 0 {
             let [waiting, not_waiting, single] = rates;
             println!(
-                "round {round}: {waiting:.0} pets a second on the cluster, {not_waiting:.0} without waiting for a \
-                 standby, {single:.0} on a single server"
+                "round {round}: {waiting:.0} creates per second on the cluster, {not_waiting:.0} without synchronous replication, \
+                 {single:.0} on a single server"
             );
             of_waiting.push(waiting / not_waiting);
             of_all.push(waiting / single);
         }
     }
-    println!("waiting for a standby leaves {} of the rate; the bar is 0.8", of_waiting.spread());
+    println!("synchronous replication keeps {} of the throughput; the bar is 0.8", of_waiting.spread());
     println!(
-        "the whole cluster has {} of the rate of a single server, with all three nodes on the processors of one machine",
+        "the whole cluster has {} of the throughput of a single server, with all three nodes on one machine",
         of_all.spread()
     );
-    if of_waiting.median() < 0.8 { Err("waiting for a standby costs too much".into()) } else { Ok(()) }
+    if of_waiting.median() < 0.8 { Err("synchronous replication costs too much".into()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! A TCP proxy before the database that delays, breaks or swallows what passes. The kernels of many machines cannot.
+//! A TCP proxy in front of the database that delays, resets or drops traffic: the kernels of many machines cannot.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,65 +12,70 @@ use tokio::time::{interval, sleep};
 
 use crate::Outcome;
 
-/// What is wrong with the network.
+/// A fault of the network.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// Nothing.
+pub(crate) enum NetworkFault {
+    /// No fault.
     None,
-    /// 50 ms each way, and 5 % of what is sent ends its connection.
+    /// 50 ms each way, and 5 % of all sends close the connection.
     Slow,
-    /// Everything is taken, and nothing arrives.
+    /// Everything is accepted, and nothing arrives.
     BlackHole,
 }
 
-/// A proxy with trouble that can be changed.
+/// A proxy whose fault can be changed.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    trouble: Arc<AtomicU8>,
+    fault: Arc<AtomicU8>,
 }
 
 impl Proxy {
-    /// Before a server.
-    pub(crate) async fn before(server: SocketAddr) -> Outcome<Self> {
+    /// In front of a server.
+    pub(crate) async fn start(server: SocketAddr) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let (address, trouble) = (listener.local_addr()?, Arc::new(AtomicU8::new(0)));
-        let (shared, sent) = (trouble.clone(), Arc::new(AtomicU32::new(0)));
+        let (address, fault) = (listener.local_addr()?, Arc::new(AtomicU8::new(0)));
+        let (shared, sent) = (fault.clone(), Arc::new(AtomicU32::new(0)));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (trouble, sent) = (shared.clone(), sent.clone());
+                let (fault, sent) = (shared.clone(), sent.clone());
                 tokio::spawn(async move {
                     let Ok(server) = TcpStream::connect(server).await else { return };
                     let ((from_client, to_client), (from_server, to_server)) =
                         (client.into_split(), server.into_split());
-                    // The end of either way ends both.
+                    // The end of either direction ends both.
                     tokio::select! {
-                        () = pass(from_client, to_server, trouble.clone(), sent.clone()) => {}
-                        () = pass(from_server, to_client, trouble, sent) => {}
+                        () = forward(from_client, to_server, fault.clone(), sent.clone()) => {}
+                        () = forward(from_server, to_client, fault, sent) => {}
                     }
                 });
             }
         });
-        Ok(Self { address, trouble })
+        Ok(Self { address, fault })
     }
 
-    pub(crate) fn set(&self, trouble: Trouble) {
-        self.trouble.store(trouble as u8, Ordering::Relaxed);
+    pub(crate) fn set(&self, fault: NetworkFault) {
+        self.fault.store(fault as u8, Ordering::Relaxed);
     }
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, trouble: Arc<AtomicU8>, sent: Arc<AtomicU32>) {
+async fn forward(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    fault: Arc<AtomicU8>,
+    sent: Arc<AtomicU32>,
+) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        let now = trouble.load(Ordering::Relaxed);
-        if now == Trouble::BlackHole as u8 {
+        let now = fault.load(Ordering::Relaxed);
+        if now == NetworkFault::BlackHole as u8 {
             let mut ticks = interval(Duration::from_millis(50));
-            while trouble.load(Ordering::Relaxed) == Trouble::BlackHole as u8 {
+            while fault.load(Ordering::Relaxed) == NetworkFault::BlackHole as u8 {
                 ticks.tick().await;
             }
-            // What was swallowed is gone, so nothing sensible can follow.
+            // The dropped bytes are lost, so the connection is of no use.
             return;
         }
-        if now == Trouble::Slow as u8 {
+        if now == NetworkFault::Slow as u8 {
             sleep(Duration::from_millis(50)).await;
             if sent.fetch_add(1, Ordering::Relaxed) % 20 == 19 {
                 return;

@@ -1,34 +1,34 @@
-//! A strict reader of HTTP/1.1 answers. Whatever it does not understand is a finding.
+//! A strict parser of HTTP/1.1 answers. Anything that it does not understand is a finding.
 
-/// More than any head of the service's.
+/// More than any head that the service sends.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// One answer, interim ones included.
 pub(super) struct Answer {
     pub(super) status: u16,
-    /// With names in lower case.
+    /// Names are in lower case.
     headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
-    /// Whether it is HTTP/1.1, not 1.0.
+    /// HTTP/1.1, not 1.0.
     is_1_1: bool,
 }
 
-/// What the bytes that have arrived so far are.
+/// The result of parsing the bytes that have arrived so far.
 pub(super) enum Parsed {
     Incomplete,
-    /// An answer, and how many bytes it has.
+    /// An answer, and its length in bytes.
     Whole(Answer, usize),
     /// Not an answer, and why.
     Broken(String),
 }
 
 impl Answer {
-    /// The value of a header that must not be there twice.
+    /// The value of a header that must not appear twice.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find_map(|(known, value)| (known == name).then_some(&**value))
     }
 
-    /// Whether the service says that the connection can be used for another request.
+    /// Whether the connection can be reused, according to the headers.
     pub(super) fn keeps_connection(&self) -> bool {
         let says = |word| self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case(word));
         if self.is_1_1 { !says("close") } else { says("keep-alive") }
@@ -38,7 +38,7 @@ impl Answer {
         self.status < 200
     }
 
-    /// The answer as it was on the wire, but for the case of its headers' names.
+    /// The answer as it was on the wire, except for the case of header names.
     pub(super) fn render(&self) -> Vec<u8> {
         let version = if self.is_1_1 { "1.1" } else { "1.0" };
         let headers = self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
@@ -46,7 +46,7 @@ impl Answer {
         [head.as_bytes(), &self.body].concat()
     }
 
-    /// Reads the first answer in these bytes. One to HEAD has no body.
+    /// Parses the first answer in these bytes. An answer to HEAD has no body.
     pub(super) fn parse(bytes: &[u8], to_head: bool) -> Parsed {
         match parse(bytes, to_head) {
             Ok(Some((answer, length))) => Parsed::Whole(answer, length),
@@ -134,7 +134,7 @@ fn framing(answer: &Answer, to_head: bool) -> Result<Framing, String> {
     }
 }
 
-/// Appends the body in these chunks and returns how many bytes they take, if all have arrived.
+/// Appends the body in these chunks and returns their length in bytes, once all have arrived.
 fn chunked(bytes: &[u8], body: &mut Vec<u8>) -> Result<Option<usize>, String> {
     let mut at = 0;
     loop {

@@ -1,4 +1,4 @@
-//! What was found and counted, by all workers together.
+//! The findings and counts of all workers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,11 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Outcome;
 
-/// How many findings are printed. More of them say no more.
+/// The most findings to print.
 const MOST_PRINTED: usize = 20;
-/// How many kinds of requests are listed for each of them.
+/// The most kinds of requests to list for each finding.
 const MOST_ALIKE: usize = 12;
-/// Where the bytes of each finding are kept, to send them again.
+/// The directory for the bytes of each finding, to send them again.
 const DIRECTORY: &str = "target/fuzz";
 
 /// The record of a run.
@@ -21,7 +21,7 @@ pub(super) struct Record {
     pub(super) connections: AtomicU64,
     /// By status.
     answers: Mutex<BTreeMap<u16, u64>>,
-    /// By what is wrong, and then by what was sent.
+    /// By problem, and then by the label of the request.
     findings: Mutex<BTreeMap<String, BTreeMap<String, Finding>>>,
 }
 
@@ -33,7 +33,7 @@ struct Finding {
 /// The bytes that led to a finding.
 #[derive(Default)]
 pub(super) struct Exchange {
-    /// The request before on the same connection, if there was one.
+    /// The previous request on the same connection, if any.
     pub(super) before: Vec<u8>,
     pub(super) sent: Vec<u8>,
     pub(super) answered: Vec<u8>,
@@ -62,7 +62,7 @@ impl Record {
         finding.times += 1;
     }
 
-    /// Prints the findings and the counts; an error if there are findings.
+    /// Prints the findings and the counts. Fails if there are findings.
     pub(super) fn report(&self, seed: u64) -> Outcome {
         let findings = lock(&self.findings);
         for (number, (problem, alike)) in findings.iter().enumerate().take(MOST_PRINTED) {
@@ -83,7 +83,7 @@ impl Record {
     }
 }
 
-/// Prints the first of the exchanges with one problem, and keeps the bytes of all.
+/// Prints the first exchange with a problem, and writes the bytes of all to files.
 fn print_alike(number: usize, alike: &BTreeMap<String, Finding>) -> Outcome {
     fs::create_dir_all(DIRECTORY)?;
     for (place, (label, Finding { times, exchange })) in alike.iter().enumerate() {
@@ -109,7 +109,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes as `printf` takes them, with long runs of one byte and what is beyond 3,000 bytes left out.
+/// Bytes in the syntax of `printf`. Shortens long runs of one byte, and stops after 3,000 characters.
 fn escaped(bytes: &[u8]) -> String {
     const MOST: usize = 3_000;
     let mut text = String::new();

@@ -1,23 +1,23 @@
-//! Requests that the interface describes, to all operations and with all kinds of keys, and what becomes of them when
-//! parts of them are changed.
+//! Generates requests to all operations with all kinds of keys, mutates some of them, and says which answers to expect.
 
-use super::dice::Dice;
 use super::mutate;
 use super::mutate_json;
 use super::request::Request;
-use super::rules::{Case, Fate, Shape};
+use super::rules::{Case, Expected, Shape};
+use crate::http::cursor;
+use crate::random::Random;
 
-/// What is in the database before the first request.
-pub(super) struct World {
+/// The contents of the database before the first request.
+pub(super) struct Fixtures {
     pub(super) keys: Vec<Key>,
-    /// Pets and orders have the ids from 1 to these.
+    /// The ids of pets and orders go from 1 to these.
     pub(super) pets: usize,
     pub(super) orders: usize,
-    /// Tags of pets as they were at first.
+    /// Entity tags of pets at the start.
     pub(super) tags: Vec<String>,
 }
 
-/// A key, and what it opens.
+/// A key and its scopes.
 pub(super) struct Key {
     pub(super) text: Option<String>,
     pub(super) scopes: &'static [&'static str],
@@ -26,7 +26,7 @@ pub(super) struct Key {
 
 pub(super) const SCOPES: [&str; 4] = ["pets:read", "pets:write", "orders:read", "orders:write"];
 
-/// What a request carries.
+/// The kind of a request's body.
 #[derive(Clone, Copy, PartialEq)]
 enum Body {
     None,
@@ -38,12 +38,12 @@ enum Body {
 struct Operation {
     name: &'static str,
     method: &'static str,
-    /// `{pet}` and `{order}` stand for ids.
+    /// `{pet}` and `{order}` are replaced by ids.
     path: &'static str,
     scope: Option<&'static str>,
     shape: Shape,
     body: Body,
-    /// The status words that its list is filtered by; empty if it is not a list.
+    /// The values of its `status` filter; empty if it is not a list.
     filters: &'static [&'static str],
 }
 
@@ -115,7 +115,7 @@ impl Operation {
     }
 }
 
-/// Names that are allowed, and seldom.
+/// Unusual valid names.
 const NAMES: [&str; 10] = [
     "Rex",
     "Zoë",
@@ -128,43 +128,47 @@ const NAMES: [&str; 10] = [
     "<script>alert(1)</script>",
     "%s%n{}$1\u{fffd}\u{10ffff}",
 ];
-/// Integers as JSON may have them.
+/// Integers in all forms that JSON allows.
 const INTEGERS: [&str; 8] =
     ["0", "-1", "7.0", "70e-1", "9223372036854775807", "-9223372036854775808", "1E+2", "42"];
 
 const VERSIONS: [&str; 6] = ["HTTP/1.0", "HTTP/1.0", "HTTP/1.2", "HTTP/2.0", "http/1.1", "HTTP/1"];
 
-impl World {
-    /// One request with the right framing, and what is known about its answer.
-    pub(super) fn request(&self, dice: &mut Dice) -> (Request, Case) {
-        // The documents are large, and always the same.
+impl Fixtures {
+    /// Generates a request with valid framing, and what is known about its answer.
+    pub(super) fn request(&self, random: &mut Random) -> (Request, Case) {
+        // The documents are large and never change.
         let operation =
-            if dice.chance(3) { &OPERATIONS[9 + dice.below(3)] } else { &OPERATIONS[dice.below(9)] };
-        let key = self.key(dice);
+            if random.chance(3) { &OPERATIONS[9 + random.index(3)] } else { &OPERATIONS[random.index(9)] };
+        let key = self.key(random);
         let mut case = Case::any(operation.name);
-        let mut request = self.valid(dice, operation, key, &mut case);
-        let mut fate = if key.is_limited { Fate::SuccessWithinLimit } else { Fate::Success };
+        let mut request = self.valid(random, operation, key, &mut case);
+        let mut expected = if key.is_limited { Expected::SuccessWithinLimit } else { Expected::Success };
         if operation.scope.is_some_and(|scope| !key.scopes.contains(&scope)) {
-            fate = Fate::Denied;
+            expected = Expected::Denied;
         }
-        if operation.method == "GET" && dice.chance(10) {
+        if operation.method == "GET" && random.chance(10) {
             request.method = b"HEAD".to_vec();
         }
-        if dice.chance(55) {
-            for _ in 0..=dice.below(3) {
-                self.change(dice, &mut request);
+        if random.chance(55) {
+            for _ in 0..=random.index(3) {
+                self.mutate(random, &mut request);
             }
             let unchanged = operation.is_reached_by(&request);
             let has_no_key = key.scopes.is_empty() && request.is_under_v1() && request.method != b"OPTIONS";
-            fate = if has_no_key || (unchanged && fate == Fate::Denied) { Fate::Denied } else { Fate::Any };
+            expected = if has_no_key || (unchanged && expected == Expected::Denied) {
+                Expected::Denied
+            } else {
+                Expected::Any
+            };
             case.label = if unchanged { operation.name } else { "another path or method" };
             case.shape = if unchanged { operation.shape } else { Shape::Other };
             case.name = None;
         }
-        case.fate = fate;
+        case.expected = expected;
         case.to_head = request.method == b"HEAD";
-        case.expects_continue = request.says("expect", "100-continue");
-        case.asks_to_close = request.version != "HTTP/1.1" || request.says("connection", "close");
+        case.expects_continue = request.has("expect", "100-continue");
+        case.asks_to_close = request.version != "HTTP/1.1" || request.has("connection", "close");
         let ids: Vec<_> = request.headers.iter().filter(|(name, _)| name == b"X-Request-Id").collect();
         case.request_id = match ids[..] {
             [(_, id)] => String::from_utf8(id.clone()).ok().filter(|id| is_safe_id(id)),
@@ -173,14 +177,14 @@ impl World {
         (request, case)
     }
 
-    /// Most often a key that may do anything.
-    fn key(&self, dice: &mut Dice) -> &Key {
-        if dice.chance(70) { &self.keys[0] } else { dice.pick(&self.keys) }
+    /// Most often a key with every scope.
+    fn key(&self, random: &mut Random) -> &Key {
+        if random.chance(70) { &self.keys[0] } else { random.pick(&self.keys) }
     }
 
-    fn valid(&self, dice: &mut Dice, operation: &Operation, key: &Key, case: &mut Case) -> Request {
-        let path = operation.path.replace("{pet}", &dice.id(self.pets).to_string());
-        let path = path.replace("{order}", &dice.id(self.orders).to_string());
+    fn valid(&self, random: &mut Random, operation: &Operation, key: &Key, case: &mut Case) -> Request {
+        let path = operation.path.replace("{pet}", &(1 + random.index(self.pets)).to_string());
+        let path = path.replace("{order}", &(1 + random.index(self.orders)).to_string());
         let mut request = Request {
             method: operation.method.into(),
             target: path.into(),
@@ -192,82 +196,82 @@ impl World {
         if let Some(key) = &key.text {
             request.add("Authorization", format!("Bearer {key}"));
         }
-        if dice.chance(50) {
-            request.add("X-Request-Id", dice.unique());
+        if random.chance(50) {
+            request.add("X-Request-Id", random.unique());
         }
         if !operation.filters.is_empty() {
-            self.query(dice, operation, &mut request.target);
+            self.query(random, operation, &mut request.target);
         }
-        if operation.method == "POST" && dice.chance(30) {
-            request.add("Idempotency-Key", dice.unique());
+        if operation.method == "POST" && random.chance(30) {
+            request.add("Idempotency-Key", random.unique());
         }
         case.shape = operation.shape;
-        self.body(dice, operation.body, &mut request, case);
-        if request.body.is_some() && dice.chance(25) {
-            request.chunks = (0..=dice.below(3)).map(|_| 1 + dice.below(100)).collect();
+        self.body(random, operation.body, &mut request, case);
+        if request.body.is_some() && random.chance(25) {
+            request.chunks = (0..=random.index(3)).map(|_| 1 + random.index(100)).collect();
         }
         request
     }
 
-    fn query(&self, dice: &mut Dice, operation: &Operation, target: &mut Vec<u8>) {
+    fn query(&self, random: &mut Random, operation: &Operation, target: &mut Vec<u8>) {
         let mut pairs = Vec::new();
-        if dice.chance(50) {
-            pairs.push(format!("limit={}", dice.id(100)));
+        if random.chance(50) {
+            pairs.push(format!("limit={}", 1 + random.index(100)));
         }
-        if dice.chance(30) {
-            pairs.push(format!("status={}", dice.pick(operation.filters)));
+        if random.chance(30) {
+            pairs.push(format!("status={}", random.pick(operation.filters)));
         }
-        if dice.chance(30) {
-            let cursor = i64::try_from(dice.id(2 * self.pets)).unwrap_or(1);
-            pairs.push(format!("cursor={}", crate::stale::cursor(cursor)));
+        if random.chance(30) {
+            let after = i64::try_from(1 + random.index(2 * self.pets)).unwrap_or(1);
+            pairs.push(format!("cursor={}", cursor(after)));
         }
-        if dice.chance(30) {
+        if random.chance(30) {
             let name = if operation.shape == Shape::Pets { "id" } else { "petId" };
-            pairs.push(format!("{name}={}", dice.id(2 * self.pets)));
+            pairs.push(format!("{name}={}", 1 + random.index(2 * self.pets)));
         }
         if !pairs.is_empty() {
             target.extend(format!("?{}", pairs.join("&")).bytes());
         }
     }
 
-    fn body(&self, dice: &mut Dice, body: Body, request: &mut Request, case: &mut Case) {
-        let name = format!("{} {}", dice.pick(&NAMES), dice.below(1000));
+    fn body(&self, random: &mut Random, body: Body, request: &mut Request, case: &mut Case) {
+        let name = format!("{} {}", random.pick(&NAMES), random.index(1000));
         let quoted = name.replace('\\', "\\\\").replace('"', "\\\"");
-        let category = *dice.pick(&INTEGERS);
-        let status = *dice.pick(&["available", "available", "pending", "sold"]);
+        let category = *random.pick(&INTEGERS);
+        let status = *random.pick(&["available", "available", "pending", "sold"]);
         let (json, media_type) = match body {
             Body::None => return,
-            Body::Pet if dice.chance(50) => {
+            Body::Pet if random.chance(50) => {
                 (format!(r#"{{"name":"{quoted}","categoryId":{category}}}"#), "application/json")
             }
             Body::Pet => (
                 format!(r#" {{ "status" : "{status}", "categoryId":{category},"name":"{quoted}"}}"#),
                 "application/json; charset=utf-8",
             ),
-            Body::Patch if dice.chance(50) => (format!(r#"{{"status":"{status}"}}"#), "application/json"),
+            Body::Patch if random.chance(50) => (format!(r#"{{"status":"{status}"}}"#), "application/json"),
             Body::Patch => (format!(r#"{{"name":"{quoted}"}}"#), "application/merge-patch+json"),
-            Body::Order => (format!(r#"{{"petId":{}}}"#, dice.id(self.pets)), "application/json"),
+            Body::Order => (format!(r#"{{"petId":{}}}"#, 1 + random.index(self.pets)), "application/json"),
         };
         case.name = json.contains("name").then_some(name);
         request.add("Content-Type", media_type);
         request.body = Some(json.into());
     }
 
-    fn change(&self, dice: &mut Dice, request: &mut Request) {
-        match dice.below(16) {
-            0 => request.method = mutate::method(dice),
-            1 | 2 => mutate::path(dice, &mut request.target),
-            3..=5 => mutate::query(dice, &mut request.target),
-            6..=9 => mutate::header(dice, request, &self.tags),
+    fn mutate(&self, random: &mut Random, request: &mut Request) {
+        match random.index(16) {
+            0 => request.method = mutate::method(random),
+            1 | 2 => mutate::path(random, &mut request.target),
+            3..=5 => mutate::query(random, &mut request.target),
+            6..=9 => mutate::header(random, request, &self.tags),
             10..=13 => match &mut request.body {
-                Some(body) => mutate_json::json(dice, body),
-                None => mutate::header(dice, request, &self.tags),
+                Some(body) => mutate_json::json(random, body),
+                None => mutate::header(random, request, &self.tags),
             },
             14 => {
                 let body = request.body.get_or_insert_with(|| b"{}".to_vec());
-                request.chunks = (0..dice.below(4)).map(|_| 1 + dice.below(body.len() + 9)).collect();
+                request.chunks = (0..random.index(4)).map(|_| 1 + random.index(body.len() + 9)).collect();
             }
-            _ => request.version = *dice.pick(&VERSIONS),
+            _ => request.version = *random.pick(&VERSIONS),
         }
     }
 }

@@ -1,19 +1,18 @@
-//! Attacks the running service from outside: mutated requests, bytes that are not HTTP, and slow clients. Whatever is
-//! sent, every answer must keep the interface's rules, nothing may hang or grow, and a good client must be served.
+//! Fuzzes the running service: mutated requests, bytes that are not HTTP, and slow clients. Whatever is sent, every answer
+//! must be a documented one, nothing may hang or leak, and a normal client must be served.
 //!
-//! The requests are determined by a seed, which is printed; how those of different workers meet is not.
+//! A seed, which is printed, determines the requests of each worker, but not how the workers interleave.
 
 mod answer;
-mod dice;
 mod findings;
 mod grammar;
 mod json;
+mod malformed;
 mod mutate;
 mod mutate_json;
 mod raw;
 mod request;
 mod rules;
-mod shapes;
 mod slow;
 mod wire;
 mod worker;
@@ -29,29 +28,29 @@ use tokio::time::{Instant, sleep};
 
 use crate::Outcome;
 use crate::http::Connection;
-use crate::tools::{FUZZ_LOG, PETSTORE, Server, database_url, output, prepare, psql};
-use dice::Dice;
+use crate::random::Random;
+use crate::tools::{LOG, PETSTORE, Server, database_url, output, prepare, psql};
 use findings::{Exchange, Record};
-use grammar::{Key, SCOPES, World};
+use grammar::{Fixtures, Key, SCOPES};
 use rules::Rules;
 
 const PETS: u16 = 1_000;
 const ORDERS: u16 = 200;
-/// How many clients of each slow kind there are.
+/// Clients of each slow kind.
 const SLOW: u64 = 8;
-/// The most memory at the end, in kilobytes, beside twice what the service had after the first seconds.
+/// The most memory at the end, in kilobytes, above twice the memory after the first seconds.
 const MAX_GROWTH: f64 = 50.0 * 1024.0;
 
-/// Sends random requests for a while.
+/// Sends random requests.
 #[derive(Args)]
 pub(crate) struct Fuzz {
-    /// How long.
+    /// Duration in seconds.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
-    /// Decides what is sent; another one each time without it.
+    /// Seed of the requests; without it, each run has a new one.
     #[arg(long)]
     seed: Option<u64>,
-    /// Clients that send requests over kept connections, and as many that send any bytes over new ones.
+    /// Clients that send requests over keep-alive connections, and as many that send raw bytes over new ones.
     #[arg(long, default_value_t = 16)]
     workers: u64,
 }
@@ -59,7 +58,7 @@ pub(crate) struct Fuzz {
 /// What all clients share.
 struct Run {
     address: SocketAddr,
-    world: World,
+    fixtures: Fixtures,
     rules: Rules,
     record: Record,
     end: Instant,
@@ -79,21 +78,22 @@ impl Fuzz {
         let url = database_url()?;
         let key = prepare(&url, PETS.into())?;
         let keys = keys(&url, key.clone())?;
-        let service = Server::petstore_for_fuzzing(&url)?;
-        let tags = furnish(service.address, &key).await?;
+        let service =
+            Server::with_flags(&url, &["--header-timeout", "2s", "--body-timeout", "2s", "--log", "warn"])?;
+        let tags = create_fixtures(service.address, &key).await?;
         let duration = Duration::from_secs(self.seconds);
         let run = Arc::new(Run {
             address: service.address,
-            world: World { keys, pets: PETS.into(), orders: ORDERS.into(), tags },
+            fixtures: Fixtures { keys, pets: PETS.into(), orders: ORDERS.into(), tags },
             rules: Rules::read()?,
             record: Record::new(),
             end: Instant::now() + duration,
         });
-        let good = tokio::spawn(slow::good_client(run.clone()));
+        let normal = tokio::spawn(slow::normal_client(run.clone()));
         let mut clients = JoinSet::new();
         for number in 0..self.workers {
-            clients.spawn(worker::work(run.clone(), Dice::new(seed, 2 * number)));
-            clients.spawn(raw::work(run.clone(), Dice::new(seed, 2 * number + 1)));
+            clients.spawn(worker::work(run.clone(), Random::of_worker(seed, 2 * number)));
+            clients.spawn(raw::work(run.clone(), Random::of_worker(seed, 2 * number + 1)));
         }
         for _ in 0..SLOW {
             clients.spawn(slow::send_slowly(run.clone(), false));
@@ -103,12 +103,12 @@ impl Fuzz {
         sleep((duration / 5).min(Duration::from_secs(30))).await;
         let early = service.kilobytes().unwrap_or_default();
         while clients.join_next().await.is_some() {}
-        let times = good.await?;
-        // The last connections end, and their memory is given back.
+        let times = normal.await?;
+        // The last connections close, and their memory is freed.
         sleep(Duration::from_secs(3)).await;
         check_service(&run, &service, early)?;
         println!(
-            "good client: {} answers, p50 {:.1} ms, p99 {:.1} ms",
+            "normal client: {} answers, p50 {:.1} ms, p99 {:.1} ms",
             times.0.len(),
             times.median(),
             times.at(0.99)
@@ -117,13 +117,13 @@ impl Fuzz {
     }
 }
 
-/// Looks for what answers do not show: a service that died, panicked or grew.
+/// Checks what answers do not show: whether the service died, panicked or leaks memory.
 fn check_service(run: &Run, service: &Server, early: f64) -> Outcome {
     let find = |problem: &str, text: &str| {
         run.record.find("service", problem, || Exchange { answered: text.into(), ..Exchange::default() });
     };
     match service.kilobytes() {
-        Err(_) => find("it died", ""),
+        Err(_) => find("died", ""),
         Ok(late) => {
             println!(
                 "memory: {:.0} MB after the first seconds, {:.0} MB at the end",
@@ -131,17 +131,17 @@ fn check_service(run: &Run, service: &Server, early: f64) -> Outcome {
                 late / 1024.0
             );
             if late > 2.0 * early + MAX_GROWTH {
-                find("it needs much more memory than at first", &format!("{early} KB, then {late} KB"));
+                find("memory grew", &format!("{early} KB, then {late} KB"));
             }
         }
     }
-    for line in fs::read_to_string(FUZZ_LOG)?.lines().filter(|line| line.contains("panicked")) {
-        find("it panicked", line);
+    for line in fs::read_to_string(LOG)?.lines().filter(|line| line.contains("panicked")) {
+        find("panicked", line);
     }
     Ok(())
 }
 
-/// Keys of all kinds, the first of which may do everything.
+/// Keys of all kinds. The first has every scope.
 fn keys(url: &str, all: String) -> Outcome<Vec<Key>> {
     let key =
         |text: String, scopes: &'static [&'static str]| Key { text: Some(text), scopes, is_limited: false };
@@ -154,13 +154,13 @@ fn keys(url: &str, all: String) -> Outcome<Vec<Key>> {
         keys.push(key(create(&["--scope", scope[0]])?, scope));
     }
     keys.push(Key { is_limited: true, ..key(create(&["--rate-limit", "50/s"])?, &SCOPES) });
-    for end in [
+    for invalidate in [
         "UPDATE api_keys SET revoked_at = now()",
         "UPDATE api_keys SET expires_at = now() - interval '1 minute'",
         "DELETE FROM api_keys",
     ] {
         keys.push(key(create(&[])?, &[]));
-        psql(url, &format!("{end} WHERE id = (SELECT max(id) FROM api_keys)"))?;
+        psql(url, &format!("{invalidate} WHERE id = (SELECT max(id) FROM api_keys)"))?;
     }
     for text in ["psk_00000000000000000000000000000000000000", "psk_", "x", "🐕"] {
         keys.push(key(text.to_owned(), &[]));
@@ -169,10 +169,10 @@ fn keys(url: &str, all: String) -> Outcome<Vec<Key>> {
     Ok(keys)
 }
 
-/// Places orders, and collects the tags of some pets.
-async fn furnish(address: SocketAddr, key: &str) -> Outcome<Vec<String>> {
+/// Places orders, and collects the entity tags of some pets.
+async fn create_fixtures(address: SocketAddr, key: &str) -> Outcome<Vec<String>> {
     let mut connection = Connection::open(address, key).await?;
-    // Pets with ids that end in 10 to 99 are available.
+    // Pets whose ids end in 10 to 99 are available.
     let available = (1..=PETS).filter(|id| id % 100 >= 10).take(ORDERS.into());
     for id in available {
         let (status, answer) =
@@ -187,7 +187,7 @@ async fn furnish(address: SocketAddr, key: &str) -> Outcome<Vec<String>> {
         let request =
             format!("GET /v1/pets/{id} HTTP/1.1\r\nHost: fuzz\r\nAuthorization: Bearer {key}\r\n\r\n");
         wire.send(request.as_bytes()).await;
-        let answer = wire.answer(false).await.map_err(|trouble| trouble.problem())?;
+        let answer = wire.answer(false).await.map_err(|error| error.problem())?;
         tags.extend(answer.header("etag").map(str::to_owned));
     }
     Ok(tags)

@@ -1,15 +1,18 @@
-//! Changes that break a part of a request's head, or only look as if they did. None of them touches the framing, except
-//! those of [`bytes`].
+//! Mutations of a request's head, valid or not. Only [`bytes`] changes the framing.
 
-use super::dice::Dice;
 use super::request::Request;
+use crate::random::Random;
 
 const METHODS: [&str; 12] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "G(T", "M-SEARCH",
 ];
 
-pub(super) fn method(dice: &mut Dice) -> Vec<u8> {
-    if dice.chance(5) { vec![b'A'; 1 + dice.below(300)] } else { dice.pick(&METHODS).as_bytes().to_vec() }
+pub(super) fn method(random: &mut Random) -> Vec<u8> {
+    if random.chance(5) {
+        vec![b'A'; 1 + random.index(300)]
+    } else {
+        random.pick(&METHODS).as_bytes().to_vec()
+    }
 }
 
 const SEGMENTS: [&str; 24] = [
@@ -59,20 +62,20 @@ const PATHS: [&str; 18] = [
     "?limit=1",
 ];
 
-pub(super) fn path(dice: &mut Dice, target: &mut Vec<u8>) {
+pub(super) fn path(random: &mut Random, target: &mut Vec<u8>) {
     let end = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
     let query = target.split_off(end);
-    match dice.below(5) {
-        0 => *target = dice.pick(&PATHS).as_bytes().to_vec(),
-        1 => target.extend(std::iter::repeat_n(b'a', around(dice, 8192).saturating_sub(end))),
-        2 => printable(dice, target),
+    match random.index(5) {
+        0 => *target = random.pick(&PATHS).as_bytes().to_vec(),
+        1 => target.extend(std::iter::repeat_n(b'a', around(random, 8192).saturating_sub(end))),
+        2 => printable(random, target),
         _ => {
-            // Another segment in the place of an id, if there is one.
+            // Replaces an id, if there is one.
             let mut segments: Vec<_> = target.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
             let place =
                 segments.iter().position(|part| part.iter().all(u8::is_ascii_digit) && !part.is_empty());
-            let place = place.unwrap_or_else(|| dice.below(segments.len()));
-            segments[place] = dice.pick(&SEGMENTS).as_bytes().to_vec();
+            let place = place.unwrap_or_else(|| random.index(segments.len()));
+            segments[place] = random.pick(&SEGMENTS).as_bytes().to_vec();
             *target = segments.join(&b'/');
         }
     }
@@ -114,31 +117,32 @@ const VALUES: [&str; 30] = [
     "AX________8",
 ];
 
-pub(super) fn query(dice: &mut Dice, target: &mut Vec<u8>) {
+pub(super) fn query(random: &mut Random, target: &mut Vec<u8>) {
     let separator = if target.contains(&b'?') { b'&' } else { b'?' };
-    match dice.below(6) {
+    match random.index(6) {
         0 => {
-            let (room, end) = (around(dice, 8192), target.len());
+            let (room, end) = (around(random, 8192), target.len());
             target.extend([separator]);
             target.extend(std::iter::repeat_n(b'x', room.saturating_sub(end + 1)));
         }
         1 => {
-            let count = *dice.pick(&[99, 100, 101, 400]);
-            let ids: Vec<_> = (0..count).map(|_| format!("id={}", dice.id(2_000))).collect();
+            let count = *random.pick(&[99, 100, 101, 400]);
+            let ids: Vec<_> = (0..count).map(|_| format!("id={}", 1 + random.index(2_000))).collect();
             target.extend([&[separator], ids.join("&").as_bytes()].concat());
         }
         2 => {
-            target.extend(dice.pick(&["?", "&", "&&&", "?=", "&=", ";", "?limit", "#x", "?a=b?c=d"]).bytes());
+            target
+                .extend(random.pick(&["?", "&", "&&&", "?=", "&=", ";", "?limit", "#x", "?a=b?c=d"]).bytes());
         }
-        3 => printable(dice, target),
+        3 => printable(random, target),
         _ => {
-            let pair = format!("{}={}", dice.pick(&PARAMETERS), dice.pick(&VALUES));
+            let pair = format!("{}={}", random.pick(&PARAMETERS), random.pick(&VALUES));
             target.extend([&[separator], pair.as_bytes()].concat());
         }
     }
 }
 
-/// A header that matters to the service, and odd values of it.
+/// Headers that the service reads, with unusual values.
 const HEADERS: [(&str, &[&str]); 19] = [
     (
         "Idempotency-Key",
@@ -186,7 +190,7 @@ const HEADERS: [(&str, &[&str]); 19] = [
     ("X-HTTP-Method-Override", &["DELETE"]),
     ("Trailer", &["Content-Length", "X-Request-Id"]),
 ];
-/// Names that are no names, and bytes that no value has.
+/// Invalid names, and bytes that a value must not contain.
 const ODD: [(&str, &str); 8] = [
     ("", "x"),
     ("X Y", "x"),
@@ -198,52 +202,53 @@ const ODD: [(&str, &str); 8] = [
     ("X:", ": x"),
 ];
 
-pub(super) fn header(dice: &mut Dice, request: &mut Request, tags: &[String]) {
-    match dice.below(20) {
+pub(super) fn header(random: &mut Random, request: &mut Request, tags: &[String]) {
+    match random.index(20) {
         0 => {
-            let long = vec![b'v'; around(dice, 16 * 1024)];
+            let long = vec![b'v'; around(random, 16 * 1024)];
             request.add("X-Long", long);
         }
         1 => {
-            for number in 0..around(dice, 100).saturating_sub(request.headers.len()) {
+            for number in 0..around(random, 100).saturating_sub(request.headers.len()) {
                 request.add(format!("X-{number}"), "x");
             }
         }
         2 => {
-            let (name, value) = dice.pick(&ODD);
+            let (name, value) = random.pick(&ODD);
             request.add(*name, *value);
         }
         3 => {
-            let place = dice.below(request.headers.len());
+            let place = random.index(request.headers.len());
             let again = request.headers.get(place).cloned();
             request.headers.extend(again);
         }
         4 => {
-            let place = dice.below(request.headers.len());
+            let place = random.index(request.headers.len());
             if place < request.headers.len() {
                 request.headers.remove(place);
             }
         }
         5 => {
             let schemes = ["bearer ", "Basic ", "Bearer  ", "", "Bearer", "Bearer\t"];
-            let key = *dice.pick(&["psk_", "", "psk_000000000000000000000000000000000000000000", "ä", "a b"]);
-            let value = format!("{}{key}", dice.pick(&schemes));
+            let key =
+                *random.pick(&["psk_", "", "psk_000000000000000000000000000000000000000000", "ä", "a b"]);
+            let value = format!("{}{key}", random.pick(&schemes));
             request.set("Authorization", value);
         }
-        6 | 7 => request.add(*dice.pick(&["If-Match", "If-None-Match"]), &**dice.pick(tags)),
+        6 | 7 => request.add(*random.pick(&["If-Match", "If-None-Match"]), &**random.pick(tags)),
         8 => {
-            let length = around(dice, 255);
+            let length = around(random, 255);
             request.add("Idempotency-Key", vec![b'k'; length]);
         }
         9 => {
-            // Few of them, so that they meet again.
-            let once = format!("reused-{}", dice.below(50));
-            request.add("Idempotency-Key", once);
+            // Few of them, so that they are reused.
+            let key = format!("reused-{}", random.index(50));
+            request.add("Idempotency-Key", key);
         }
         _ => {
-            let (name, values) = *dice.pick(&HEADERS);
-            let value = *dice.pick(values);
-            if dice.chance(20) { request.add(name, value) } else { request.set(name, value) }
+            let (name, values) = *random.pick(&HEADERS);
+            let value = *random.pick(values);
+            if random.chance(20) { request.add(name, value) } else { request.set(name, value) }
         }
     }
 }
@@ -252,40 +257,40 @@ const DELIMITERS: [&[u8]; 11] =
     [b"\r\n", b"\n", b"\r", b"\0", b" ", b":", b"\r\n\r\n", b"\t", b"0", b",", b"\x80"];
 
 /// Flips, cuts, doubles or inserts bytes anywhere.
-pub(super) fn bytes(dice: &mut Dice, bytes: &mut Vec<u8>) {
-    for _ in 0..=dice.below(3) {
-        let (one, other) = (dice.below(bytes.len() + 1), dice.below(bytes.len() + 1));
+pub(super) fn bytes(random: &mut Random, bytes: &mut Vec<u8>) {
+    for _ in 0..=random.index(3) {
+        let (one, other) = (random.index(bytes.len() + 1), random.index(bytes.len() + 1));
         let (start, end) = (one.min(other), one.max(other).min(one.min(other) + 200));
-        match dice.below(7) {
-            0 if !bytes.is_empty() => bytes[start.min(end.saturating_sub(1))] ^= 1 << dice.below(8),
-            1 if !bytes.is_empty() => bytes[start.min(end.saturating_sub(1))] = dice.byte(),
+        match random.index(7) {
+            0 if !bytes.is_empty() => bytes[start.min(end.saturating_sub(1))] ^= 1 << random.index(8),
+            1 if !bytes.is_empty() => bytes[start.min(end.saturating_sub(1))] = random.byte(),
             2 => drop(bytes.drain(start..end)),
             3 => bytes.truncate(start),
             4 => {
-                let slice = bytes[start..end].repeat(1 + dice.below(3));
+                let slice = bytes[start..end].repeat(1 + random.index(3));
                 bytes.splice(start..start, slice);
             }
             5 => {
-                let inserted: Vec<_> = (0..=dice.below(8)).map(|_| dice.byte()).collect();
+                let inserted: Vec<_> = (0..=random.index(8)).map(|_| random.byte()).collect();
                 bytes.splice(start..start, inserted);
             }
             _ => {
-                let token = *dice.pick(&DELIMITERS);
+                let token = *random.pick(&DELIMITERS);
                 bytes.splice(start..start, token.iter().copied());
             }
         }
     }
 }
 
-/// Changes one byte into another that can stand in a target.
-fn printable(dice: &mut Dice, target: &mut [u8]) {
-    let place = dice.below(target.len());
+/// Replaces one byte with another that can appear in a target.
+fn printable(random: &mut Random, target: &mut [u8]) {
+    let place = random.index(target.len());
     if let Some(byte) = target.get_mut(place) {
-        *byte = *dice.pick(b"!\"#$%&'()*+,-./0:;<=>?@A[\\]^_`a{|}~\x7f\x80\xff\t");
+        *byte = *random.pick(b"!\"#$%&'()*+,-./0:;<=>?@A[\\]^_`a{|}~\x7f\x80\xff\t");
     }
 }
 
-/// A number at a limit, just below or above it, or far above.
-pub(super) fn around(dice: &mut Dice, limit: usize) -> usize {
-    *dice.pick(&[limit - 1, limit, limit + 1, limit + 200, 2 * limit, 5 * limit])
+/// A number at a limit, just below or above it, or far above it.
+pub(super) fn around(random: &mut Random, limit: usize) -> usize {
+    *random.pick(&[limit - 1, limit, limit + 1, limit + 200, 2 * limit, 5 * limit])
 }

@@ -1,9 +1,9 @@
-//! Changes of a JSON body: what parsers differ on, sizes at the limit, and any bytes.
+//! Mutations of a JSON body: constructs on which parsers differ, sizes at the limit, and random bytes.
 
-use super::dice::Dice;
 use super::mutate::{around, bytes};
+use crate::random::Random;
 
-/// What may stand in the place of a value, or anywhere else.
+/// Tokens that replace a value, or are inserted anywhere.
 const TOKENS: [&[u8]; 34] = [
     b"null",
     b"true",
@@ -41,32 +41,32 @@ const TOKENS: [&[u8]; 34] = [
     b"\"\\n\"",
 ];
 
-pub(super) fn json(dice: &mut Dice, body: &mut Vec<u8>) {
-    match dice.below(14) {
+pub(super) fn json(random: &mut Random, body: &mut Vec<u8>) {
+    match random.index(14) {
         0 => body.clear(),
-        1 => *body = dice.pick(&TOKENS).to_vec(),
+        1 => *body = random.pick(&TOKENS).to_vec(),
         2 => {
-            let (open, close) = *dice.pick(&[("[", "]"), ("{\"a\":", "}"), ("[{\"name\":", "}]")]);
-            let depth = dice.below(2_500);
+            let (open, close) = *random.pick(&[("[", "]"), ("{\"a\":", "}"), ("[{\"name\":", "}]")]);
+            let depth = random.index(2_500);
             *body = format!("{}1{}", open.repeat(depth), close.repeat(depth)).into();
         }
         3 => {
-            // White space up to about the greatest size.
-            let room = around(dice, 16 * 1024).saturating_sub(body.len());
+            // White space up to about the size limit.
+            let room = around(random, 16 * 1024).saturating_sub(body.len());
             body.splice(0..0, vec![b' '; room]);
         }
         4 => {
-            let length = *dice.pick(&[254, 255, 256, 16_300, 16_400, 70_000]);
-            let name = dice.pick(&["a", "é", "🐕", "\\u00e9", " "]).repeat(length);
+            let length = *random.pick(&[254, 255, 256, 16_300, 16_400, 70_000]);
+            let name = random.pick(&["a", "é", "🐕", "\\u00e9", " "]).repeat(length);
             *body = format!(r#"{{"name":"{name}","categoryId":1}}"#).into();
         }
         5 => {
-            let digits = *dice.pick(&["0", "9", "1"]);
-            let number = format!("1{}{}", dice.pick(&["", "."]), digits.repeat(dice.below(10_000)));
+            let digits = *random.pick(&["0", "9", "1"]);
+            let number = format!("1{}{}", random.pick(&["", "."]), digits.repeat(random.index(10_000)));
             replace_value(body, number.as_bytes());
         }
         6 => {
-            let member = *dice.pick(&[
+            let member = *random.pick(&[
                 r#""name":"twice","#,
                 r#""id":7,"#,
                 r#""nam\u0065":"x","#,
@@ -80,20 +80,20 @@ pub(super) fn json(dice: &mut Dice, body: &mut Vec<u8>) {
             let place = body.iter().position(|byte| *byte == b'{').map_or(0, |place| place + 1);
             body.splice(place..place, member.bytes());
         }
-        7 => body.extend(dice.pick(&TOKENS).to_vec()),
+        7 => body.extend(random.pick(&TOKENS).to_vec()),
         8 => {
-            let members: Vec<_> = (0..dice.below(700)).map(|number| format!("\"m{number}\":1")).collect();
+            let members: Vec<_> = (0..random.index(700)).map(|number| format!("\"m{number}\":1")).collect();
             *body = format!("{{{}}}", members.join(",")).into();
         }
         9 | 10 => {
-            let value = *dice.pick(&TOKENS);
+            let value = *random.pick(&TOKENS);
             replace_value(body, value);
         }
-        _ => bytes(dice, body),
+        _ => bytes(random, body),
     }
 }
 
-/// Puts this in the place of the last value.
+/// Replaces the last value.
 fn replace_value(body: &mut Vec<u8>, value: &[u8]) {
     let start = body.iter().rposition(|byte| *byte == b':').map_or(0, |place| place + 1);
     let end = body.iter().rposition(|byte| *byte == b'}').unwrap_or(body.len()).max(start);

@@ -1,5 +1,4 @@
-//! Whole connections whose bytes need not be HTTP: shapes that have misled other servers, and requests with any of their
-//! bytes changed.
+//! Connections with raw bytes that need not be HTTP: malformed requests, and requests with random bytes changed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,78 +9,79 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
 
 use super::Run;
-use super::dice::Dice;
 use super::findings::Exchange;
+use super::malformed::{self, Wanted};
 use super::mutate;
 use super::rules::{Case, Shape};
-use super::shapes::{self, Wanted};
-use super::wire::{Trouble, Wire};
+use super::wire::{NoAnswer, Wire};
+use crate::random::Random;
 
-/// How the client goes on after its bytes.
+/// What the client does after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
-    /// A good request that asks to close: whether it is answered shows where the service saw the end of the bytes.
+    /// Sends a valid request that asks to close: its answer shows where the service saw the end of the bytes.
     Sentinel,
-    /// It closes its side, and reads on.
+    /// Closes its sending side and continues to read.
     HalfClose,
-    /// It waits until the service closes.
+    /// Waits until the service closes.
     Wait,
-    /// It closes without reading.
+    /// Closes without reading.
     Leave,
-    /// It resets the connection.
+    /// Resets the connection.
     Reset,
 }
 
-/// What `X-Request-Id` the good request has.
+/// The `X-Request-Id` of the sentinel.
 const SENTINEL: &str = "sentinel";
 
 struct Attempt {
     label: &'static str,
-    /// Sent one after the other, with a moment in between.
+    /// Sent one after the other, with short pauses.
     parts: Vec<Vec<u8>>,
     wanted: Wanted,
     then: Then,
 }
 
-/// Works until the end of the run.
-pub(super) async fn work(run: Arc<Run>, mut dice: Dice) {
+/// Opens connections until the end of the run.
+pub(super) async fn work(run: Arc<Run>, mut random: Random) {
     while run.goes_on() {
-        let attempt = attempt(&run, &mut dice);
+        let attempt = attempt(&run, &mut random);
         connection(&run, attempt).await;
     }
 }
 
-fn attempt(run: &Run, dice: &mut Dice) -> Attempt {
-    let key = run.world.keys[0].text.as_deref().unwrap_or_default();
-    if dice.chance(50) {
-        let (label, bytes, wanted) = shapes::shape(dice, key);
+fn attempt(run: &Run, random: &mut Random) -> Attempt {
+    let key = run.fixtures.keys[0].text.as_deref().unwrap_or_default();
+    if random.chance(50) {
+        let (label, bytes, wanted) = malformed::request(random, key);
         let then = match wanted {
             Wanted::Any => {
-                *dice.pick(&[Then::Sentinel, Then::HalfClose, Then::HalfClose, Then::Wait, Then::Leave])
+                *random.pick(&[Then::Sentinel, Then::HalfClose, Then::HalfClose, Then::Wait, Then::Leave])
             }
-            Wanted::One if dice.chance(30) => Then::HalfClose,
+            Wanted::One if random.chance(30) => Then::HalfClose,
             _ => Then::Sentinel,
         };
-        return Attempt { label, parts: split(dice, bytes), wanted, then };
+        return Attempt { label, parts: split(random, bytes), wanted, then };
     }
-    let mut bytes: Vec<u8> = (0..=dice.below(2)).flat_map(|_| run.world.request(dice).0.render()).collect();
-    let then = match dice.below(40) {
+    let mut bytes: Vec<u8> =
+        (0..=random.index(2)).flat_map(|_| run.fixtures.request(random).0.render()).collect();
+    let then = match random.index(40) {
         0..=19 => Then::Sentinel,
         20..=35 => Then::HalfClose,
         36 => Then::Wait,
         37 | 38 => Then::Leave,
         _ => Then::Reset,
     };
-    mutate::bytes(dice, &mut bytes);
-    Attempt { label: "changed bytes", parts: split(dice, bytes), wanted: Wanted::Any, then }
+    mutate::bytes(random, &mut bytes);
+    Attempt { label: "changed bytes", parts: split(random, bytes), wanted: Wanted::Any, then }
 }
 
-/// Most often whole, else in two or three parts.
-fn split(dice: &mut Dice, bytes: Vec<u8>) -> Vec<Vec<u8>> {
-    if dice.chance(85) {
+/// Most often in one part, else in two or three.
+fn split(random: &mut Random, bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    if random.chance(85) {
         return vec![bytes];
     }
-    let (one, other) = (dice.below(bytes.len()), dice.below(bytes.len()));
+    let (one, other) = (random.index(bytes.len()), random.index(bytes.len()));
     let (first, second) = (one.min(other), one.max(other));
     vec![bytes[..first].to_vec(), bytes[first..second].to_vec(), bytes[second..].to_vec()]
 }
@@ -100,7 +100,8 @@ async fn connection(run: &Run, attempt: Attempt) {
     }
     match then {
         Then::Sentinel => {
-            let sentinel = shapes::good(run.world.keys[0].text.as_deref().unwrap_or_default(), SENTINEL);
+            let sentinel =
+                malformed::sentinel(run.fixtures.keys[0].text.as_deref().unwrap_or_default(), SENTINEL);
             wire.send(&sentinel).await;
             sent.extend(sentinel);
         }
@@ -119,7 +120,7 @@ async fn connection(run: &Run, attempt: Attempt) {
     }
 }
 
-/// Reads answers to the end of the connection: each must keep the rules, and all of them what is wanted.
+/// Reads answers until the connection closes: each must keep the rules, and all together what is wanted.
 async fn answers(
     run: &Run,
     wire: &mut Wire,
@@ -128,17 +129,17 @@ async fn answers(
     then: Then,
     answered: &mut Vec<u8>,
 ) -> Result<(), String> {
-    // Where an answer to HEAD ends cannot be known if it is not known which of the bytes are a method.
+    // If some bytes may be a HEAD method, the end of its answer is unknown.
     let to_head = sent.windows(4).any(|word| word == b"HEAD");
     let (mut seen, mut kept) = (Vec::new(), true);
     loop {
         let answer = match wire.answer(to_head).await {
             Ok(answer) if answer.is_interim() => continue,
             Ok(answer) => answer,
-            Err(Trouble::Closed) => return wanted.check(&seen, kept, then == Then::Sentinel),
-            Err(trouble) => {
+            Err(NoAnswer::Closed) => return wanted.check(&seen, kept, then == Then::Sentinel),
+            Err(error) => {
                 answered.extend(&wire.buffer);
-                return Err(trouble.problem());
+                return Err(error.problem());
             }
         };
         run.record.answered(answer.status);
@@ -152,7 +153,7 @@ async fn answers(
         kept = answer.keeps_connection();
         let is_sentinel = answer.header("x-request-id") == Some(SENTINEL);
         let mut case = Case::any("");
-        // Changed bytes before it may have made another request of it.
+        // Changed bytes before it may have turned it into another request.
         if is_sentinel && !matches!(wanted, Wanted::Any) {
             case.shape = Shape::Pets;
         }

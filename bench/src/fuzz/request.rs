@@ -1,11 +1,11 @@
-//! A request in parts, so that each can be changed alone.
+//! A request in parts, so that each can be mutated separately.
 
-/// A request whose framing is right, whatever else is wrong with it.
+/// A request with valid framing, whatever else is wrong with it.
 pub(super) struct Request {
     pub(super) method: Vec<u8>,
     pub(super) target: Vec<u8>,
     pub(super) version: &'static str,
-    /// Without those of the framing.
+    /// Without the framing headers.
     pub(super) headers: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) body: Option<Vec<u8>>,
     /// The sizes of the chunks, the last of which is repeated; without any, the body has a `Content-Length`.
@@ -23,8 +23,8 @@ impl Request {
         self.add(name, value);
     }
 
-    /// Whether a header has a value with this word in it.
-    pub(super) fn says(&self, name: &str, word: &str) -> bool {
+    /// Whether the value of a header contains this word.
+    pub(super) fn has(&self, name: &str, word: &str) -> bool {
         self.headers.iter().any(|(known, value)| {
             known.eq_ignore_ascii_case(name.as_bytes())
                 && String::from_utf8_lossy(value).to_ascii_lowercase().contains(word)

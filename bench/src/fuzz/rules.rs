@@ -1,32 +1,34 @@
-//! What every answer must be, whatever was sent.
+//! The rules for every answer, whatever was sent.
 
 use std::collections::HashMap;
 use std::fs;
 
+use serde_json::Value;
+
 use super::answer::Answer;
-use super::json::Json;
+use super::json::parse;
 use crate::Outcome;
 
-/// Where the codes of errors are documented.
+/// The page that documents the error codes.
 const DOCUMENTED: &str = "docs/errors.md";
-/// What a status of a pet or an order can be.
+/// The statuses of pets and orders.
 const STATUSES: [&str; 6] = ["available", "pending", "sold", "placed", "completed", "cancelled"];
 
-/// What a successful answer holds.
+/// The contents of a successful answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Shape {
     Pets,
     Pet,
     Orders,
     Order,
-    /// What is not under `/v1`, or was reached by a changed path or method.
+    /// A path outside `/v1`, or a mutated path or method.
     Other,
 }
 
-/// How a request must end, beyond the rules for every answer.
+/// The outcome that a request must have, beyond the rules for every answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Fate {
-    /// As the interface says; 409 is a success too, since another worker may have been first.
+pub(super) enum Expected {
+    /// A documented success, or 409: another worker may have been first.
     Success,
     /// The same, or 429.
     SuccessWithinLimit,
@@ -41,10 +43,10 @@ pub(super) struct Case {
     pub(super) label: &'static str,
     pub(super) to_head: bool,
     pub(super) shape: Shape,
-    pub(super) fate: Fate,
-    /// What must be repeated as `X-Request-Id`.
+    pub(super) expected: Expected,
+    /// The `X-Request-Id` that the answer must repeat.
     pub(super) request_id: Option<String>,
-    /// The name that the pet in the answer must have.
+    /// The name of the pet in the answer.
     pub(super) name: Option<String>,
     /// Whether an interim answer may come first.
     pub(super) expects_continue: bool,
@@ -59,7 +61,7 @@ impl Case {
             label,
             to_head: false,
             shape: Shape::Other,
-            fate: Fate::Any,
+            expected: Expected::Any,
             request_id: None,
             name: None,
             expects_continue: false,
@@ -68,7 +70,7 @@ impl Case {
     }
 }
 
-/// The rules, with the codes that are documented.
+/// The rules, with the documented error codes.
 pub(super) struct Rules {
     statuses: HashMap<String, u16>,
 }
@@ -89,25 +91,25 @@ impl Rules {
         Ok(Self { statuses })
     }
 
-    /// What is wrong with a final answer, in words that do not change from one such answer to the next.
+    /// Checks a final answer. The error is the same text for every answer with the same problem.
     pub(super) fn check(&self, case: &Case, answer: &Answer) -> Result<(), String> {
         check_request_id(case, answer)?;
         match answer.status {
             200..=299 | 303 | 304 => {
-                if case.fate == Fate::Denied {
-                    return Err(format!("{} although the key does not allow it", answer.status));
+                if case.expected == Expected::Denied {
+                    return Err(format!("{} although the key lacks the scope", answer.status));
                 }
                 check_success(case, answer)
             }
             400..=599 => {
                 let code = self.check_error(case, answer)?;
-                let expected = match case.fate {
-                    Fate::Any | Fate::Denied => true,
-                    Fate::Success => answer.status == 409,
-                    Fate::SuccessWithinLimit => matches!(answer.status, 409 | 429),
+                let is_expected = match case.expected {
+                    Expected::Any | Expected::Denied => true,
+                    Expected::Success => answer.status == 409,
+                    Expected::SuccessWithinLimit => matches!(answer.status, 409 | 429),
                 };
-                let problem = || format!("{} {code} to a request that has no fault", answer.status);
-                if expected { Ok(()) } else { Err(problem()) }
+                let problem = || format!("{} {code} to a valid request", answer.status);
+                if is_expected { Ok(()) } else { Err(problem()) }
             }
             other => Err(format!("the status {other}")),
         }
@@ -123,16 +125,16 @@ impl Rules {
             return server_error(answer, "unavailable").map(|()| String::new());
         }
         let body =
-            Json::parse(&answer.body).map_err(|problem| format!("{status} with a body that is {problem}"))?;
-        let Json::Object(members) = &body else {
-            return Err(format!("{status} with a body that is no object"));
+            parse(&answer.body).map_err(|problem| format!("{status} with an invalid body: {problem}"))?;
+        let Value::Object(members) = &body else {
+            return Err(format!("{status} with a body that is not an object"));
         };
         let (code, message) =
-            (body.get("code").and_then(Json::text), body.get("message").and_then(Json::text));
+            (body.get("code").and_then(Value::as_str), body.get("message").and_then(Value::as_str));
         let (Some(code), Some(message), 3) = (code, message, members.len()) else {
-            return Err(format!("{status} with a body of other members than code, message and status"));
+            return Err(format!("{status} with a body whose members are not code, message and status"));
         };
-        if message.is_empty() || body.get("status").and_then(Json::integer) != Some(status.into()) {
+        if message.is_empty() || body.get("status").and_then(Value::as_i64) != Some(status.into()) {
             return Err(format!("{status} with an empty message or another status in its body"));
         }
         if self.statuses.get(code) != Some(&status) {
@@ -142,7 +144,7 @@ impl Rules {
     }
 }
 
-/// Only one server error is documented to happen.
+/// 503 is the only server error that is documented.
 fn server_error(answer: &Answer, code: &str) -> Result<(), String> {
     let retry_after = answer.header("retry-after").and_then(|seconds| seconds.parse::<u32>().ok());
     match answer.status {
@@ -161,9 +163,9 @@ fn check_request_id(case: &Case, answer: &Answer) -> Result<(), String> {
         return Err(format!("{} with a malformed X-Request-Id", answer.status));
     }
     match &case.request_id {
-        // A request that is refused before its headers are read has a new id.
+        // A request that is refused before its headers are parsed gets a new id.
         Some(sent) if sent != id && !matches!(answer.status, 400 | 414 | 431) => {
-            Err(format!("{} with another X-Request-Id than was sent", answer.status))
+            Err(format!("{} with a different X-Request-Id than was sent", answer.status))
         }
         _ => Ok(()),
     }
@@ -190,61 +192,59 @@ fn check_success(case: &Case, answer: &Answer) -> Result<(), String> {
     if !is_json {
         return Err(format!("{status} with the content type {:?}", answer.header("content-type")));
     }
-    let body =
-        Json::parse(&answer.body).map_err(|problem| format!("{status} with a body that is {problem}"))?;
+    let body = parse(&answer.body).map_err(|problem| format!("{status} with an invalid body: {problem}"))?;
     let is_right = match case.shape {
         Shape::Other => true,
         Shape::Pet => {
             is_pet(&body)
-                && case.name.as_deref().is_none_or(|name| body.get("name").and_then(Json::text) == Some(name))
+                && case
+                    .name
+                    .as_deref()
+                    .is_none_or(|name| body.get("name").and_then(Value::as_str) == Some(name))
         }
         Shape::Order => is_order(&body),
         Shape::Pets => is_page(&body, is_pet),
         Shape::Orders => is_page(&body, is_order),
     };
-    if is_right {
-        Ok(())
-    } else {
-        Err(format!("{status} with a body that is not what the operation returns"))
-    }
+    if is_right { Ok(()) } else { Err(format!("{status} with a body that does not match the operation")) }
 }
 
-fn is_page(body: &Json, is_item: fn(&Json) -> bool) -> bool {
-    let Some(items) = body.items() else { return false };
+fn is_page(body: &Value, is_item: fn(&Value) -> bool) -> bool {
+    let Some(items) = body.as_array() else { return false };
     let ids: Vec<_> = items.iter().filter_map(id).collect();
     items.len() <= 100 && items.iter().all(is_item) && ids.is_sorted_by(|one, next| one < next)
 }
 
-fn is_pet(body: &Json) -> bool {
-    let name = body.get("name").and_then(Json::text);
+fn is_pet(body: &Value) -> bool {
+    let name = body.get("name").and_then(Value::as_str);
     id(body).is_some()
         && name.is_some_and(|name| (1..=255).contains(&name.chars().count()))
-        && body.get("categoryId").and_then(Json::integer).is_some()
+        && body.get("categoryId").and_then(Value::as_i64).is_some()
         && body.get("status").is_none_or(is_status)
         && has_only(body, &["id", "name", "categoryId", "status"])
 }
 
-fn is_order(body: &Json) -> bool {
+fn is_order(body: &Value) -> bool {
     let is_time = |name| {
-        let time = body.get(name).and_then(Json::text);
+        let time = body.get(name).and_then(Value::as_str);
         time.is_some_and(|time| time.len() == "2026-11-15T08:04:48.968Z".len() && time.ends_with('Z'))
     };
     id(body).is_some()
-        && body.get("petId").and_then(Json::integer).is_some_and(|id| id > 0)
+        && body.get("petId").and_then(Value::as_i64).is_some_and(|id| id > 0)
         && body.get("status").is_some_and(is_status)
         && is_time("createdAt")
         && is_time("updatedAt")
         && has_only(body, &["id", "petId", "status", "createdAt", "updatedAt"])
 }
 
-fn id(body: &Json) -> Option<i64> {
-    body.get("id").and_then(Json::integer).filter(|id| (1..1 << 53).contains(id))
+fn id(body: &Value) -> Option<i64> {
+    body.get("id").and_then(Value::as_i64).filter(|id| (1..1 << 53).contains(id))
 }
 
-fn is_status(value: &Json) -> bool {
-    value.text().is_some_and(|text| STATUSES.contains(&text))
+fn is_status(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| STATUSES.contains(&text))
 }
 
-fn has_only(body: &Json, names: &[&str]) -> bool {
-    matches!(body, Json::Object(members) if members.iter().all(|(name, _)| names.contains(&&**name)))
+fn has_only(body: &Value, names: &[&str]) -> bool {
+    matches!(body, Value::Object(members) if members.keys().all(|name| names.contains(&&**name)))
 }

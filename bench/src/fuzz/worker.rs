@@ -1,5 +1,4 @@
-//! Sends requests with the right framing over connections that are kept, some of them pipelined, and checks every
-//! answer.
+//! Sends requests with valid framing over keep-alive connections, some of them pipelined, and checks every answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,30 +8,31 @@ use tokio::time::sleep;
 
 use super::Run;
 use super::answer::Answer;
-use super::dice::Dice;
 use super::findings::Exchange;
+use super::malformed::UNANNOUNCED;
 use super::request::Request;
 use super::rules::Case;
-use super::shapes::UNANNOUNCED;
-use super::wire::{Trouble, Wire};
+use super::wire::{NoAnswer, Wire};
+use crate::random::Random;
 
-/// A connection that was idle for longer may be closed by the service at any moment.
+/// The service may close a connection that was idle for longer.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// A connection that is kept, and the last exchange on it.
+/// A keep-alive connection, and the last exchange on it.
 struct Kept {
     wire: Wire,
     before: Vec<u8>,
-    /// The last request and its answer, in a few words.
+    /// The last request and the status of its answer.
     last: Option<String>,
 }
 
-/// Works until the end of the run.
-pub(super) async fn work(run: Arc<Run>, mut dice: Dice) {
+/// Sends requests until the end of the run.
+pub(super) async fn work(run: Arc<Run>, mut random: Random) {
     let mut kept: Option<Kept> = None;
     while run.goes_on() {
-        let count = if dice.chance(5) { 2 + dice.below(7) } else { 1 };
-        let (requests, cases): (Vec<_>, Vec<_>) = (0..count).map(|_| run.world.request(&mut dice)).unzip();
+        let count = if random.chance(5) { 2 + random.index(7) } else { 1 };
+        let (requests, cases): (Vec<_>, Vec<_>) =
+            (0..count).map(|_| run.fixtures.request(&mut random)).unzip();
         let sent: Vec<u8> = requests.iter().flat_map(Request::render).collect();
         let mut client = match kept.take().filter(|kept| kept.wire.used.elapsed() < IDLE) {
             Some(client) => client,
@@ -50,7 +50,7 @@ pub(super) async fn work(run: Arc<Run>, mut dice: Dice) {
 }
 
 impl Kept {
-    /// Reads and checks the answers to requests that were sent, and returns whether the connection can be used again.
+    /// Reads and checks the answers to requests. Returns whether the connection can be reused.
     async fn exchange(&mut self, run: &Run, cases: &[Case], sent: &[u8]) -> bool {
         let Self { wire, before, last } = self;
         let find = |label: &str, problem: &str, answered: &[u8]| {
@@ -60,10 +60,10 @@ impl Kept {
         for case in cases {
             let answer = match final_answer(wire, case).await {
                 Ok(answer) => answer,
-                Err(trouble) => {
-                    match (trouble, &last) {
-                        (Trouble::Closed, Some(last)) => find(last, UNANNOUNCED, &[]),
-                        (trouble, _) => find(case.label, &trouble.problem(), &wire.buffer),
+                Err(error) => {
+                    match (error, &last) {
+                        (NoAnswer::Closed, Some(last)) => find(last, UNANNOUNCED, &[]),
+                        (error, _) => find(case.label, &error.problem(), &wire.buffer),
                     }
                     return false;
                 }
@@ -73,11 +73,10 @@ impl Kept {
                 find(case.label, &problem, &answer.render());
             }
             if !answer.keeps_connection() {
-                // Whether a head that cannot be read is that of HEAD is not known to the service: its answer may have a
-                // body.
+                // The service cannot know whether a malformed head is that of HEAD: its answer may have a body.
                 let ended = if case.to_head { Ok(()) } else { wire.end().await };
-                if let Err(trouble) = ended {
-                    find(case.label, &format!("after the last answer: {}", trouble.problem()), &wire.buffer);
+                if let Err(error) = ended {
+                    find(case.label, &format!("after the last answer: {}", error.problem()), &wire.buffer);
                 }
                 return false;
             }
@@ -93,7 +92,7 @@ impl Kept {
     }
 }
 
-async fn final_answer(wire: &mut Wire, case: &Case) -> Result<Answer, Trouble> {
+async fn final_answer(wire: &mut Wire, case: &Case) -> Result<Answer, NoAnswer> {
     loop {
         let answer = wire.answer(case.to_head).await?;
         if !(answer.is_interim() && case.expects_continue) {
@@ -103,7 +102,7 @@ async fn final_answer(wire: &mut Wire, case: &Case) -> Result<Answer, Trouble> {
 }
 
 impl Run {
-    /// A new connection. The service has a place for each of them.
+    /// Opens a connection. The service must accept it.
     pub(super) async fn connect(&self) -> Option<Wire> {
         match Wire::open(self.address).await {
             Ok(wire) => {

@@ -1,14 +1,14 @@
-//! Nodes, connections and pets in many combinations, each with what it costs whom.
+//! Combinations of nodes, connections and pets, each with the CPU time of the service, the database and the load generator.
 
 use std::thread;
 
 use super::model::{Configuration, Measured, Model};
-use super::{Shop, patiently};
+use super::{Database, with_retries};
 use crate::Outcome;
 use crate::report::Samples;
-use crate::tools::{Load, Postgres, Server, load, output, processor_seconds};
+use crate::tools::{Load, Postgres, Server, cpu_seconds, load, output};
 
-/// The three operations: their script, their name, and the queue that they travel in.
+/// The three operations: workload, name, and the queue in which requests are batched.
 pub(super) const OPERATIONS: [(&str, &str, &str); 3] = [
     ("get_any", "getPet by random id", "find_pet"),
     ("page any random", "listPets, random pages", "list_pets"),
@@ -16,15 +16,15 @@ pub(super) const OPERATIONS: [(&str, &str, &str); 3] = [
 ];
 pub(super) const NODES: [u32; 3] = [1, 2, 4];
 pub(super) const CONNECTIONS: [u32; 5] = [16, 64, 256, 1_024, 4_096];
-/// What the model is fitted to, with the fewest and with the most pets: it knows neither two nodes, nor 256
-/// connections, nor what lies between.
+/// The model is fitted to these, with the fewest and with the most pets: not to two nodes, 256 connections, or a size
+/// between.
 const FITTED_NODES: [u32; 2] = [1, 4];
 const FITTED_CONNECTIONS: [u32; 3] = [16, 64, 1_024];
-/// What it is to predict, with the pets in the middle, and how well.
+/// The configuration that it must predict, with the size in the middle, and the largest relative error.
 const HELD_OUT: (u32, u32) = (2, 256);
 const LARGEST_ERROR: f64 = 0.2;
 
-/// What was measured of one configuration, a sample a round.
+/// The measurements of one configuration, one sample per round.
 #[derive(Default)]
 struct Cell {
     rate: Samples,
@@ -34,45 +34,51 @@ struct Cell {
     seconds: [Samples; 3],
 }
 
-/// All of it, and for each operation a model.
+/// All measurements, and a model for each operation.
 pub(super) struct Grid {
     configurations: Vec<Configuration>,
-    /// A row a configuration, a column an operation.
+    /// One row per configuration, one column per operation.
     cells: Vec<[Cell; 3]>,
     pub(super) models: [Model; 3],
-    /// The pets of the whole grid.
+    /// The pets in the configurations with all nodes and connections.
     pub(super) pets: f64,
 }
 
-/// A configuration and an operation, as measured and as predicted.
-pub(super) struct Outlook {
+/// The measurement and the prediction of one configuration and operation.
+pub(super) struct Comparison {
     pub(super) rate: f64,
     pub(super) p99: f64,
     pub(super) predicted: f64,
 }
 
 impl Grid {
-    pub(super) fn measure(postgres: &Postgres, shops: &[Shop], rounds: usize, seconds: u16) -> Outcome<Self> {
-        let middle = shops.len() / 2;
+    pub(super) fn measure(
+        postgres: &Postgres,
+        databases: &[Database],
+        rounds: usize,
+        seconds: u16,
+    ) -> Outcome<Self> {
+        let middle = databases.len() / 2;
         let mut places = Vec::new();
-        for (place, _) in shops.iter().enumerate() {
+        for (place, _) in databases.iter().enumerate() {
             let fitted =
                 FITTED_NODES.iter().flat_map(|nodes| FITTED_CONNECTIONS.map(|count| (place, *nodes, count)));
             let whole = NODES.iter().flat_map(|nodes| CONNECTIONS.map(|count| (place, *nodes, count)));
             match place {
                 _ if place == middle => places.extend(whole),
-                _ if place == 0 || place == shops.len() - 1 => places.extend(fitted),
+                _ if place == 0 || place == databases.len() - 1 => places.extend(fitted),
                 _ => {}
             }
         }
         let mut cells: Vec<[Cell; 3]> = places.iter().map(|_| Default::default()).collect();
         for round in 1..=rounds {
             for ((place, nodes, connections), cells) in places.iter().zip(&mut cells) {
-                let shop = &shops[*place];
-                let services: Vec<_> =
-                    (0..*nodes).map(|_| Server::petstore_for_crowds(&shop.url)).collect::<Outcome<_>>()?;
+                let database = &databases[*place];
+                let services: Vec<_> = (0..*nodes)
+                    .map(|_| Server::with_many_connections(&database.url))
+                    .collect::<Outcome<_>>()?;
                 for ((script, _, queue), cell) in OPERATIONS.iter().zip(cells) {
-                    cell.add(postgres, &services, shop, script, queue, connections / nodes, seconds)?;
+                    cell.add(postgres, &services, database, script, queue, connections / nodes, seconds)?;
                 }
             }
             println!("round {round} of {rounds} with {} configurations", places.len());
@@ -82,10 +88,10 @@ impl Grid {
             .map(|(place, nodes, connections)| Configuration {
                 nodes: *nodes,
                 connections: *connections,
-                pets: float(shops[*place].pets),
+                pets: float(databases[*place].pets),
             })
             .collect();
-        let ends = [float(shops[0].pets), float(shops[shops.len() - 1].pets)];
+        let ends = [float(databases[0].pets), float(databases[databases.len() - 1].pets)];
         let models = [0, 1, 2].map(|operation| {
             let points: Vec<Measured> = configurations
                 .iter()
@@ -99,55 +105,56 @@ impl Grid {
                 .collect();
             Model::fit(&points)
         });
-        Ok(Self { configurations, cells, models, pets: float(shops[middle].pets) })
+        Ok(Self { configurations, cells, models, pets: float(databases[middle].pets) })
     }
 
-    /// What came of a configuration of the whole grid.
-    pub(super) fn outlook(&self, nodes: u32, connections: u32, operation: usize) -> Option<Outlook> {
+    /// The comparison for a configuration.
+    pub(super) fn comparison(&self, nodes: u32, connections: u32, operation: usize) -> Option<Comparison> {
         let configuration = Configuration { nodes, connections, pets: self.pets };
         let place = self.configurations.iter().position(|one| *one == configuration)?;
         let cell = &self.cells[place][operation];
-        Some(Outlook {
+        Some(Comparison {
             rate: cell.rate.median(),
             p99: cell.p99.median(),
             predicted: self.models[operation].rate(configuration),
         })
     }
 
-    /// The bytes of an operation's answer.
+    /// Bytes per answer.
     pub(super) fn bytes(&self, operation: usize) -> f64 {
         self.cells[0][operation].bytes.median()
     }
 
-    /// What the model was not fitted to and is held to: for each operation the rate, as predicted and as measured.
-    pub(super) fn held_out(&self) -> impl Iterator<Item = (&'static str, Outlook)> {
-        OPERATIONS
-            .iter()
-            .enumerate()
-            .filter_map(|(place, (_, name, _))| Some((*name, self.outlook(HELD_OUT.0, HELD_OUT.1, place)?)))
+    /// The held-out configuration: for each operation, the measurement and the prediction.
+    pub(super) fn held_out(&self) -> impl Iterator<Item = (&'static str, Comparison)> {
+        OPERATIONS.iter().enumerate().filter_map(|(place, (_, name, _))| {
+            Some((*name, self.comparison(HELD_OUT.0, HELD_OUT.1, place)?))
+        })
     }
 
     pub(super) fn failures(&self) -> impl Iterator<Item = String> {
-        self.held_out().filter(|(_, outlook)| outlook.error().abs() > LARGEST_ERROR).map(|(name, outlook)| {
-            format!("{name}: the prediction is off by {:+.0} %", outlook.error() * 100.0)
-        })
+        self.held_out().filter(|(_, comparison)| comparison.error().abs() > LARGEST_ERROR).map(
+            |(name, comparison)| {
+                format!("{name}: the prediction is off by {:+.0} %", comparison.error() * 100.0)
+            },
+        )
     }
 }
 
-impl Outlook {
+impl Comparison {
     pub(super) fn error(&self) -> f64 {
         self.predicted / self.rate - 1.0
     }
 }
 
 impl Cell {
-    /// One measurement: every node has a load generator of its own.
-    #[expect(clippy::too_many_arguments, reason = "a measurement has many circumstances")]
+    /// Measures once: every node has its own load generator.
+    #[expect(clippy::too_many_arguments, reason = "a measurement has many parameters")]
     fn add(
         &mut self,
         postgres: &Postgres,
         services: &[Server],
-        shop: &Shop,
+        database: &Database,
         script: &str,
         queue: &str,
         connections: u32,
@@ -160,8 +167,8 @@ impl Cell {
                 .iter()
                 .map(|service| {
                     scope.spawn(|| {
-                        patiently(|| {
-                            load(service.address, script, &shop.key, shop.pets, connections, seconds)
+                        with_retries(|| {
+                            load(service.address, script, &database.key, database.pets, connections, seconds)
                         })
                     })
                 })
@@ -190,20 +197,20 @@ impl Cell {
     }
 }
 
-/// Seconds of processors that were used until now: by the nodes, by the database, by load generators that have ended.
+/// CPU seconds so far: of the nodes, of the database, of load generators that have exited.
 fn used(postgres: &Postgres, services: &[Server]) -> Outcome<[f64; 3]> {
-    let nodes = services.iter().map(Server::processor_seconds).sum::<Outcome<f64>>()?;
+    let nodes = services.iter().map(Server::cpu_seconds).sum::<Outcome<f64>>()?;
     let postmaster = postgres.pid()?;
-    let time = processor_seconds(postmaster)?;
-    let mut database = time.own + time.ended_children;
-    // A process that ends in between counts among its parent's ended children the next time.
+    let time = cpu_seconds(postmaster)?;
+    let mut database = time.own + time.exited_children;
+    // A process that exits in between counts among its parent's exited children the next time.
     for child in output("pgrep", &["--parent", &postmaster.to_string()])?.lines() {
-        database += processor_seconds(child.parse()?).map_or(0.0, |time| time.own);
+        database += cpu_seconds(child.parse()?).map_or(0.0, |time| time.own);
     }
-    Ok([nodes, database, processor_seconds(std::process::id())?.ended_children])
+    Ok([nodes, database, cpu_seconds(std::process::id())?.exited_children])
 }
 
-/// How many requests travelled in this queue of all nodes, and in how many batches.
+/// The number of requests in this queue on all nodes, and of their batches.
 fn batches(services: &[Server], queue: &str) -> Outcome<(f64, f64)> {
     let mut sums = (0.0, 0.0);
     for service in services {
@@ -213,12 +220,11 @@ fn batches(services: &[Server], queue: &str) -> Outcome<(f64, f64)> {
     Ok(sums)
 }
 
-pub(super) fn processors() -> f64 {
+pub(super) fn cores() -> f64 {
     thread::available_parallelism().map_or(1.0, |count| f64::from(u32::try_from(count.get()).unwrap_or(1)))
 }
 
-/// A number of pets to calculate with.
-#[expect(clippy::cast_precision_loss, reason = "nobody has 2^53 pets")]
+#[expect(clippy::cast_precision_loss, reason = "no database has 2^53 pets")]
 pub(super) fn float(pets: u64) -> f64 {
     pets as f64
 }

@@ -1,5 +1,5 @@
-//! How each figure grows with the pets, the nodes and the connections, and whether a model of it predicts what it was not
-//! fitted to.
+//! How throughput and latency grow with the number of pets, nodes and connections, and whether a model predicts
+//! configurations that it was not fitted to.
 
 mod grid;
 mod model;
@@ -15,16 +15,16 @@ use tokio::task::JoinSet;
 
 use crate::Outcome;
 use crate::compare::latency;
-use crate::http::Connection;
+use crate::http::{Connection, id_of};
 use crate::random::Random;
-use crate::report::Samples;
+use crate::report::{Samples, verdict};
 use crate::tools::{Postgres, Server, new_key, output, prepare, psql, sibling, wrk};
 use grid::Grid;
 
-/// More pets than this are left out unless so many gigabytes of disk are free.
+/// A database with more pets than this is skipped unless so many gigabytes of disk are free.
 const LARGE: u64 = 50_000_000;
 const GIGABYTES_FOR_LARGE: u64 = 40;
-/// The least rate with the most pets, as a multiple of the rate with the fewest, of operations that are held to it.
+/// The lowest throughput with the most pets, as a multiple of that with the fewest, for the operations that it applies to.
 const BAR: f64 = 0.85;
 
 /// Databases of several sizes on one server, measured in turn.
@@ -39,32 +39,32 @@ pub(crate) struct Scale {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 2)]
     seconds: u16,
-    /// Where the databases stay for the next run; else they are removed.
+    /// A directory in which the databases are kept for the next run; without it, they are removed.
     #[arg(long)]
     keep: Option<PathBuf>,
-    /// The least that each operation may keep of its rate.
+    /// The lowest throughput with the most pets, as a multiple of that with the fewest.
     #[arg(long, default_value_t = BAR)]
     bar: f64,
-    /// Leave out the nodes and connections, and with them the model.
+    /// Skip the nodes and connections, and with them the model.
     #[arg(long)]
     without_model: bool,
-    /// The page that the figures are written to; else they are only printed.
+    /// The page to write the figures to; without it, they are only printed.
     #[arg(long)]
     page: Option<PathBuf>,
 }
 
 /// A database with so many pets.
-struct Shop {
+struct Database {
     pets: u64,
     url: String,
     key: String,
 }
 
-/// What is asked for, by the script that asks for it.
+/// A workload of wrk.
 struct Workload {
     script: &'static str,
     name: &'static str,
-    /// Whether it is held to the bar: one of the three operations, at any place of the table.
+    /// Whether the bar applies: one of the three operations, at any place of the table.
     held: bool,
 }
 
@@ -84,10 +84,10 @@ const WORKLOADS: [Workload; 12] = [
     workload("page pending 0.5", "listPets by a status of 1 %, middle", true),
     workload("page pending random", "listPets by a status of 1 %, random pages", false),
     workload("create", "createPet", true),
-    workload("create_once", "createPet with an `Idempotency-Key`", false),
+    workload("create_with_key", "createPet with an `Idempotency-Key`", false),
     workload(ORDERS, "placeOrder and cancelOrder in turn", false),
 ];
-/// Those whose times are measured at a fixed rate: by the name that the open-loop client knows.
+/// The workloads whose latency is measured at a fixed rate, by the name that the open-loop client uses.
 const LATENCIES: [(&str, &str); 4] = [
     ("get", "getPet by random id"),
     ("list", "listPets, first page by status"),
@@ -95,30 +95,30 @@ const LATENCIES: [(&str, &str); 4] = [
     ("create", "createPet"),
 ];
 
-/// What was measured of the sizes.
+/// The measurements of all sizes.
 struct Growth {
-    /// Rates: a row a workload, a column a size.
+    /// Requests per second: one row per workload, one column per size.
     rates: Vec<Vec<Samples>>,
-    /// Requests a second, and the milliseconds at each size.
+    /// Requests per second, and the latencies in milliseconds at each size.
     latencies: Vec<(f64, Vec<Samples>)>,
 }
 
-/// What a database of one size takes to keep.
-struct Upkeep {
-    /// Bytes a pet: the row, the primary key, the index of statuses.
+/// The storage and the maintenance of one database.
+struct Maintenance {
+    /// Bytes per pet: the row, the primary key, the status index.
     bytes: [f64; 3],
-    /// Seconds: an index made anew, and a vacuum after one pet in a thousand was sold.
+    /// Seconds to create an index, and to vacuum after one pet in a thousand was sold.
     index: f64,
     vacuum: f64,
-    /// The share of changes of a status that changed no index.
+    /// The fraction of status changes that are HOT updates.
     hot: f64,
 }
 
-/// A start with nothing in memory.
+/// A start with cold caches.
 struct Cold {
-    /// Requests a second in the first moments, as a multiple of those later.
+    /// Throughput in the first seconds, as a multiple of the warm throughput.
     first: f64,
-    /// Seconds until it was nine tenths of that.
+    /// Seconds until it reached 0.9 of that.
     until_warm: f64,
 }
 
@@ -126,71 +126,73 @@ impl Scale {
     pub(crate) async fn run(self) -> Outcome {
         let postgres = self.keep.clone().map_or_else(Postgres::temporary, Postgres::kept);
         let url = postgres.start()?;
-        let shops = self.open(&url)?;
-        let growth = self.growth(&shops).await?;
+        let databases = self.open(&url)?;
+        let growth = self.growth(&databases).await?;
         let grid = if self.without_model {
             None
         } else {
-            Some(Grid::measure(&postgres, &shops, self.rounds.div_ceil(2), self.seconds)?)
+            Some(Grid::measure(&postgres, &databases, self.rounds.div_ceil(2), self.seconds)?)
         };
-        let upkeep: Vec<_> = shops.iter().map(upkeep).collect::<Outcome<_>>()?;
-        let cold = self.cold(&postgres, &shops, &growth)?;
-        let text = page::text(&url, &self, &shops, &growth, &upkeep, cold.as_deref(), grid.as_ref())?;
+        let maintenance: Vec<_> = databases.iter().map(maintenance).collect::<Outcome<_>>()?;
+        let cold = self.cold(&postgres, &databases, &growth)?;
+        let text =
+            page::text(&url, &self, &databases, &growth, &maintenance, cold.as_deref(), grid.as_ref())?;
         println!("{text}");
         if let Some(page) = &self.page {
-            page::write(page, &text, &shops, &growth, grid.as_ref())?;
+            page::write(page, &text, &databases, &growth, grid.as_ref())?;
         }
         self.judge(&growth, grid.as_ref())
     }
 
-    /// Fills the databases, but for those that are there from the last time.
-    fn open(&self, url: &str) -> Outcome<Vec<Shop>> {
-        let mut shops = Vec::new();
+    /// Fills the databases, except those that exist from the last run.
+    fn open(&self, url: &str) -> Outcome<Vec<Database>> {
+        let mut databases = Vec::new();
         for &pets in &self.pets {
-            let (name, place) = (format!("pets_{pets}"), sibling(url, &format!("pets_{pets}")));
-            let there = psql(url, &format!("SELECT 1 FROM pg_database WHERE datname = '{name}'"))?;
-            if !there.trim().is_empty() {
-                let key = new_key(&place)?;
-                shops.push(Shop { pets, url: place, key });
+            let name = format!("pets_{pets}");
+            let pets_url = sibling(url, &name);
+            let found = psql(url, &format!("SELECT 1 FROM pg_database WHERE datname = '{name}'"))?;
+            if !found.trim().is_empty() {
+                let key = new_key(&pets_url)?;
+                databases.push(Database { pets, url: pets_url, key });
                 continue;
             }
             let free = free_gigabytes(psql(url, "SHOW data_directory")?.trim())?;
             if pets > LARGE && free < GIGABYTES_FOR_LARGE {
-                println!(
-                    "{pets} pets are left out: {free} GB of disk are free, and {GIGABYTES_FOR_LARGE} are needed"
-                );
+                println!("{pets} pets skipped: {free} GB of disk are free, {GIGABYTES_FOR_LARGE} are needed");
                 continue;
             }
             psql(url, &format!("CREATE DATABASE {name}"))?;
-            let begun = Instant::now();
-            let key = prepare(&place, pets)?;
-            println!("{pets} pets in {:.0} s", begun.elapsed().as_secs_f64());
-            shops.push(Shop { pets, url: place, key });
+            let started = Instant::now();
+            let key = prepare(&pets_url, pets)?;
+            println!("{pets} pets in {:.0} s", started.elapsed().as_secs_f64());
+            databases.push(Database { pets, url: pets_url, key });
         }
-        // As they are in a shop that has been open for a while: in memory.
-        for shop in shops.iter().rev() {
-            psql(&shop.url, "CREATE EXTENSION IF NOT EXISTS pg_prewarm")?;
+        // As in a service that has run for a while: in memory.
+        for database in databases.iter().rev() {
+            psql(&database.url, "CREATE EXTENSION IF NOT EXISTS pg_prewarm")?;
             psql(
-                &shop.url,
+                &database.url,
                 "SELECT pg_prewarm(name::regclass) FROM unnest('{pets_pkey,pets_status_id_idx,pets}'::text[]) name",
             )?;
         }
-        if shops.is_empty() { Err("there is nothing to measure".into()) } else { Ok(shops) }
+        if databases.is_empty() { Err("nothing to measure".into()) } else { Ok(databases) }
     }
 
-    async fn growth(&self, shops: &[Shop]) -> Outcome<Growth> {
+    async fn growth(&self, databases: &[Database]) -> Outcome<Growth> {
         let services: Vec<_> =
-            shops.iter().map(|shop| Server::petstore(&shop.url)).collect::<Outcome<_>>()?;
+            databases.iter().map(|database| Server::petstore(&database.url)).collect::<Outcome<_>>()?;
         let mut rates: Vec<Vec<Samples>> =
-            WORKLOADS.iter().map(|_| vec![Samples::default(); shops.len()]).collect();
+            WORKLOADS.iter().map(|_| vec![Samples::default(); databases.len()]).collect();
         // The first round warms up.
         for round in 0..=self.rounds {
             for (workload, rates) in WORKLOADS.iter().zip(&mut rates) {
-                for ((shop, service), rates) in shops.iter().zip(&services).zip(rates) {
+                for ((database, service), rates) in databases.iter().zip(&services).zip(rates) {
                     let rate = if workload.script == ORDERS {
-                        orders(service, shop, self.seconds).await?
+                        orders(service, database, self.seconds).await?
                     } else {
-                        patiently(|| wrk(service, workload.script, &shop.key, shop.pets, 64, self.seconds))?
+                        with_retries(|| {
+                            wrk(service, workload.script, &database.key, database.pets, 64, self.seconds)
+                        })?
                     };
                     if round > 0 {
                         rates.push(rate);
@@ -202,24 +204,30 @@ impl Scale {
         let mut latencies = Vec::new();
         for (name, _) in LATENCIES {
             let script = if name == "get" { "get_any" } else { name };
-            let peak =
-                patiently(|| wrk(&services[0], script, &shops[0].key, shops[0].pets, 64, self.seconds))?;
+            let peak = with_retries(|| {
+                wrk(&services[0], script, &databases[0].key, databases[0].pets, 64, self.seconds)
+            })?;
             let rate = (peak / 2.0).round();
             let mut times = Vec::new();
-            for (shop, service) in shops.iter().zip(&services) {
+            for (database, service) in databases.iter().zip(&services) {
                 let end = Instant::now() + Duration::from_secs(2 * u64::from(self.seconds));
                 let goes_on = Arc::new(move || Instant::now() < end);
-                times.push(latency(service, name, &shop.key, shop.pets, rate, goes_on).await?);
+                times.push(latency(service, name, &database.key, database.pets, rate, goes_on).await?);
             }
             latencies.push((rate, times));
         }
         Ok(Growth { rates, latencies })
     }
 
-    /// Restarts the server, and empties the memory of the machine as well, which only root can.
-    fn cold(&self, postgres: &Postgres, shops: &[Shop], growth: &Growth) -> Outcome<Option<Vec<Cold>>> {
+    /// Measures a cold start: restarts the server and drops the page cache, which needs root.
+    fn cold(
+        &self,
+        postgres: &Postgres,
+        databases: &[Database],
+        growth: &Growth,
+    ) -> Outcome<Option<Vec<Cold>>> {
         let mut all = Vec::new();
-        for (shop, warm) in shops.iter().zip(&growth.rates[0]) {
+        for (database, warm) in databases.iter().zip(&growth.rates[0]) {
             postgres.stop()?;
             output("sync", &[])?;
             if fs::write("/proc/sys/vm/drop_caches", "3").is_err() {
@@ -227,13 +235,14 @@ impl Scale {
                 return Ok(None);
             }
             postgres.start()?;
-            let service = Server::petstore(&shop.url)?;
-            let begun = Instant::now();
+            let service = Server::petstore(&database.url)?;
+            let started = Instant::now();
             let mut first = None;
             let until_warm = loop {
-                let rate = wrk(&service, "get_any", &shop.key, shop.pets, 64, self.seconds)? / warm.median();
+                let rate =
+                    wrk(&service, "get_any", &database.key, database.pets, 64, self.seconds)? / warm.median();
                 let _ = first.get_or_insert(rate);
-                let passed = begun.elapsed().as_secs_f64();
+                let passed = started.elapsed().as_secs_f64();
                 if rate >= 0.9 || passed > 180.0 {
                     break passed;
                 }
@@ -248,31 +257,30 @@ impl Scale {
         for (workload, rates) in WORKLOADS.iter().zip(&growth.rates).filter(|(workload, _)| workload.held) {
             let kept = rates.last().map_or(f64::NAN, |last| last.ratio_to(&rates[0]).median());
             if kept < self.bar {
-                failures.push(format!("{} keeps {kept:.2} of its rate", workload.name));
+                failures.push(format!("{} keeps {kept:.2} of its throughput", workload.name));
             }
         }
         failures.extend(grid.into_iter().flat_map(Grid::failures));
-        if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
+        verdict(&failures)
     }
 }
 
-/// Requests a second of 64 clients that each place an order for an animal and cancel it, again and again.
-async fn orders(service: &Server, shop: &Shop, seconds: u16) -> Outcome<f64> {
+/// Requests per second of 64 clients that each place and cancel orders.
+async fn orders(service: &Server, database: &Database, seconds: u16) -> Outcome<f64> {
     let end = Instant::now() + Duration::from_secs(seconds.into());
     let mut clients = JoinSet::new();
     for number in 0..64 {
-        let mut connection = Connection::open(service.address, &shop.key).await?;
-        let (pets, mut random) = (shop.pets, Random(number * 7_919 + 3));
+        let mut connection = Connection::open(service.address, &database.key).await?;
+        let (pets, mut random) = (database.pets, Random(number * 7_919 + 3));
         clients.spawn(async move {
             let mut requests = 0_u32;
             while Instant::now() < end {
-                // Each client among animals of its own, and of each hundred one that is available.
+                // Each client has its own pets: of each hundred, one that is available.
                 let pet = random.below(pets / 6_400) * 6_400 + number * 100 + 50;
                 let body = format!(r#"{{"petId":{pet}}}"#);
-                let order = send_patiently(&mut connection, "/v1/store/orders", &body).await?;
-                let id = order.split_once("\"id\":").and_then(|(_, rest)| rest.split([',', '}']).next());
-                let path = format!("/v1/store/orders/{}/cancel", id.ok_or(order.clone())?);
-                send_patiently(&mut connection, &path, "").await?;
+                let order = send_with_retries(&mut connection, "/v1/store/orders", &body).await?;
+                let path = format!("/v1/store/orders/{}/cancel", id_of(&order).ok_or(order.clone())?);
+                send_with_retries(&mut connection, &path, "").await?;
                 requests += 2;
             }
             Outcome::Ok(requests)
@@ -285,8 +293,8 @@ async fn orders(service: &Server, shop: &Shop, seconds: u16) -> Outcome<f64> {
     Ok(sum / f64::from(seconds))
 }
 
-/// Sends a request again while the database is too busy for it, as a good client does.
-async fn send_patiently(connection: &mut Connection, path: &str, body: &str) -> Outcome<String> {
+/// Sends a request, and retries on 503.
+async fn send_with_retries(connection: &mut Connection, path: &str, body: &str) -> Outcome<String> {
     loop {
         match connection.send("POST", path, body).await? {
             (200 | 201, answer) => return Ok(answer),
@@ -296,8 +304,8 @@ async fn send_patiently(connection: &mut Connection, path: &str, body: &str) -> 
     }
 }
 
-/// Measures again, twice at most, what a disk that did not answer for a second has spoilt.
-fn patiently<T>(measure: impl Fn() -> Outcome<T>) -> Outcome<T> {
+/// Measures, and repeats up to twice if a slow disk made a request fail.
+fn with_retries<T>(measure: impl Fn() -> Outcome<T>) -> Outcome<T> {
     for _ in 0..2 {
         match measure() {
             Ok(measured) => return Ok(measured),
@@ -307,12 +315,12 @@ fn patiently<T>(measure: impl Fn() -> Outcome<T>) -> Outcome<T> {
     measure()
 }
 
-fn upkeep(shop: &Shop) -> Outcome<Upkeep> {
-    let number = |sql: &str| -> Outcome<f64> { Ok(psql(&shop.url, sql)?.trim().parse()?) };
+fn maintenance(database: &Database) -> Outcome<Maintenance> {
+    let number = |sql: &str| -> Outcome<f64> { Ok(psql(&database.url, sql)?.trim().parse()?) };
     let seconds = |sql: &str| -> Outcome<f64> {
-        let begun = Instant::now();
-        psql(&shop.url, sql)?;
-        Ok(begun.elapsed().as_secs_f64())
+        let started = Instant::now();
+        psql(&database.url, sql)?;
+        Ok(started.elapsed().as_secs_f64())
     };
     let pets = number("SELECT max(id) FROM pets")?;
     let hot = number(
@@ -323,18 +331,18 @@ fn upkeep(shop: &Shop) -> Outcome<Upkeep> {
         number("SELECT pg_relation_size('pets_pkey')")? / pets,
         number("SELECT pg_relation_size('pets_status_id_idx')")? / pets,
     ];
-    psql(&shop.url, "CHECKPOINT")?;
+    psql(&database.url, "CHECKPOINT")?;
     let index = seconds("CREATE INDEX CONCURRENTLY another ON pets (status, id) WHERE status IS NOT NULL")?;
-    psql(&shop.url, "DROP INDEX another")?;
-    psql(&shop.url, "UPDATE pets SET status = 'sold' WHERE id % 1000 = 520")?;
-    psql(&shop.url, "CHECKPOINT")?;
+    psql(&database.url, "DROP INDEX another")?;
+    psql(&database.url, "UPDATE pets SET status = 'sold' WHERE id % 1000 = 520")?;
+    psql(&database.url, "CHECKPOINT")?;
     let vacuum = seconds("VACUUM pets")?;
-    psql(&shop.url, "UPDATE pets SET status = 'available' WHERE id % 1000 = 520")?;
-    psql(&shop.url, "VACUUM ANALYZE pets")?;
-    Ok(Upkeep { bytes, index, vacuum, hot })
+    psql(&database.url, "UPDATE pets SET status = 'available' WHERE id % 1000 = 520")?;
+    psql(&database.url, "VACUUM ANALYZE pets")?;
+    Ok(Maintenance { bytes, index, vacuum, hot })
 }
 
 fn free_gigabytes(directory: &str) -> Outcome<u64> {
-    let said = output("df", &["--output=avail", "-BG", directory])?;
-    Ok(said.lines().last().unwrap_or_default().trim().trim_end_matches('G').parse()?)
+    let printed = output("df", &["--output=avail", "-BG", directory])?;
+    Ok(printed.lines().last().unwrap_or_default().trim().trim_end_matches('G').parse()?)
 }

@@ -1,78 +1,78 @@
-//! The capacity model: what a request costs, and how many requests a second follow from it.
+//! The capacity model: the cost of a request, and the throughput that follows from it.
 //!
-//! A request costs something by itself and its share of a statement, which requests that travel together divide among
-//! them; each tenfold of the table may cost a little more:
+//! A request has its own cost, and its share of the cost of a statement, which the requests of a batch divide among them.
+//! Each factor of ten in pets may add a little:
 //!
 //! ```text
-//! seconds a request = own + statement / batch + tenfold × log10(pets / 1,000,000)
-//! batch             = requests that travel together = (connections / nodes) × share, from 1 to 128
+//! seconds per request = own + statement / batch + decade × log10(pets / 1,000,000)
+//! batch               = (connections / nodes) × share, from 1 to 128
 //! ```
 //!
-//! Of the whole machine these seconds are the rate. Of the processors they say what the service, the database and the
-//! load generator each need.
+//! Fitted to the seconds of the whole machine, it gives the throughput. Fitted to CPU time, it gives what the service, the
+//! database and the load generator each need.
 
-/// The most requests that share a statement (`LIMITS` in `src/storage/pets.rs`).
+/// The largest batch (`LIMITS` in `src/storage/pets.rs`).
 const LARGEST_BATCH: f64 = 128.0;
 
-/// What is varied.
+/// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Configuration {
     pub(crate) nodes: u32,
-    /// Clients' connections to all nodes.
+    /// Client connections to all nodes.
     pub(crate) connections: u32,
     pub(crate) pets: f64,
 }
 
-/// What was measured of it.
+/// The measurements of a configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     pub(crate) configuration: Configuration,
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) rate: f64,
-    /// Requests that shared a statement, on average.
+    /// Requests per batch, on average.
     pub(crate) batch: f64,
-    /// Seconds of a processor for each request: the service, the database, the load generator.
+    /// CPU seconds per request: the service, the database, the load generator.
     pub(crate) seconds: [f64; 3],
 }
 
-/// What a request costs.
+/// The cost of a request, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cost {
-    /// By itself.
+    /// Per request.
     pub(crate) own: f64,
-    /// For the statement that it shares.
+    /// Per statement.
     pub(crate) statement: f64,
-    /// For each tenfold of the pets.
-    pub(crate) tenfold: f64,
+    /// Per factor of ten in pets.
+    pub(crate) decade: f64,
 }
 
 impl Cost {
-    /// From batches, pets and the seconds that a request took.
+    /// Fits to batch sizes, pets and seconds per request.
     fn fit(points: impl Iterator<Item = (f64, f64, f64)>) -> Self {
         let rows: Vec<_> =
-            points.map(|(batch, pets, seconds)| ([1.0, 1.0 / batch, tenfolds(pets)], seconds)).collect();
-        let [own, statement, tenfold] = least_squares(&rows);
-        Self { own, statement, tenfold }
+            points.map(|(batch, pets, seconds)| ([1.0, 1.0 / batch, decades(pets)], seconds)).collect();
+        let [own, statement, decade] = least_squares(&rows);
+        Self { own, statement, decade }
     }
 
     fn of(&self, batch: f64, pets: f64) -> f64 {
-        self.own + self.statement / batch + self.tenfold * tenfolds(pets)
+        self.own + self.statement / batch + self.decade * decades(pets)
     }
 }
 
 /// Fitted to some configurations, to predict others.
 #[derive(Debug)]
 pub(crate) struct Model {
-    /// The share of a node's connections that travel together.
+    /// The share of a node's connections whose requests are in one batch.
     share: f64,
     /// Seconds of the whole machine.
     machine: Cost,
-    /// Seconds of a processor: the service, the database, the load generator.
+    /// CPU seconds: the service, the database, the load generator.
     pub(crate) costs: [Cost; 3],
 }
 
 impl Model {
-    /// The costs that come closest to what was measured.
+    /// Fits the costs to the measurements.
     pub(crate) fn fit(points: &[Measured]) -> Self {
         // Full batches say nothing about the share.
         let growing = points.iter().filter(|point| point.batch > 1.5 && point.batch < LARGEST_BATCH / 2.0);
@@ -87,18 +87,18 @@ impl Model {
         Self { share, machine, costs }
     }
 
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) fn rate(&self, configuration: Configuration) -> f64 {
         1.0 / self.machine.of(batch(configuration, self.share), configuration.pets)
     }
 }
 
-/// How many requests travel together, if this share of a node's connections does.
+/// The batch size, given this share of a node's connections.
 fn batch(configuration: Configuration, share: f64) -> f64 {
     (per_node(configuration) * share).clamp(1.0, LARGEST_BATCH)
 }
 
-fn tenfolds(pets: f64) -> f64 {
+fn decades(pets: f64) -> f64 {
     (pets / 1e6).log10()
 }
 
@@ -110,8 +110,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     crate::report::Samples(values.collect()).median()
 }
 
-/// The coefficients for which the sum of the squared differences, as shares of the values, is least; none is negative,
-/// because nothing is gained by doing more.
+/// The coefficients with the least sum of squared relative errors; none is negative, because more work never costs less.
 fn least_squares<const N: usize>(rows: &[([f64; N], f64)]) -> [f64; N] {
     let mut kept = [true; N];
     loop {
@@ -124,7 +123,7 @@ fn least_squares<const N: usize>(rows: &[([f64; N], f64)]) -> [f64; N] {
     }
 }
 
-/// The same of some coefficients, which may be negative: the normal equations, by elimination.
+/// The same for some of the coefficients, which may be negative: the normal equations, solved by elimination.
 fn solve<const N: usize>(rows: &[([f64; N], f64)], kept: [bool; N]) -> [f64; N] {
     let (mut left, mut right) = ([[0.0; N]; N], [0.0; N]);
     for (features, value) in rows {
@@ -139,7 +138,7 @@ fn solve<const N: usize>(rows: &[([f64; N], f64)], kept: [bool; N]) -> [f64; N] 
     }
     let nothing = |diagonal: f64| diagonal.abs() < 1e-9;
     for pivot in 0..N {
-        // What does not vary among the points costs nothing by itself.
+        // A feature that does not vary among the points has no cost.
         if nothing(left[pivot][pivot]) {
             continue;
         }
@@ -159,22 +158,22 @@ fn solve<const N: usize>(rows: &[([f64; N], f64)], kept: [bool; N]) -> [f64; N] 
 mod tests {
     use super::*;
 
-    /// A world that is as the model has it.
+    /// A measurement that follows the model exactly.
     fn measured(nodes: u32, connections: u32, pets: f64) -> Measured {
         let configuration = Configuration { nodes, connections, pets };
         let batch = batch(configuration, 0.4);
-        let seconds = [30e-6 + 5e-6 / batch, 4e-6 + 40e-6 / batch + 1e-6 * tenfolds(pets), 10e-6];
+        let seconds = [30e-6 + 5e-6 / batch, 4e-6 + 40e-6 / batch + 1e-6 * decades(pets), 10e-6];
         Measured { configuration, rate: 2.0 * 0.9 / seconds.iter().sum::<f64>(), batch, seconds }
     }
 
     #[test]
-    fn what_the_world_costs_is_found_and_what_was_not_measured_is_predicted() {
+    fn the_fit_finds_the_costs_and_predicts_other_configurations() {
         let points: Vec<_> = [(1, 16, 1e6), (1, 64, 1e8), (4, 64, 1e6), (4, 1024, 1e8), (1, 1024, 1e6)]
             .map(|(nodes, connections, pets)| measured(nodes, connections, pets))
             .into();
         let model = Model::fit(&points);
         let database = model.costs[1];
-        for (found, is) in [(database.own, 4e-6), (database.statement, 40e-6), (database.tenfold, 1e-6)] {
+        for (found, is) in [(database.own, 4e-6), (database.statement, 40e-6), (database.decade, 1e-6)] {
             assert!((found - is).abs() < 1e-9, "{found} is not {is}");
         }
         let other = measured(2, 256, 1e7);
@@ -183,22 +182,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_found_to_cost_less_than_nothing() {
+    fn no_cost_is_negative() {
         let points: Vec<_> = [(16, 1e6), (64, 1e8), (256, 1e6), (1024, 1e8)]
             .map(|(connections, pets)| {
                 let mut point = measured(1, connections, pets);
-                // A quieter hour, by chance, when there were many pets.
+                // The machine happened to be less busy when there were many pets.
                 point.seconds[1] *= if pets > 1e6 { 0.7 } else { 1.0 };
                 point
             })
             .into();
-        let Cost { own, statement, tenfold } = Model::fit(&points).costs[1];
-        assert!(own >= 0.0 && statement > 0.0 && tenfold >= 0.0, "{own} {statement} {tenfold}");
+        let Cost { own, statement, decade } = Model::fit(&points).costs[1];
+        assert!(own >= 0.0 && statement > 0.0 && decade >= 0.0, "{own} {statement} {decade}");
     }
 
     #[test]
-    fn what_never_varied_costs_nothing_by_itself() {
+    fn a_feature_that_never_varied_has_no_cost() {
         let points: Vec<_> = [16, 64, 256].map(|connections| measured(1, connections, 1e6)).into();
-        assert!(Model::fit(&points).costs[1].tenfold.abs() < 1e-12);
+        assert!(Model::fit(&points).costs[1].decade.abs() < 1e-12);
     }
 }

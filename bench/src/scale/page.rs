@@ -1,22 +1,24 @@
-//! The figures as docs/scaling.md has them.
+//! The tables and charts of docs/scaling.md.
 
 use std::fmt::Write;
-use std::fs;
+use std::iter;
 use std::path::Path;
 
-use super::grid::{CONNECTIONS, Grid, NODES, OPERATIONS, processors};
-use super::{BAR, Cold, Growth, LATENCIES, Scale, Shop, Upkeep, WORKLOADS};
+use serde_json::{Value, json};
+
+use super::grid::{CONNECTIONS, Grid, NODES, OPERATIONS, cores};
+use super::{BAR, Cold, Database, Growth, LATENCIES, Maintenance, Scale, WORKLOADS};
 use crate::Outcome;
-use crate::report::{Line, grouped, lines, machine, replace_measured};
+use crate::report::{draw, grouped, machine, replace_measured};
 use crate::tools::{psql, wrk_version};
 
 /// All tables.
 pub(super) fn text(
     url: &str,
     scale: &Scale,
-    shops: &[Shop],
+    databases: &[Database],
     growth: &Growth,
-    upkeep: &[Upkeep],
+    maintenance: &[Maintenance],
     cold: Option<&[Cold]>,
     grid: Option<&Grid>,
 ) -> Outcome<String> {
@@ -24,8 +26,8 @@ pub(super) fn text(
     let mut text = format!(
         "Measured on {}, which the load generator and the database shared; PostgreSQL {} with {} of shared buffers{huge}, \
          {}; {} \
-         rounds of {} seconds. Each rate is a median; a ratio is the median of the ratios of the rounds, with the least and \
-         the greatest.\n\n",
+         rounds of {} seconds. Each figure is a median; a ratio is the median of the ratios of the rounds, with the minimum and \
+         the maximum in brackets.\n\n",
         machine()?,
         psql(url, "SHOW server_version")?.trim(),
         psql(url, "SHOW shared_buffers")?.trim(),
@@ -33,9 +35,9 @@ pub(super) fn text(
         scale.rounds,
         scale.seconds,
     );
-    with_more_pets(&mut text, shops, growth)?;
-    times(&mut text, shops, growth)?;
-    keeping(&mut text, shops, upkeep, cold)?;
+    with_more_pets(&mut text, databases, growth)?;
+    times(&mut text, databases, growth)?;
+    storage(&mut text, databases, maintenance, cold)?;
     if let Some(grid) = grid {
         nodes_and_connections(&mut text, grid)?;
         costs(&mut text, grid)?;
@@ -43,10 +45,9 @@ pub(super) fn text(
     Ok(text)
 }
 
-fn with_more_pets(text: &mut String, shops: &[Shop], growth: &Growth) -> Outcome {
-    writeln!(text, "### With more pets\n\nRequests a second at 64 connections:\n")?;
-    let first = grouped(shops[0].pets);
-    head(text, "operation", shops, &[format!("the most to {first}"), "bar".to_owned()])?;
+fn with_more_pets(text: &mut String, databases: &[Database], growth: &Growth) -> Outcome {
+    writeln!(text, "### With more pets\n\nRequests per second at 64 connections:\n")?;
+    head(text, "operation", databases, &["most to fewest".to_owned(), "bar".to_owned()])?;
     for (workload, rates) in WORKLOADS.iter().zip(&growth.rates) {
         write!(text, "| {} |", workload.name)?;
         for rates in rates {
@@ -59,12 +60,12 @@ fn with_more_pets(text: &mut String, shops: &[Shop], growth: &Growth) -> Outcome
     Ok(())
 }
 
-fn times(text: &mut String, shops: &[Shop], growth: &Growth) -> Outcome {
+fn times(text: &mut String, databases: &[Database], growth: &Growth) -> Outcome {
     writeln!(
         text,
-        "\nMilliseconds, p50 and p99, when requests are due at half of the rate that the fewest pets allow:\n"
+        "\nLatency in milliseconds, p50 and p99, at half of the peak rate with the fewest pets:\n"
     )?;
-    head(text, "operation", shops, &["requests/s".to_owned()])?;
+    head(text, "operation", databases, &["requests/s".to_owned()])?;
     for ((_, name), (rate, times)) in LATENCIES.iter().zip(&growth.latencies) {
         write!(text, "| {name} |")?;
         for times in times {
@@ -75,25 +76,30 @@ fn times(text: &mut String, shops: &[Shop], growth: &Growth) -> Outcome {
     Ok(())
 }
 
-fn keeping(text: &mut String, shops: &[Shop], upkeep: &[Upkeep], cold: Option<&[Cold]>) -> Outcome {
-    writeln!(text, "\n### What pets take\n")?;
-    head(text, "", shops, &[])?;
+fn storage(
+    text: &mut String,
+    databases: &[Database],
+    maintenance: &[Maintenance],
+    cold: Option<&[Cold]>,
+) -> Outcome {
+    writeln!(text, "\n### Storage and maintenance\n")?;
+    head(text, "", databases, &[])?;
     let mut row = |name: &str, value: &dyn Fn(usize) -> String| -> Outcome {
-        let values: Vec<_> = (0..shops.len()).map(value).collect();
+        let values: Vec<_> = (0..databases.len()).map(value).collect();
         Ok(writeln!(text, "| {name} | {} |", values.join(" | "))?)
     };
-    row("bytes a pet: the row", &|place| format!("{:.0}", upkeep[place].bytes[0]))?;
-    row("bytes a pet: primary key", &|place| format!("{:.0}", upkeep[place].bytes[1]))?;
-    row("bytes a pet: index of statuses", &|place| format!("{:.0}", upkeep[place].bytes[2]))?;
-    row("bytes a pet, together", &|place| format!("{:.0}", upkeep[place].bytes.iter().sum::<f64>()))?;
-    row("an index made anew, `CONCURRENTLY`", &|place| format!("{:.1} s", upkeep[place].index))?;
-    row("vacuum after one pet in 1,000 was sold", &|place| format!("{:.1} s", upkeep[place].vacuum))?;
-    row("changes of a status that touch no index", &|place| format!("{:.0} %", upkeep[place].hot * 100.0))?;
+    row("bytes per pet: row", &|place| format!("{:.0}", maintenance[place].bytes[0]))?;
+    row("bytes per pet: primary key", &|place| format!("{:.0}", maintenance[place].bytes[1]))?;
+    row("bytes per pet: status index", &|place| format!("{:.0}", maintenance[place].bytes[2]))?;
+    row("bytes per pet, total", &|place| format!("{:.0}", maintenance[place].bytes.iter().sum::<f64>()))?;
+    row("creation of an index `CONCURRENTLY`", &|place| format!("{:.1} s", maintenance[place].index))?;
+    row("vacuum after one pet in 1,000 was sold", &|place| format!("{:.1} s", maintenance[place].vacuum))?;
+    row("status changes that are HOT updates", &|place| format!("{:.0} %", maintenance[place].hot * 100.0))?;
     if let Some(cold) = cold {
-        row("nothing in memory: the first seconds' rate of getPet", &|place| {
+        row("cold start: getPet in the first seconds, as a multiple of warm", &|place| {
             format!("{:.2}", cold[place].first)
         })?;
-        row("nothing in memory: until 0.9 of the rate", &|place| format!("{:.0} s", cold[place].until_warm))?;
+        row("cold start: time to 0.9 of the warm rate", &|place| format!("{:.0} s", cold[place].until_warm))?;
     }
     Ok(())
 }
@@ -101,8 +107,8 @@ fn keeping(text: &mut String, shops: &[Shop], upkeep: &[Upkeep], cold: Option<&[
 fn nodes_and_connections(text: &mut String, grid: &Grid) -> Outcome {
     writeln!(
         text,
-        "\n### Nodes and connections\n\nRequests a second with {} million pets, with what the model predicts in brackets, and \
-         milliseconds for 99 % of them (all clients ask as fast as they can):\n",
+        "\n### Nodes and connections\n\nRequests per second with {} million pets, the prediction of the model in brackets, and \
+         the p99 (closed loop: each client sends its next request when the last is answered):\n",
         grid.pets / 1e6
     )?;
     writeln!(text, "| operation | connections | 1 node | 2 nodes | 4 nodes |\n|---|---|---|---|---|")?;
@@ -110,7 +116,9 @@ fn nodes_and_connections(text: &mut String, grid: &Grid) -> Outcome {
         for connections in CONNECTIONS {
             write!(text, "| {name} | {connections} |")?;
             for nodes in NODES {
-                let one = grid.outlook(nodes, connections, operation).ok_or("a hole in the grid")?;
+                let one = grid
+                    .comparison(nodes, connections, operation)
+                    .ok_or("a configuration was not measured")?;
                 write!(text, " {:.0} ({:.0}), {:.0} ms |", one.rate, one.predicted, one.p99)?;
             }
             writeln!(text)?;
@@ -118,12 +126,12 @@ fn nodes_and_connections(text: &mut String, grid: &Grid) -> Outcome {
     }
     writeln!(
         text,
-        "\nThe model was fitted to 1 and 4 nodes at 16, 64 and 1,024 connections, with the fewest and the most pets. Two nodes, \
-         256 connections and {} million pets are all new to it:\n\n| operation | predicted | measured | off by |\n|---|---|---|---|",
+        "\nThe model was fitted to 1 and 4 nodes at 16, 64 and 1,024 connections, with the fewest and the most pets. It was not \
+         fitted to two nodes, 256 connections or {} million pets:\n\n| operation | predicted | measured | error |\n|---|---|---|---|",
         grid.pets / 1e6
     )?;
-    for (name, outlook) in grid.held_out() {
-        let (predicted, rate, error) = (outlook.predicted, outlook.rate, outlook.error() * 100.0);
+    for (name, comparison) in grid.held_out() {
+        let (predicted, rate, error) = (comparison.predicted, comparison.rate, comparison.error() * 100.0);
         writeln!(text, "| {name} | {predicted:.0} | {rate:.0} | {error:+.0} % |")?;
     }
     Ok(())
@@ -132,25 +140,25 @@ fn nodes_and_connections(text: &mut String, grid: &Grid) -> Outcome {
 fn costs(text: &mut String, grid: &Grid) -> Outcome {
     writeln!(
         text,
-        "\n### What a request costs\n\nMicroseconds of one of the {} processors: a request by itself, the statement that requests \
-         share, and each tenfold of the pets.\n\n\
-         | operation | service, itself | service, a statement | database, itself | database, a statement | database, a tenfold \
-         | load generator | bytes of an answer |\n|---|---|---|---|---|---|---|---|",
-        processors()
+        "\n### CPU time per request\n\nMicroseconds of one of the {} cores: per request, per statement, which the requests of a batch \
+         share, and per factor of ten in pets.\n\n\
+         | operation | service, request | service, statement | database, request | database, statement | database, factor of \
+         ten | load generator | bytes per answer |\n|---|---|---|---|---|---|---|---|",
+        cores()
     )?;
     for (operation, (_, name, _)) in OPERATIONS.iter().enumerate() {
         let [service, database, client] = grid.models[operation].costs;
         let values =
-            [service.own, service.statement, database.own, database.statement, database.tenfold, client.own]
+            [service.own, service.statement, database.own, database.statement, database.decade, client.own]
                 .map(|seconds| format!("{:.1}", seconds * 1e6));
         writeln!(text, "| {name} | {} | {:.0} |", values.join(" | "), grid.bytes(operation))?;
     }
     Ok(())
 }
 
-/// The head of a table with a column a size, and others.
-fn head(text: &mut String, first: &str, shops: &[Shop], others: &[String]) -> Outcome {
-    let sizes = shops.iter().map(|shop| format!("{} pets", grouped(shop.pets)));
+/// The head of a table with one column per size, and others.
+fn head(text: &mut String, first: &str, databases: &[Database], others: &[String]) -> Outcome {
+    let sizes = databases.iter().map(|database| format!("{} pets", grouped(database.pets)));
     let columns: Vec<_> = sizes.chain(others.iter().cloned()).collect();
     Ok(writeln!(text, "| {first} | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len()))?)
 }
@@ -159,35 +167,35 @@ fn head(text: &mut String, first: &str, shops: &[Shop], others: &[String]) -> Ou
 pub(super) fn write(
     page: &Path,
     text: &str,
-    shops: &[Shop],
+    databases: &[Database],
     growth: &Growth,
     grid: Option<&Grid>,
 ) -> Outcome {
     replace_measured(page, text)?;
-    let sizes: Vec<_> = shops.iter().map(|shop| grouped(shop.pets)).collect();
-    let drawn = ["get_any", "page any 0", "page any random", "page pending 0.5", "create"];
-    let growing: Vec<_> = WORKLOADS
-        .iter()
-        .zip(&growth.rates)
-        .filter(|(workload, _)| drawn.contains(&workload.script))
-        .map(|(workload, rates)| Line {
-            name: workload.name,
-            values: rates.iter().map(|rate| rate.ratio_to(&rates[0]).median()).collect(),
-        })
-        .collect();
-    let title = format!("Rate with more pets, as a multiple of the rate with {}", sizes[0]);
-    fs::write("docs/img/growth.svg", lines(&title, &sizes, &growing))?;
-    let Some(grid) = grid else { return Ok(()) };
-    let counts = CONNECTIONS.map(|connections| connections.to_string());
-    let mut all = Vec::new();
-    for (operation, (_, name, _)) in OPERATIONS.iter().enumerate() {
-        let values =
-            CONNECTIONS.iter().filter_map(|count| Some(grid.outlook(1, *count, operation)?.rate)).collect();
-        all.push(Line { name, values });
+    let sizes: Vec<_> = databases.iter().map(|database| grouped(database.pets)).collect();
+    let shown = ["get_any", "page any 0", "page any random", "page pending 0.5", "create"];
+    let mut rows = vec![row("", &sizes)];
+    for (workload, rates) in
+        WORKLOADS.iter().zip(&growth.rates).filter(|(one, _)| shown.contains(&one.script))
+    {
+        let ratios: Vec<_> = rates.iter().map(|rate| rate.ratio_to(&rates[0]).median()).collect();
+        rows.push(row(workload.name, &ratios));
     }
-    fs::write(
-        "docs/img/connections.svg",
-        lines("Requests a second of one node, by connections", &counts, &all),
-    )?;
-    Ok(())
+    let title = format!("Throughput with more pets, as a multiple of that with {}", sizes[0]);
+    draw("lines", "docs/img/growth.svg", &title, &json!(rows))?;
+    let Some(grid) = grid else { return Ok(()) };
+    let mut rows = vec![row("", &CONNECTIONS.map(|connections| connections.to_string()))];
+    for (operation, (_, name, _)) in OPERATIONS.iter().enumerate() {
+        let rates: Vec<_> = CONNECTIONS
+            .iter()
+            .filter_map(|count| Some(grid.comparison(1, *count, operation)?.rate))
+            .collect();
+        rows.push(row(name, &rates));
+    }
+    draw("lines", "docs/img/connections.svg", "Requests per second of one node, by connections", &json!(rows))
+}
+
+/// A row of a chart.
+fn row<T: Clone + Into<Value>>(name: &str, values: &[T]) -> Vec<Value> {
+    iter::once(name.into()).chain(values.iter().cloned().map(Into::into)).collect()
 }

@@ -1,5 +1,5 @@
-//! What keys and limits promise, measured: how often keys are looked up, how soon a revoked one is refused, what an
-//! answer's time gives away, and what is served under more load than there is room for.
+//! API keys and limits under load: how many look-ups keys cost, how soon a revoked key is refused, whether response times
+//! reveal which keys exist, and how much is served when clients send more than the service can handle.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Outcome;
-use crate::http::Connection;
+use crate::http::{Connection, cursor, probe};
 use crate::random::Random;
 use crate::report::Samples;
 use crate::tools::{PETSTORE, Server, database_url, output, prepare, psql};
 
 /// Two nodes over one database.
 #[derive(Args)]
-pub(crate) struct Protect {
+pub(crate) struct Overload {
     /// Revocations under load.
     #[arg(long, default_value_t = 50)]
     revocations: usize,
@@ -28,33 +28,33 @@ pub(crate) struct Protect {
     /// Keys with a bad checksum.
     #[arg(long, default_value_t = 10_000)]
     mistyped: u64,
-    /// Keys that are well formed and unknown: not so many that the service slows them down.
+    /// Well-formed unknown keys: too few for the service to delay them.
     #[arg(long, default_value_t = 80)]
-    strangers: u64,
+    unknown: u64,
 }
 
-impl Protect {
+impl Overload {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
         psql(&url, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements")?;
         let key = prepare(&url, 100_000)?;
         let nodes = [Server::petstore(&url)?, Server::petstore(&url)?];
         let addresses = nodes.each_ref().map(|node| node.address);
-        self.look_ups(&url, addresses[0], &key).await?;
+        self.lookups(&url, addresses[0], &key).await?;
         self.revocations(&url, addresses).await?;
         timing(&url, addresses[0]).await?;
         flood(&url, addresses[0], &key).await?;
         overload(addresses[0], &key).await
     }
 
-    async fn look_ups(&self, url: &str, node: SocketAddr, key: &str) -> Outcome {
+    async fn lookups(&self, url: &str, node: SocketAddr, key: &str) -> Outcome {
         let mut connection = Connection::open(node, key).await?;
-        // The first look may have been before the node heard of changes.
+        // The first look-up may come before the node listens for notifications.
         for _ in 0..6 {
             connection.send("GET", "/v1/pets/1", "").await?;
             sleep(Duration::from_secs(1)).await;
         }
-        let before = looked_up(url)?;
+        let before = lookups(url)?;
         let left = Arc::new(AtomicU64::new(self.requests));
         let mut clients = JoinSet::new();
         for _ in 0..64 {
@@ -72,67 +72,67 @@ impl Protect {
         for outcome in clients.join_all().await {
             outcome?;
         }
-        let known = looked_up(url)? - before;
+        let known = lookups(url)? - before;
         for number in 0..self.mistyped {
             connection.key = format!("psk_{number:032}000000");
             expect(401, &connection.send("GET", "/v1/pets/1", "").await?)?;
         }
-        let mistyped = looked_up(url)? - before - known;
-        for number in 0..self.strangers {
-            connection.key = stranger(number);
+        let mistyped = lookups(url)? - before - known;
+        for number in 0..self.unknown {
+            connection.key = unknown_key(number);
             expect(401, &connection.send("GET", "/v1/pets/1", "").await?)?;
         }
-        let unknown = looked_up(url)? - before - known - mistyped;
+        let unknown = lookups(url)? - before - known - mistyped;
         connection.key = key.to_owned();
         expect(200, &connection.send("GET", "/v1/pets/1", "").await?)?;
-        let still_known = looked_up(url)? - before - known - mistyped - unknown;
+        let still_known = lookups(url)? - before - known - mistyped - unknown;
         println!(
-            "looks at keys in the database: {known} for {} requests with one key; {mistyped} for {n} keys with a bad \
-             checksum; {unknown} for {n} unknown keys; {still_known} for the known key afterwards",
-            self.requests,
-            n = self.strangers,
+            "key look-ups in the database: {known} for {} requests with one key; {mistyped} for {} keys with a bad checksum; \
+             {unknown} for {} unknown keys; {still_known} for the known key afterwards",
+            self.requests, self.mistyped, self.unknown,
         );
         Ok(())
     }
 
     async fn revocations(&self, url: &str, nodes: [SocketAddr; 2]) -> Outcome {
-        let mut heard = Samples::default();
+        let mut notified = Samples::default();
         for _ in 0..self.revocations {
-            heard.push(revoke(url, nodes).await?);
+            notified.push(revoke(url, nodes).await?);
         }
         println!(
-            "the last 200 after a revocation, both nodes under load, {} times: median {:.1} ms, 90 % {:.1} ms, \
-             greatest {:.1} ms",
+            "time from a revocation to the last 200, both nodes under load, {} times: p50 {:.1} ms, p90 {:.1} ms, maximum \
+             {:.1} ms",
             self.revocations,
-            heard.median(),
-            heard.at(0.9),
-            heard.at(1.0)
+            notified.median(),
+            notified.at(0.9),
+            notified.at(1.0)
         );
         let stop = Arc::new(AtomicBool::new(false));
-        let cutting = std::thread::spawn({
+        let disconnecting = std::thread::spawn({
             let (stop, url) = (stop.clone(), url.to_owned());
             move || {
-                let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
-                while !stop.load(Ordering::Relaxed) && psql(&url, cut).is_ok() {}
+                let terminate =
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+                while !stop.load(Ordering::Relaxed) && psql(&url, terminate).is_ok() {}
             }
         });
-        let mut unheard = Samples::default();
+        let mut unnotified = Samples::default();
         for _ in 0..5 {
-            unheard.push(revoke(url, nodes).await?);
+            unnotified.push(revoke(url, nodes).await?);
         }
         stop.store(true, Ordering::Relaxed);
-        let _ = cutting.join();
+        let _ = disconnecting.join();
         println!(
-            "and with the notifications cut off, 5 times: median {:.0} ms, greatest {:.0} ms",
-            unheard.median(),
-            unheard.at(1.0)
+            "the same without notifications, 5 times: p50 {:.0} ms, maximum {:.0} ms",
+            unnotified.median(),
+            unnotified.at(1.0)
         );
         Ok(())
     }
 }
 
-/// How many times a key was looked for.
-fn looked_up(url: &str) -> Outcome<i64> {
+/// The number of key look-ups so far.
+fn lookups(url: &str) -> Outcome<i64> {
     let calls = "SELECT coalesce(sum(calls), 0) FROM pg_stat_statements WHERE query LIKE '%FROM api_keys%WHERE digest%'";
     Ok(psql(url, calls)?.trim().parse()?)
 }
@@ -141,8 +141,8 @@ fn expect(status: u16, answer: &(u16, String)) -> Outcome {
     if answer.0 == status { Ok(()) } else { Err(format!("{} {}", answer.0, answer.1).into()) }
 }
 
-/// A well-formed key that nobody issued.
-pub(crate) fn stranger(number: u64) -> String {
+/// A well-formed key that was never issued.
+pub(crate) fn unknown_key(number: u64) -> String {
     const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let start = format!("psk_{number:032}");
     let mut checksum = !start.bytes().fold(!0_u32, |sum, byte| {
@@ -189,8 +189,8 @@ async fn revoke(url: &str, nodes: [SocketAddr; 2]) -> Outcome<f64> {
     let revoke = format!(
         "UPDATE api_keys SET revoked_at = now() WHERE id = {id} RETURNING extract(epoch FROM clock_timestamp())"
     );
-    let said = tokio::task::spawn_blocking(move || psql(&url, &revoke)).await??;
-    let revoked = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(said.trim().parse()?);
+    let printed = tokio::task::spawn_blocking(move || psql(&url, &revoke)).await??;
+    let revoked = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(printed.trim().parse()?);
     let mut last = revoked;
     for outcome in clients.join_all().await {
         last = last.max(outcome?);
@@ -198,7 +198,7 @@ async fn revoke(url: &str, nodes: [SocketAddr; 2]) -> Outcome<f64> {
     Ok(last.duration_since(revoked)?.as_secs_f64() * 1_000.0)
 }
 
-/// Whether the time of an answer tells an unknown key from a revoked one: compared with two unknown ones.
+/// Whether the response time tells an unknown key from a revoked one, compared with two unknown keys.
 async fn timing(url: &str, node: SocketAddr) -> Outcome {
     let mut keys = Vec::new();
     for end in ["DELETE FROM api_keys", "DELETE FROM api_keys", "UPDATE api_keys SET revoked_at = now()"] {
@@ -211,13 +211,13 @@ async fn timing(url: &str, node: SocketAddr) -> Outcome {
     for _ in 0..30 {
         let mut times = [Samples::default(), Samples::default(), Samples::default()];
         for round in 0..300 {
-            // In an order that changes, so that none is always first.
+            // The order rotates, so that none is always first.
             for place in 0..3 {
                 let which = (round + place) % 3;
                 connection.key.clone_from(&keys[which]);
-                let began = Instant::now();
+                let started = Instant::now();
                 expect(401, &connection.send("GET", "/v1/pets/1", "").await?)?;
-                times[which].push(began.elapsed().as_secs_f64() * 1e6);
+                times[which].push(started.elapsed().as_secs_f64() * 1e6);
             }
         }
         let [one, other, revoked] = times.map(|times| times.median());
@@ -225,15 +225,15 @@ async fn timing(url: &str, node: SocketAddr) -> Outcome {
         different.push(revoked - one);
     }
     println!(
-        "difference between the median times of two 401, interleaved, 30 blocks of 300, in µs: two unknown keys {}, an \
-         unknown and a revoked key {}",
+        "difference between the median response times of two 401, interleaved, 30 blocks of 300, in µs: two unknown keys \
+         {}, an unknown and a revoked key {}",
         alike.spread(),
         different.spread()
     );
     Ok(())
 }
 
-/// A key within its limit, while another floods.
+/// A key within its rate limit, while another floods.
 async fn flood(url: &str, node: SocketAddr, key: &str) -> Outcome {
     let (flooding, _) = new_key(url, &["--rate-limit", "100/s"])?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -248,24 +248,15 @@ async fn flood(url: &str, node: SocketAddr, key: &str) -> Outcome {
             Outcome::Ok(refused)
         });
     }
-    let mut connection = Connection::open(node, key).await?;
-    let mut times = Samples::default();
-    let mut due = Instant::now();
-    for _ in 0..500 {
-        due += Duration::from_millis(10);
-        sleep_until(due).await;
-        let began = Instant::now();
-        expect(200, &connection.send("GET", "/v1/pets/1", "").await?)?;
-        times.push(began.elapsed().as_secs_f64() * 1_000.0);
-    }
+    let times = probe(node, key, 100, 500, |_| ("GET", "/v1/pets/1".to_owned(), "")).await?;
     stop.store(true, Ordering::Relaxed);
     let mut refused = 0;
     for outcome in clients.join_all().await {
         refused += outcome?;
     }
     println!(
-        "a key that asks 100 times a second while another, limited to 100/s, floods over 64 connections ({:.0} refusals/s): \
-         500 of 500 served, p50 {:.1} ms, p99 {:.1} ms",
+        "a key that sends 100 requests per second while another, limited to 100/s, floods over 64 connections ({:.0} \
+         refusals/s): 500 of 500 served, p50 {:.1} ms, p99 {:.1} ms",
         f64::from(u32::try_from(refused)?) / 5.0,
         times.at(0.5),
         times.at(0.99)
@@ -273,7 +264,7 @@ async fn flood(url: &str, node: SocketAddr, key: &str) -> Outcome {
     Ok(())
 }
 
-/// What is served when requests are due at so many times the rate that can be served.
+/// How much is served when clients send three times what the service can handle.
 async fn overload(node: SocketAddr, key: &str) -> Outcome {
     let mut ratios = Samples::default();
     let (mut peak_rate, mut shed_rate) = (Samples::default(), Samples::default());
@@ -285,7 +276,7 @@ async fn overload(node: SocketAddr, key: &str) -> Outcome {
         shed_rate.push(shed);
     }
     println!(
-        "pages of 100 at a random cursor, due at 3 times the peak ({:.0}/s) over 3000 connections: {} of the peak served, \
+        "pages of 100 at a random cursor, sent at 3 times the peak ({:.0}/s) over 3000 connections: {} of the peak served, \
          {:.0}/s refused",
         peak_rate.median(),
         ratios.spread(),
@@ -294,10 +285,10 @@ async fn overload(node: SocketAddr, key: &str) -> Outcome {
     Ok(())
 }
 
-/// Answers a second, of 200 and of 503, when requests are due at a rate over so many connections.
+/// Answers per second, of 200 and of 503, when requests are sent at this rate over so many connections.
 async fn offer(node: SocketAddr, key: &str, connections: u32, rate: f64) -> Outcome<(f64, f64)> {
     const TIME: Duration = Duration::from_secs(6);
-    // A second to get going.
+    // One second to warm up.
     let begin = Instant::now() + Duration::from_secs(2);
     let every = Duration::from_secs_f64(f64::from(connections) / rate);
     let mut clients = JoinSet::new();
@@ -309,16 +300,16 @@ async fn offer(node: SocketAddr, key: &str, connections: u32, rate: f64) -> Outc
             let mut random = Random(u64::from(number) + 1);
             while due < begin + TIME {
                 sleep_until(due).await;
-                let cursor = crate::stale::cursor(random.below(99_000).cast_signed() + 1);
+                let after = cursor(random.below(99_000).cast_signed() + 1);
                 let (status, body) =
-                    connection.send("GET", &format!("/v1/pets?limit=100&cursor={cursor}"), "").await?;
+                    connection.send("GET", &format!("/v1/pets?limit=100&cursor={after}"), "").await?;
                 let counted = Instant::now() > begin && Instant::now() < begin + TIME;
                 match status {
                     200 => served += u32::from(counted),
                     503 => shed += u32::from(counted),
                     _ => return Err(format!("{status} {body}").into()),
                 }
-                // A client that is behind sends at once, but does not send twice.
+                // A client that is late sends at once, but never two requests together.
                 due = (due + every).max(if every.is_zero() { Instant::now() } else { due + every });
             }
             Outcome::Ok((served, shed))

@@ -1,9 +1,8 @@
-//! Sells animals on two nodes that are killed meanwhile, and looks at the whole history afterwards.
+//! Sells pets on two nodes that are killed meanwhile, and checks the whole history afterwards.
 //!
-//! Two histories are recorded, and nothing is ever taken out of them: the database's, by triggers that this program
-//! installs, of every change of every animal and order in the order in which they happened; and the buyers', of every
-//! answer with the times at which it was asked for and given. The first must be a legal path for every animal. The second
-//! must be found in the first, and must not have an animal in two open orders at once.
+//! Two histories are recorded completely. Triggers record every change of every pet and order in the database, in order.
+//! Buyers record every answer, with the times of the request and of the answer. The first history must be a legal path for
+//! every pet. The second must be contained in the first, and must never have a pet in two open orders at once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -17,27 +16,27 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::Outcome;
-use crate::http::Connection;
+use crate::http::{Connection, id_of};
 use crate::random::Random;
 use crate::report::Samples;
 use crate::tools::{Server, database_url, free_addresses, prepare, psql};
 
-/// Two nodes, many buyers, few animals.
+/// Two nodes, many buyers, few pets.
 #[derive(Args)]
-pub(crate) struct Sell {
-    /// How many requests are sent in all.
+pub(crate) struct OrderHistory {
+    /// Requests in total.
     #[arg(long, default_value_t = 1_000_000)]
     operations: u64,
-    /// How many buyers there are.
+    /// Buyers.
     #[arg(long, default_value_t = 200)]
     buyers: u64,
-    /// How many animals there are.
+    /// Pets.
     #[arg(long, default_value_t = 1_000)]
-    animals: u64,
-    /// How often 64 buyers want the same animal at the same instant.
+    pets: u64,
+    /// Contests, in each of which 64 buyers order the same pet at the same instant.
     #[arg(long, default_value_t = 100)]
     contests: u32,
-    /// Decides who does what, and when each blow falls.
+    /// Seed of the requests and of the times of the kills.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -46,28 +45,28 @@ const RECORD: &str = "\
     CREATE TABLE history ( \
       place bigint GENERATED ALWAYS AS IDENTITY, transaction xid8 NOT NULL DEFAULT pg_current_xact_id(), \
       pet_id bigint NOT NULL, order_id bigint, old text, new text, name text); \
-    CREATE FUNCTION note_pet() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+    CREATE FUNCTION record_pet() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
       INSERT INTO history (pet_id, old, new, name) VALUES (NEW.id, OLD.status, NEW.status, NEW.name); \
       RETURN NULL; END $$; \
-    CREATE FUNCTION note_order() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+    CREATE FUNCTION record_order() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
       INSERT INTO history (pet_id, order_id, old, new) VALUES (NEW.pet_id, NEW.id, OLD.status, NEW.status); \
       RETURN NULL; END $$; \
-    CREATE TRIGGER note AFTER UPDATE ON pets FOR EACH ROW EXECUTE FUNCTION note_pet(); \
-    CREATE TRIGGER note AFTER INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION note_order()";
+    CREATE TRIGGER record AFTER UPDATE ON pets FOR EACH ROW EXECUTE FUNCTION record_pet(); \
+    CREATE TRIGGER record AFTER INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION record_order()";
 
-/// Ends one connection of the service's, whatever it is doing.
-const CUT: &str = "\
+/// Terminates one connection of the service, whatever it is doing.
+const TERMINATE: &str = "\
     SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity \
       WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND datname = current_database() \
       ORDER BY random() LIMIT 1) AS one";
 
-impl Sell {
+impl OrderHistory {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
         let key = prepare(&url, 0)?;
         let insert = format!(
             "INSERT INTO pets (name, category_id, status) SELECT 'Pet ' || n, 1, 'available' FROM generate_series(1, {}) n",
-            self.animals
+            self.pets
         );
         psql(&url, &insert)?;
         let addresses: [_; 2] = free_addresses()?.into();
@@ -75,7 +74,7 @@ impl Sell {
         contest(addresses, &key, self.contests).await?;
         psql(&url, RECORD)?;
 
-        let began = Instant::now();
+        let started = Instant::now();
         let left = Arc::new(AtomicU64::new(self.operations));
         let mut buyers = JoinSet::new();
         for number in 0..self.buyers {
@@ -83,20 +82,20 @@ impl Sell {
                 number,
                 addresses,
                 key: key.clone(),
-                animals: self.animals,
+                pets: self.pets,
                 random: Random(self.seed.wrapping_mul(1_000_003).wrapping_add(number)),
                 connection: None,
                 record: Record::default(),
             };
-            buyers.spawn(buyer.buy_until_none_is_left(left.clone()));
+            buyers.spawn(buyer.work(left.clone()));
         }
         let mut random = Random(self.seed);
-        let (mut kills, mut cuts) = (0_u32, 0_u32);
+        let (mut kills, mut terminations) = (0_u32, 0_u32);
         while left.load(Ordering::Relaxed) > 0 {
             sleep(Duration::from_millis(100 + random.below(300))).await;
-            psql(&url, CUT)?;
-            cuts += 1;
-            if cuts.is_multiple_of(8) {
+            psql(&url, TERMINATE)?;
+            terminations += 1;
+            if terminations.is_multiple_of(8) {
                 let node = usize::from(kills.is_multiple_of(2));
                 nodes[node].kill();
                 nodes[node] = Server::petstore_at(&url, addresses[node])?;
@@ -108,19 +107,19 @@ impl Sell {
             record.add(buyer);
         }
         println!(
-            "{} s, {kills} nodes killed, {cuts} connections to the database cut",
-            began.elapsed().as_secs()
+            "{} s, {kills} nodes killed, {terminations} database connections terminated",
+            started.elapsed().as_secs()
         );
         println!("answers: {:?}, broken connections: {}", record.answers, record.broken);
         record.check_no_overlap()?;
         let history = History::read(&url)?;
-        history.check_is_legal(self.animals)?;
+        history.check_is_legal(self.pets)?;
         history.check_has(&record)?;
         println!(
-            "{} changes of {} animals, each on a legal path, none ever in two open orders; every acknowledged effect is \
-             there: {} orders placed, {} ended, {} patches",
+            "{} changes of {} pets, each on a legal path, none ever in two open orders; every acknowledged effect is in the \
+             history: {} orders placed, {} ended, {} patches",
             history.changes.len(),
-            self.animals,
+            self.pets,
             record.placed.len(),
             record.ended.len(),
             record.patched.len()
@@ -129,7 +128,7 @@ impl Sell {
     }
 }
 
-/// One of 64 buyers gets the animal; how long does each wait for the answer?
+/// Lets 64 buyers order the same pet at once: one must get it. Reports their latencies.
 async fn contest(addresses: [SocketAddr; 2], key: &str, rounds: u32) -> Outcome {
     let mut connections = Vec::new();
     for number in 0..64 {
@@ -139,7 +138,7 @@ async fn contest(addresses: [SocketAddr; 2], key: &str, rounds: u32) -> Outcome 
     for _ in 0..rounds {
         let new = r#"{"name":"Rex","categoryId":2,"status":"available"}"#;
         let (_, pet) = connections[0].send("POST", "/v1/pets", new).await?;
-        let body = format!(r#"{{"petId":{}}}"#, number(&pet, "id").ok_or("no pet")?);
+        let body = format!(r#"{{"petId":{}}}"#, id_of(&pet).ok_or("no pet")?);
         let barrier = Arc::new(Barrier::new(64));
         let mut buyers = JoinSet::new();
         for mut connection in connections.drain(..) {
@@ -162,12 +161,11 @@ async fn contest(addresses: [SocketAddr; 2], key: &str, rounds: u32) -> Outcome 
             connections.push(connection);
         }
         if won != 1 {
-            return Err(format!("{won} of 64 buyers got the same animal").into());
+            return Err(format!("{won} of 64 buyers got the same pet").into());
         }
     }
     println!(
-        "{rounds} contests of 64 buyers: one winner and 63 times 409 in each; the answer after {:.1} ms (median), \
-         {:.1} ms (99 %), {:.1} ms (slowest)",
+        "{rounds} contests of 64 buyers: one winner and 63 times 409 in each; p50 {:.1} ms, p99 {:.1} ms, maximum {:.1} ms",
         waits.median(),
         waits.at(0.99),
         waits.at(1.0)
@@ -175,8 +173,7 @@ async fn contest(addresses: [SocketAddr; 2], key: &str, rounds: u32) -> Outcome 
     Ok(())
 }
 
-/// When an order was surely open, as its buyer saw it: since when it is known to be placed, until it was first asked to
-/// end.
+/// When an order was certainly open: from the answer that placed it to the first request that ends it.
 struct Open {
     pet: i64,
     order: i64,
@@ -184,13 +181,13 @@ struct Open {
     until: Option<Instant>,
 }
 
-/// What buyers were told.
+/// The answers that the buyers got.
 #[derive(Default)]
 struct Record {
     placed: Vec<Open>,
-    /// Orders and what they were said to have become.
+    /// Orders, with the status that each ended in.
     ended: Vec<(i64, &'static str)>,
-    /// Animals, the name that was given to each, and the status, if one was set.
+    /// Pets, with the name that each was given, and the status, if one was set.
     patched: Vec<(i64, String, Option<&'static str>)>,
     answers: BTreeMap<String, u64>,
     broken: u64,
@@ -207,7 +204,7 @@ impl Record {
         }
     }
 
-    /// What the buyers saw is enough to see that no animal was in two open orders.
+    /// Checks that no pet was in two open orders, as the buyers saw it.
     fn check_no_overlap(&mut self) -> Outcome {
         self.placed.sort_by_key(|open| (open.pet, open.since));
         for pair in self.placed.windows(2) {
@@ -230,7 +227,7 @@ struct Buyer {
     number: u64,
     addresses: [SocketAddr; 2],
     key: String,
-    animals: u64,
+    pets: u64,
     random: Random,
     connection: Option<Connection>,
     record: Record,
@@ -239,7 +236,7 @@ struct Buyer {
 const STATUSES: [&str; 3] = ["available", "pending", "sold"];
 
 impl Buyer {
-    async fn buy_until_none_is_left(mut self, left: Arc<AtomicU64>) -> Record {
+    async fn work(mut self, left: Arc<AtomicU64>) -> Record {
         let mut open: Vec<usize> = Vec::new();
         for count in 0_u64.. {
             if left.load(Ordering::Relaxed) == 0 {
@@ -249,35 +246,32 @@ impl Buyer {
             match self.random.below(10) {
                 0..4 => open.extend(self.place(&left, &name).await),
                 4..7 if !open.is_empty() => {
-                    let choice = usize::try_from(self.random.below(open.len() as u64)).unwrap_or(0);
-                    let order = open.swap_remove(choice);
+                    let order = open.swap_remove(self.random.index(open.len()));
                     self.end(&left, order).await;
                 }
                 _ => self.patch(&left, &name).await,
             }
         }
-        // An order that its buyer leaves open is in nobody's way any more.
         self.record
     }
 
-    fn some_animal(&mut self) -> i64 {
-        i64::try_from(1 + self.random.below(self.animals)).unwrap_or(1)
+    fn random_pet(&mut self) -> i64 {
+        i64::try_from(1 + self.random.below(self.pets)).unwrap_or(1)
     }
 
-    /// Orders an animal, and asks until the answer is known. Returns where the order is in the record.
+    /// Orders a pet, and retries until the answer is known. Returns the index of the order in the record.
     async fn place(&mut self, left: &AtomicU64, name: &str) -> Option<usize> {
-        let pet = self.some_animal();
+        let pet = self.random_pet();
         let body = format!(r#"{{"petId":{pet}}}"#);
         let (status, answer) = self.send_until_known(left, "POST", "/v1/store/orders", &body, name).await?;
-        let order = number(&answer, "id").filter(|_| status == 201)?;
+        let order = id_of(&answer).filter(|_| status == 201)?;
         self.record.placed.push(Open { pet, order, since: Instant::now(), until: None });
         Some(self.record.placed.len() - 1)
     }
 
-    /// Completes or cancels an order, and asks until the answer is known.
+    /// Completes or cancels an order, and retries until the answer is known.
     async fn end(&mut self, left: &AtomicU64, place: usize) {
-        let (operation, end) =
-            [("complete", "completed"), ("cancel", "cancelled")][usize::from(self.random.below(2) == 0)];
+        let (operation, end) = [("complete", "completed"), ("cancel", "cancelled")][self.random.index(2)];
         let Some(open) = self.record.placed.get_mut(place) else { return };
         open.until = Some(Instant::now());
         let order = open.order;
@@ -288,11 +282,11 @@ impl Buyer {
         }
     }
 
-    /// Gives an animal a name that no other change gives, and most often a status. Not sent again.
+    /// Gives a pet a unique name, and most often a status. Not retried.
     async fn patch(&mut self, left: &AtomicU64, name: &str) {
-        let pet = self.some_animal();
-        let choice = usize::try_from(self.random.below(8)).unwrap_or(0);
-        // Most often back on sale, so that there is something to buy.
+        let pet = self.random_pet();
+        let choice = self.random.index(8);
+        // Most often `available`, so that there are pets to order.
         let status = if choice < 3 { Some(STATUSES[choice]) } else { (choice < 7).then_some("available") };
         let body = match status {
             Some(status) => format!(r#"{{"name":"{name}","status":"{status}"}}"#),
@@ -320,11 +314,11 @@ impl Buyer {
                 _ => sleep(Duration::from_millis(10)).await,
             }
         }
-        *self.record.answers.entry("never known".into()).or_default() += 1;
+        *self.record.answers.entry("unknown".into()).or_default() += 1;
         None
     }
 
-    /// Sends a request once. Every fiftieth is given up after a moment, while the service works on it.
+    /// Sends a request once. One in fifty is cancelled while the service handles it.
     async fn send(
         &mut self,
         left: &AtomicU64,
@@ -337,16 +331,19 @@ impl Buyer {
         let give_up = self.random.below(50) == 0;
         let patience =
             if give_up { Duration::from_micros(self.random.below(20_000)) } else { Duration::from_secs(10) };
-        let node = usize::try_from(self.random.below(2)).unwrap_or(0);
+        let node = self.random.index(2);
         let attempt = async {
             let open = match self.connection.take() {
                 Some(open) => open,
                 None => Connection::open(self.addresses[node], &self.key).await?,
             };
-            self.connection.insert(open).send_once(method, path, body, name).await
+            self.connection.insert(open).send_idempotent(method, path, body, name).await
         };
         if let Ok(Ok((status, answer, _))) = timeout(patience, attempt).await {
-            let code = text(&answer, "code").unwrap_or_default();
+            let code = answer
+                .split_once("\"code\":\"")
+                .and_then(|(_, rest)| rest.split('"').next())
+                .unwrap_or_default();
             *self.record.answers.entry(format!("{method} {status} {code}")).or_default() += 1;
             return Some((status, answer));
         }
@@ -356,36 +353,36 @@ impl Buyer {
     }
 }
 
-/// A transaction, as the triggers noted it: what it did to a pet, and to an order of that pet.
+/// A transaction, as the triggers recorded it: the changes of a pet, and of an order for that pet.
 #[derive(Default, Debug)]
-struct Changed {
+struct Change {
     pet: i64,
     status: Option<(String, String)>,
     name: String,
     order: Option<(i64, String, String)>,
 }
 
-/// Every change, in the order in which they happened.
+/// Every change, in order.
 struct History {
-    changes: Vec<Changed>,
+    changes: Vec<Change>,
 }
 
 impl History {
     fn read(url: &str) -> Outcome<Self> {
         let sql = "SELECT transaction, pet_id, coalesce(order_id, 0), coalesce(old, ''), coalesce(new, ''), \
             coalesce(name, '') FROM history ORDER BY place";
-        let mut changes: Vec<Changed> = Vec::new();
-        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut changes: Vec<Change> = Vec::new();
+        let mut indexes: HashMap<String, usize> = HashMap::new();
         for row in psql(url, sql)?.lines() {
             let fields: Vec<&str> = row.split('|').collect();
             let [transaction, pet, order, old, new, name] = fields[..] else {
                 return Err(format!("not a row: {row}").into());
             };
-            let place = *places.entry(transaction.to_owned()).or_insert_with(|| {
-                changes.push(Changed::default());
+            let index = *indexes.entry(transaction.to_owned()).or_insert_with(|| {
+                changes.push(Change::default());
                 changes.len() - 1
             });
-            let change = &mut changes[place];
+            let change = &mut changes[index];
             change.pet = pet.parse()?;
             let moved = (old.to_owned(), new.to_owned());
             match order.parse()? {
@@ -396,12 +393,12 @@ impl History {
         Ok(Self { changes })
     }
 
-    /// Follows every animal from change to change.
-    fn check_is_legal(&self, animals: u64) -> Outcome {
+    /// Checks that each change is a legal transition from the one before.
+    fn check_is_legal(&self, pets: u64) -> Outcome {
         let mut status: HashMap<i64, String> = HashMap::new();
         let mut open: HashMap<i64, i64> = HashMap::new();
         for change in &self.changes {
-            let illegal = || format!("{change:?}: not what the rules allow");
+            let illegal = || format!("{change:?}: an illegal transition");
             let (old, new) = change.status.clone().ok_or_else(illegal)?;
             let before = status.get(&change.pet).map_or("available", String::as_str);
             if before != old {
@@ -425,13 +422,13 @@ impl History {
             }
             status.insert(change.pet, new);
         }
-        if (status.len() as u64) < animals / 2 {
-            return Err(format!("only {} of {animals} animals ever changed", status.len()).into());
+        if (status.len() as u64) < pets / 2 {
+            return Err(format!("only {} of {pets} pets ever changed", status.len()).into());
         }
         Ok(())
     }
 
-    /// Looks for everything that was acknowledged.
+    /// Checks that the history contains everything that was acknowledged.
     fn check_has(&self, record: &Record) -> Outcome {
         let orders: HashSet<(i64, i64, &str)> = self
             .changes
@@ -451,35 +448,23 @@ impl History {
             .collect();
         for open in &record.placed {
             if !orders.contains(&(open.order, open.pet, "placed")) {
-                return Err(format!("order {} was acknowledged, and never placed", open.order).into());
+                return Err(format!("order {} was acknowledged, but never placed", open.order).into());
             }
         }
         for end in &record.ended {
             if !ends.contains(end) {
-                return Err(format!("order {end:?} was acknowledged, and never came to that").into());
+                return Err(format!("order {end:?} was acknowledged, but never got there").into());
             }
         }
         for (pet, name, status) in &record.patched {
             let found = names.get(&(*pet, name.as_str()));
             if found.is_none() || status.is_some_and(|status| found != Some(&status)) {
                 return Err(format!(
-                    "pet {pet} was acknowledged as {name}, {status:?}, and is found {found:?}"
+                    "pet {pet} was acknowledged as {name}, {status:?}, but the history has {found:?}"
                 )
                 .into());
             }
         }
         Ok(())
     }
-}
-
-/// The number of a member of a JSON object.
-fn number(json: &str, member: &str) -> Option<i64> {
-    let (_, rest) = json.split_once(&format!("\"{member}\":"))?;
-    rest.split([',', '}']).next()?.parse().ok()
-}
-
-/// The text of a member of a JSON object.
-fn text<'a>(json: &'a str, member: &str) -> Option<&'a str> {
-    let (_, rest) = json.split_once(&format!("\"{member}\":\""))?;
-    rest.split('"').next()
 }

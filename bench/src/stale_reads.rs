@@ -1,4 +1,4 @@
-//! Looks for stale answers: a read that begins after a create was acknowledged must see it, on either node.
+//! Checks for stale reads: a read that starts after a create was acknowledged must return it, on either node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use std::time::Instant;
 use clap::Args;
 use tokio::task::JoinSet;
 
-use crate::http::Connection;
-use crate::tools::{Server, database_url, prepare};
-use crate::{Outcome, tools};
+use crate::Outcome;
+use crate::http::{Connection, cursor, id_of};
+use crate::tools::{Server, database_url, prepare, psql};
 
 /// Two nodes over one database, many clients, every answer checked.
 #[derive(Args)]
-pub(crate) struct Stale {
-    /// How many operations are checked in all.
+pub(crate) struct StaleReads {
+    /// Operations in total.
     #[arg(long, default_value_t = 1_000_000)]
     operations: u64,
-    /// How many clients there are.
+    /// Clients.
     #[arg(long, default_value_t = 64)]
     clients: usize,
 }
 
-/// What the clients know together.
+/// What all clients share.
 struct Known {
-    /// The largest id whose creation was acknowledged to anybody.
+    /// The largest id whose creation was acknowledged to any client.
     newest: AtomicI64,
     left: AtomicU64,
 }
 
-impl Stale {
+impl StaleReads {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
         let key = prepare(&url, 1_000)?;
@@ -52,12 +52,12 @@ impl Stale {
             creates += of_one;
             reads += reads_of_one;
         }
-        let rows: u64 = tools::psql(&url, "SELECT count(*) FROM pets")?.trim().parse()?;
+        let rows: u64 = psql(&url, "SELECT count(*) FROM pets")?.trim().parse()?;
         if rows != 1_000 + creates {
-            return Err(format!("{creates} creates were acknowledged, but {rows} rows are there").into());
+            return Err(format!("{creates} creates were acknowledged, but the table has {rows} rows").into());
         }
         println!(
-            "{} operations on two nodes by {} clients in {:.0} s: {creates} creates, {reads} reads, no stale answer",
+            "{} operations on two nodes by {} clients in {:.0} s: {creates} creates, {reads} reads, no stale read",
             creates + reads,
             self.clients,
             started.elapsed().as_secs_f64()
@@ -66,8 +66,7 @@ impl Stale {
     }
 }
 
-/// Creates on one node and reads on the other, in turn: its own pet, the newest that anybody knows of, and the
-/// last page.
+/// Creates a pet on one node and reads on the other: that pet, the newest known to any client, and the last page.
 async fn check(nodes: [SocketAddr; 2], key: String, known: Arc<Known>, number: usize) -> Outcome<(u64, u64)> {
     let mut connections = [Connection::open(nodes[0], &key).await?, Connection::open(nodes[1], &key).await?];
     let (mut creates, mut reads) = (0, 0);
@@ -80,11 +79,11 @@ async fn check(nodes: [SocketAddr; 2], key: String, known: Arc<Known>, number: u
         if status != 201 {
             return Err(format!("{status} {body}").into());
         }
-        let id: i64 = body.trim_start_matches(r#"{"id":"#).split(',').next().unwrap_or_default().parse()?;
+        let id = id_of(&body).ok_or("no id")?;
         known.newest.fetch_max(id, Ordering::SeqCst);
         creates += 1;
 
-        // Known before the read begins, so the read must see it.
+        // Known before the read starts, so the read must return it.
         let newest = known.newest.load(Ordering::SeqCst);
         let cursor = format!("/v1/pets?limit=100&cursor={}", cursor(newest - 1));
         for (path, wanted) in [
@@ -100,14 +99,4 @@ async fn check(nodes: [SocketAddr; 2], key: String, known: Arc<Known>, number: u
         }
     }
     Ok((creates, reads))
-}
-
-/// The cursor of the page that begins after this id.
-pub(crate) fn cursor(id: i64) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut bytes = [1; 9];
-    bytes[1..].copy_from_slice(&id.to_be_bytes());
-    let groups =
-        bytes.chunks(3).map(|group| group.iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte)));
-    groups.flat_map(|group| [18, 12, 6, 0].map(|shift| char::from(ALPHABET[group >> shift & 63]))).collect()
 }

@@ -1,14 +1,14 @@
-//! Requests whose bytes have misled other servers, each with what the service must make of it.
+//! Malformed requests that have misled other servers, request smuggling among them, each with the answer that it must get.
 
-use super::dice::Dice;
+use crate::random::Random;
 
-/// What is wrong with a close after which a client has sent a request in vain.
+/// The problem of a close that a client could not expect.
 pub(super) const UNANNOUNCED: &str = "closed after an answer without Connection: close";
 
-/// What must come of a connection with these bytes.
+/// The required outcome of a connection with these bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted {
-    /// One answer with one of these statuses, and a close: where the next request begins is not certain.
+    /// One answer with one of these statuses, and a close: the start of the next request is ambiguous.
     Refused(&'static [u16]),
     /// A first answer with one of these statuses; what follows is served if the connection is kept.
     First(&'static [u16]),
@@ -16,12 +16,12 @@ pub(super) enum Wanted {
     Last,
     /// One answer; what follows is served.
     One,
-    /// Whatever follows the rules for every answer.
+    /// Anything that keeps the rules for every answer.
     Any,
 }
 
 impl Wanted {
-    /// Compares with the answers: the status of each, and whether it is the one to the good request at the end.
+    /// Compares with the answers: the status of each, and whether it is the answer to the sentinel.
     pub(super) fn check(self, seen: &[(u16, bool)], kept: bool, sentinel: bool) -> Result<(), String> {
         let served = seen.iter().any(|(_, is_sentinel)| *is_sentinel);
         let first = seen.iter().find(|(_, is_sentinel)| !is_sentinel).map(|(status, _)| *status);
@@ -50,8 +50,8 @@ impl Wanted {
     }
 }
 
-/// A request without a fault that asks to close the connection.
-pub(super) fn good(key: &str, id: &str) -> Vec<u8> {
+/// A valid request that asks to close the connection.
+pub(super) fn sentinel(key: &str, id: &str) -> Vec<u8> {
     format!(
         "GET /v1/pets?limit=1 HTTP/1.1\r\nHost: fuzz\r\nAuthorization: Bearer {key}\r\nX-Request-Id: {id}\r\n\
          Connection: close\r\n\r\n"
@@ -231,12 +231,13 @@ const BODIES: [Template; 45] = [
     ("chunk cut off", "{post}Transfer-Encoding: chunked\r\n\r\n28\r\n{\"name\":", Wanted::Any),
 ];
 
-/// One of the shapes: its name, its bytes, and what is wanted.
-pub(super) fn shape(dice: &mut Dice, key: &str) -> (&'static str, Vec<u8>, Wanted) {
-    if dice.chance(15) {
-        return sized(dice, key);
+/// A random malformed request: its name, its bytes, and what is wanted.
+pub(super) fn request(random: &mut Random, key: &str) -> (&'static str, Vec<u8>, Wanted) {
+    if random.chance(15) {
+        return sized(random, key);
     }
-    let (label, template, wanted) = if dice.chance(50) { *dice.pick(&HEADS) } else { *dice.pick(&BODIES) };
+    let (label, template, wanted) =
+        if random.chance(50) { *random.pick(&HEADS) } else { *random.pick(&BODIES) };
     (label, fill(template, key), wanted)
 }
 
@@ -246,9 +247,9 @@ fn fill(template: &str, key: &str) -> Vec<u8> {
     template.replace("{get}", get).replace("{post}", post).replace("{key}", key).into()
 }
 
-/// Shapes that are too large in some way, and noise.
-fn sized(dice: &mut Dice, key: &str) -> (&'static str, Vec<u8>, Wanted) {
-    let (label, template, wanted) = match dice.below(9) {
+/// Requests that are too large in some way, and noise.
+fn sized(random: &mut Random, key: &str) -> (&'static str, Vec<u8>, Wanted) {
+    let (label, template, wanted) = match random.index(9) {
         0 => (
             "target over 8 KiB",
             format!("GET /{} HTTP/1.1\r\nHost: fuzz\r\n\r\n", "a".repeat(8192)),
@@ -290,7 +291,7 @@ fn sized(dice: &mut Dice, key: &str) -> (&'static str, Vec<u8>, Wanted) {
             ("trailer of 30 KB", bytes, Wanted::Any)
         }
         _ => {
-            let noise = (0..=dice.below(4_000)).map(|_| dice.byte()).collect();
+            let noise = (0..=random.index(4_000)).map(|_| random.byte()).collect();
             return ("noise", noise, Wanted::Any);
         }
     };

@@ -1,5 +1,0 @@
-require("bench/load/common")
-function init(args)
-  setup_from(args)
-  request = prepared(create)
-end
