@@ -107,7 +107,7 @@ fn storage(
 fn nodes_and_connections(text: &mut String, grid: &Grid) -> Outcome {
     writeln!(
         text,
-        "\n### Nodes and connections\n\nRequests per second with {} million pets, the prediction of the model in brackets, and \
+        "\n### Nodes and connections\n\nRequests per second with {} million pets, the model's prediction in brackets, and \
          the p99 (closed loop: each client sends its next request when the last is answered):\n",
         grid.pets / 1e6
     )?;
@@ -140,10 +140,10 @@ fn nodes_and_connections(text: &mut String, grid: &Grid) -> Outcome {
 fn costs(text: &mut String, grid: &Grid) -> Outcome {
     writeln!(
         text,
-        "\n### CPU time per request\n\nMicroseconds of one of the {} cores: per request, per statement, which the requests of a batch \
-         share, and per factor of ten in pets.\n\n\
+        "\n### CPU time per request\n\nMicroseconds on one of the {} cores: per request, per statement (shared by the requests of a \
+         batch), and per factor of ten in pets.\n\n\
          | operation | service, request | service, statement | database, request | database, statement | database, factor of \
-         ten | load generator | bytes per answer |\n|---|---|---|---|---|---|---|---|",
+         ten | load generator | bytes per response |\n|---|---|---|---|---|---|---|---|",
         cores()
     )?;
     for (operation, (_, name, _)) in OPERATIONS.iter().enumerate() {
