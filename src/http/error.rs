@@ -210,7 +210,7 @@ impl ApiError {
             }
             Self::OutcomeUnknown { .. } => {
                 "The outcome of this request is unknown, because the database failed before it confirmed the change: \
-                 retry with the same `Idempotency-Key`, or if you sent none, check first whether the change took \
+                 retry with the same `Idempotency-Key`, or, if you sent none, check first whether the change took \
                  effect."
             }
         };

@@ -42,7 +42,7 @@ impl Parameter {
         example: Some("AQAAAAAAAAAU"),
     };
 
-    /// The parameter in the interface document.
+    /// The parameter in the OpenAPI document.
     pub(crate) fn document(&self, place: ParameterIn) -> Documented {
         ParameterBuilder::new()
             .name(self.name)
@@ -55,7 +55,7 @@ impl Parameter {
     }
 }
 
-/// The query parameters of an operation in the interface document.
+/// The query parameters of an operation in the OpenAPI document.
 pub(crate) fn query(parameters: &[Parameter]) -> Vec<Documented> {
     parameters.iter().map(|parameter| parameter.document(ParameterIn::Query)).collect()
 }

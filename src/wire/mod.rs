@@ -1,4 +1,4 @@
-//! Resources as clients and files see them: JSON, CSV columns, and the schemas of the interface document.
+//! Resources as clients and files see them: JSON, CSV columns, and the schemas of the OpenAPI document.
 //!
 //! **Invariant:** a field is described once, in [`pet`] or [`order`]. Reading, writing and the document derive from that
 //! description, so none of them can disagree with another.

@@ -125,7 +125,7 @@ async fn list_pets_answers_400_to_a_bad_query() {
     let service = TestService::start().await;
     let limit = "`limit` must be an integer from 1 to 100.";
     let status = "`status` must be one of `available`, `pending`, `sold`.";
-    let id = "`id` must be a positive integer of 64 bits, given at most 100 times.";
+    let id = "`id` must be a positive 64-bit integer, given at most 100 times.";
     let cursor = "`cursor` was not issued by this service: copy it from a `Link` header, or leave it out to start \
         at the first page.";
     let too_many = vec!["id=1"; 101].join("&");

@@ -39,8 +39,8 @@ const BEARER: &str = "bearer";
         description = "A pet store inventory: list pets, add them, and sell each of them once.\n\n\
             Send your API key with every request: `Authorization: Bearer <API_KEY>`. Every error has the same \
             body; act on its `code`, read its `message`, and quote the `X-Request-Id` header when you ask for \
-            help. You may send your own, of 1 to 64 of `A-Za-z0-9._-`. A field or a parameter that this document \
-            does not describe is rejected, never ignored.\n\n\
+            help. You may send your own, with 1 to 64 characters from `A-Za-z0-9._-`. A field or a parameter that this \
+            document does not describe is rejected, never ignored.\n\n\
             Operations without a marker are stable. Those marked `x-stability: beta` may change with 90 days' notice, \
             `experimental` ones at any time.",
     ),
@@ -82,7 +82,7 @@ pub(crate) fn describe_operation(paths: &mut Paths, scope: Scope, own_errors: &[
                 // Rejected before the key is known, and so its limit.
                 if !["401", "414", "431"].contains(&status.as_str()) {
                     let policy = "The key's rate limit, if any: `q` requests in `w` seconds.";
-                    let state = "What is left of the limit: `r` requests. It is full again in `t` seconds.";
+                    let state = "The remaining quota: `r` requests. It is full again in `t` seconds.";
                     add_header(response, "RateLimit-Policy", policy);
                     add_header(response, "RateLimit", state);
                 }

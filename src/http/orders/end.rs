@@ -107,7 +107,7 @@ fn ended(order: &Order) -> Response {
     ([media_type], ORDER.render(order)).into_response()
 }
 
-/// The errors of this operation, besides those of every operation.
+/// The errors of this operation, in addition to those of every operation.
 pub(crate) fn end_order_errors() -> Vec<ApiError> {
     vec![
         ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },

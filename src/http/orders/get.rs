@@ -40,7 +40,7 @@ pub(crate) async fn get_order(
     Ok(known.answer(body, tag, None))
 }
 
-/// The errors of this operation, besides those of every operation.
+/// The errors of this operation, in addition to those of every operation.
 pub(crate) fn get_order_errors() -> Vec<ApiError> {
     vec![ApiError::UnknownParameter { name: "fields".into(), nearest: None }, ApiError::OrderNotFound]
 }

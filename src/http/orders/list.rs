@@ -78,21 +78,21 @@ impl<S: Sync> FromRequestParts<S> for ListOrdersQuery {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let query = Query::parse(parts, PARAMETERS)?;
         let (limit, status) = (query.limit()?, query.status()?);
-        let problem = "must be a positive integer of 64 bits";
+        let problem = "must be a positive 64-bit integer";
         let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));
         let pet_id = query.one("petId")?.map(pet_id).transpose()?;
         Ok(Self(OrderPageRequest { filter: OrderFilter { status, pet_id }, after: query.after()?, limit }))
     }
 }
 
-/// The filters of a list, as its query has them.
+/// The filters of a list, as query parameters.
 fn filters(filter: OrderFilter) -> Vec<(&'static str, String)> {
     let status = filter.status.map(|status| ("status", status.as_str().to_owned()));
     let pet_id = filter.pet_id.map(|id| ("petId", id.get().to_string()));
     status.into_iter().chain(pet_id).collect()
 }
 
-/// The errors of this operation, besides those of every operation.
+/// The errors of this operation, in addition to those of every operation.
 pub(crate) fn list_orders_errors() -> Vec<ApiError> {
     vec![
         ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },

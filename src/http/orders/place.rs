@@ -70,7 +70,7 @@ fn no_such_pet() -> ApiError {
     BodyError::InvalidField { name: "petId", problem: "must be the id of an existing pet".into() }.into()
 }
 
-/// The errors of this operation, besides those of every operation.
+/// The errors of this operation, in addition to those of every operation.
 pub(crate) fn place_order_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),

@@ -66,7 +66,7 @@ fn created(app: &AppState, pet: &Pet) -> Response {
     (StatusCode::CREATED, headers, body).into_response()
 }
 
-/// The errors of this operation, besides those of every operation.
+/// The errors of this operation, in addition to those of every operation.
 pub(crate) fn create_pet_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),

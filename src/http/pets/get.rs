@@ -38,8 +38,8 @@ const DEPRECATED_ON: Date = date(2026, 11, 15);
     responses(
         (status = 200, description = "The requested animal.", body = Pet, headers(
             ("ETag" = String, description = "Changes with the pet; for `If-None-Match`."),
-            ("Deprecation" = String, description = "Since when the operation is deprecated (RFC 9745)."),
-            ("Sunset" = String, description = "When the operation is removed (RFC 8594)."),
+            ("Deprecation" = String, description = "When the operation was deprecated (RFC 9745)."),
+            ("Sunset" = String, description = "When the operation will be removed (RFC 8594)."),
             ("Link" = String, description = "The documentation, with `rel=\"deprecation\"`, and the \
                 replacement, with `rel=\"successor-version\"`."),
         )),
@@ -72,7 +72,7 @@ async fn fetch(app: &AppState, known: &IfNoneMatch, id: PetId) -> Result<Respons
     Ok(known.answer(body, tag, None))
 }
 
-/// The errors of this operation, besides those of every operation.
+/// The errors of this operation, in addition to those of every operation.
 pub(crate) fn get_pet_errors() -> Vec<ApiError> {
     vec![
         ApiError::UnknownParameter { name: "fields".into(), nearest: None },

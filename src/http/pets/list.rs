@@ -18,9 +18,9 @@ use crate::wire::pet::PET;
 
 /// List all animals
 ///
-/// Returns a page of pets in the order of their identifiers. Follow the `Link` header with `rel="next"` to the
+/// Returns a page of pets in order of their identifiers. Follow the `Link` header with `rel="next"` to the
 /// next page; it is absent on the last. A pet that existed when you read the first page, and still matches,
-/// appears exactly once, however many are added meanwhile.
+/// appears exactly once, even if others are added meanwhile.
 #[utoipa::path(
     get,
     path = "/v1/pets",
@@ -57,8 +57,8 @@ const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         name: "id",
-        description: "Only the pets with these identifiers; combined with `status` if both are given. An identifier \
-                      that does not exist is not in the list.",
+        description: "Only the pets with these identifiers; combined with `status` if both are given. Identifiers \
+                      that do not exist are left out.",
         schema: || {
             let id = integer(None).minimum(Some(1));
             ArrayBuilder::new().items(id).min_items(Some(1)).max_items(Some(MAX_IDS)).into()
@@ -68,7 +68,7 @@ const PARAMETERS: &[Parameter] = &[
     Parameter::CURSOR,
 ];
 
-/// The most `id` parameters of one request.
+/// The maximum number of `id` parameters in a request.
 const MAX_IDS: usize = 100;
 
 /// The page that a request asks for.
@@ -88,7 +88,7 @@ impl<S: Sync> FromRequestParts<S> for ListPetsQuery {
         let (limit, status) = (query.limit()?, query.status()?);
         let ids: Option<Vec<PetId>> = query.all("id").map(id_in_text).collect();
         let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {
-            let problem = "must be a positive integer of 64 bits, given at most 100 times";
+            let problem = "must be a positive 64-bit integer, given at most 100 times";
             ApiError::invalid_parameter("id", &problem)
         })?;
         let ids = if ids.is_empty() { None } else { Some(ids) };
@@ -96,14 +96,14 @@ impl<S: Sync> FromRequestParts<S> for ListPetsQuery {
     }
 }
 
-/// The filters of a list, as its query has them.
+/// The filters of a list, as query parameters.
 fn filters(filter: &PetFilter) -> Vec<(&'static str, String)> {
     let status = filter.status.map(|status| ("status", status.as_str().to_owned()));
     let ids = filter.ids.iter().flatten().map(|id| ("id", id.get().to_string()));
     status.into_iter().chain(ids).collect()
 }
 
-/// The errors of this operation, besides those of every operation.
+/// The errors of this operation, in addition to those of every operation.
 pub(crate) fn list_pets_errors() -> Vec<ApiError> {
     vec![
         ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },

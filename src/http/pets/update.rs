@@ -17,8 +17,8 @@ use crate::wire::pet::PET;
 /// Change a pet
 ///
 /// Fields that the body leaves out do not change; an empty object changes nothing and returns the pet with its `ETag`.
-/// Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The `status` can become
-/// any other, except that a sold pet cannot become `pending`; while an order is open, only the order changes it.
+/// To avoid overwriting another client's change, send the pet's `ETag` in `If-Match`. Any change of `status` is
+/// allowed, except from `sold` to `pending`; while an order is open, only the order changes it.
 #[utoipa::path(
     patch,
     path = "/v1/pets/{petId}",
@@ -77,7 +77,7 @@ impl From<PatchError> for ApiError {
     }
 }
 
-/// The errors of this operation, besides those of every operation.
+/// The errors of this operation, in addition to those of every operation.
 pub(crate) fn update_pet_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),

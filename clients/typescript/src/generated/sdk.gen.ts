@@ -21,9 +21,9 @@ export type Options<TData extends TDataShape = TDataShape, ThrowOnError extends 
 /**
  * List all animals
  *
- * Returns a page of pets in the order of their identifiers. Follow the `Link` header with `rel="next"` to the
+ * Returns a page of pets in order of their identifiers. Follow the `Link` header with `rel="next"` to the
  * next page; it is absent on the last. A pet that existed when you read the first page, and still matches,
- * appears exactly once, however many are added meanwhile.
+ * appears exactly once, even if others are added meanwhile.
  */
 export const listPets = <ThrowOnError extends boolean = false>(options?: Options<ListPetsData, ThrowOnError>) => (options?.client ?? client).get<ListPetsResponses, ListPetsErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -65,8 +65,8 @@ export const getPet = <ThrowOnError extends boolean = false>(options: Options<Ge
  * Change a pet
  *
  * Fields that the body leaves out do not change; an empty object changes nothing and returns the pet with its `ETag`.
- * Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The `status` can become
- * any other, except that a sold pet cannot become `pending`; while an order is open, only the order changes it.
+ * To avoid overwriting another client's change, send the pet's `ETag` in `If-Match`. Any change of `status` is
+ * allowed, except from `sold` to `pending`; while an order is open, only the order changes it.
  */
 export const updatePet = <ThrowOnError extends boolean = false>(options: Options<UpdatePetData, ThrowOnError>) => (options.client ?? client).patch<UpdatePetResponses, UpdatePetErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],

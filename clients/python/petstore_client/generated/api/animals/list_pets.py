@@ -138,11 +138,11 @@ def sync_detailed(
 ) -> Response[Any | Error | list[Pet]]:
     """List all animals
 
-     Returns a page of pets in the order of their identifiers. Follow the `Link` header with `rel="next"`
-    to the
+     Returns a page of pets in order of their identifiers. Follow the `Link` header with `rel="next"` to
+    the
     next page; it is absent on the last. A pet that existed when you read the first page, and still
     matches,
-    appears exactly once, however many are added meanwhile.
+    appears exactly once, even if others are added meanwhile.
 
     Args:
         limit (int | Unset):  Default: 20.
@@ -185,11 +185,11 @@ def sync(
 ) -> Any | Error | list[Pet] | None:
     """List all animals
 
-     Returns a page of pets in the order of their identifiers. Follow the `Link` header with `rel="next"`
-    to the
+     Returns a page of pets in order of their identifiers. Follow the `Link` header with `rel="next"` to
+    the
     next page; it is absent on the last. A pet that existed when you read the first page, and still
     matches,
-    appears exactly once, however many are added meanwhile.
+    appears exactly once, even if others are added meanwhile.
 
     Args:
         limit (int | Unset):  Default: 20.
@@ -227,11 +227,11 @@ async def asyncio_detailed(
 ) -> Response[Any | Error | list[Pet]]:
     """List all animals
 
-     Returns a page of pets in the order of their identifiers. Follow the `Link` header with `rel="next"`
-    to the
+     Returns a page of pets in order of their identifiers. Follow the `Link` header with `rel="next"` to
+    the
     next page; it is absent on the last. A pet that existed when you read the first page, and still
     matches,
-    appears exactly once, however many are added meanwhile.
+    appears exactly once, even if others are added meanwhile.
 
     Args:
         limit (int | Unset):  Default: 20.
@@ -272,11 +272,11 @@ async def asyncio(
 ) -> Any | Error | list[Pet] | None:
     """List all animals
 
-     Returns a page of pets in the order of their identifiers. Follow the `Link` header with `rel="next"`
-    to the
+     Returns a page of pets in order of their identifiers. Follow the `Link` header with `rel="next"` to
+    the
     next page; it is absent on the last. A pet that existed when you read the first page, and still
     matches,
-    appears exactly once, however many are added meanwhile.
+    appears exactly once, even if others are added meanwhile.
 
     Args:
         limit (int | Unset):  Default: 20.

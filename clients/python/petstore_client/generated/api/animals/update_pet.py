@@ -148,10 +148,9 @@ def sync_detailed(
 
      Fields that the body leaves out do not change; an empty object changes nothing and returns the pet
     with its `ETag`.
-    Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The
-    `status` can become
-    any other, except that a sold pet cannot become `pending`; while an order is open, only the order
-    changes it.
+    To avoid overwriting another client's change, send the pet's `ETag` in `If-Match`. Any change of
+    `status` is
+    allowed, except from `sold` to `pending`; while an order is open, only the order changes it.
 
     Args:
         pet_id (int):
@@ -193,10 +192,9 @@ def sync(
 
      Fields that the body leaves out do not change; an empty object changes nothing and returns the pet
     with its `ETag`.
-    Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The
-    `status` can become
-    any other, except that a sold pet cannot become `pending`; while an order is open, only the order
-    changes it.
+    To avoid overwriting another client's change, send the pet's `ETag` in `If-Match`. Any change of
+    `status` is
+    allowed, except from `sold` to `pending`; while an order is open, only the order changes it.
 
     Args:
         pet_id (int):
@@ -233,10 +231,9 @@ async def asyncio_detailed(
 
      Fields that the body leaves out do not change; an empty object changes nothing and returns the pet
     with its `ETag`.
-    Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The
-    `status` can become
-    any other, except that a sold pet cannot become `pending`; while an order is open, only the order
-    changes it.
+    To avoid overwriting another client's change, send the pet's `ETag` in `If-Match`. Any change of
+    `status` is
+    allowed, except from `sold` to `pending`; while an order is open, only the order changes it.
 
     Args:
         pet_id (int):
@@ -276,10 +273,9 @@ async def asyncio(
 
      Fields that the body leaves out do not change; an empty object changes nothing and returns the pet
     with its `ETag`.
-    Send the `ETag` that you have in `If-Match` to change nothing if the pet has changed since. The
-    `status` can become
-    any other, except that a sold pet cannot become `pending`; while an order is open, only the order
-    changes it.
+    To avoid overwriting another client's change, send the pet's `ETag` in `If-Match`. Any change of
+    `status` is
+    allowed, except from `sold` to `pending`; while an order is open, only the order changes it.
 
     Args:
         pet_id (int):
