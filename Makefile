@@ -30,14 +30,14 @@ test: ## run the tests, on a private PostgreSQL or on the server at TEST_DATABAS
 
 ##@ Before a push
 
-check: ## format, lint, dependencies, interface document and tests: a few minutes
+check: ## format, lint, dependencies, OpenAPI document and tests: a few minutes
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	cargo deny --locked check bans licenses sources
 	$(REDOCLY) lint --config scripts/redocly/redocly.yaml openapi.json
 	$(MAKE) test
 
-contract: ## test the running service against its own interface document; EXAMPLES=500 for more requests
+contract: ## test the running service against its own OpenAPI document; EXAMPLES=500 for more requests
 	cargo build --locked
 	$(SERVED) scripts/contract target/tools/python/bin/schemathesis --max-examples $(or $(EXAMPLES),50)
 

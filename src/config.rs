@@ -382,7 +382,7 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
 
 fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     let positive = duration(text).ok().filter(|duration| !duration.is_zero());
-    positive.ok_or("must be a duration such as 500ms, 10s or 2m, and not 0")
+    positive.ok_or("must be a duration greater than 0, such as 500ms, 10s or 2m")
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ fn schema(found: Option<i32>) -> Check {
     } else if found < SCHEMA_LATEST {
         warning("schema", format!("version {found}; `petstore migrate` updates it to {SCHEMA_LATEST}"))
     } else if found > SCHEMA_LATEST {
-        ok("schema", format!("version {found}, from a newer petstore, which this one works with"))
+        ok("schema", format!("version {found}, from a newer release; this one works with it"))
     } else {
         ok("schema", format!("version {found}, the latest"))
     }

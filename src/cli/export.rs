@@ -73,7 +73,7 @@ impl Export {
             .or_else(|| Format::from_extension(&self.file))
             .unwrap_or(Format::Ndjson);
         if self.escape_formulas && format != Format::Csv {
-            return Err("--escape-formulas is for CSV only".into());
+            return Err("--escape-formulas applies to CSV only".into());
         }
         let exporting = Exporting::start(&self.database.database_url, self.status).await?;
         let to_standard_output = self.file == Path::new("-");

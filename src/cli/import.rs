@@ -21,8 +21,8 @@ use crate::storage::{CopyBuffer, CopyChunk, Import as Importing};
 /// Imports pets from a file.
 ///
 /// The file is CSV with a header line (name, categoryId and, optionally, status), or NDJSON with one JSON object per
-/// line, as createPet accepts it. It may be compressed with gzip or zstd, whatever its name. Every row must meet the
-/// same rules as a request.
+/// line, as createPet accepts it. It may be compressed with gzip or zstd, regardless of its name. Every row must meet
+/// the same rules as a request.
 ///
 /// With --key-column, which names the column of the source's own keys, the import is idempotent: run it again after a
 /// crash or a bad row, or with a longer file, and it adds exactly the missing rows. It adds 5,000 rows per transaction
@@ -58,8 +58,8 @@ pub(super) struct Import {
     #[arg(long, value_name = "NAME", value_parser = key_column)]
     key_column: Option<String>,
 
-    /// The name of the source. Keys are unique per source: the same key of another source is another pet. The default is
-    /// the file's name, without its directory and without `.gz` or `.zst`. Required for standard input.
+    /// The name of the source. Keys are unique per source: the same key in another source is a different pet. The
+    /// default is the file's name, without its directory and without `.gz` or `.zst`. Required for standard input.
     #[arg(long, value_name = "NAME", requires = "key_column")]
     source: Option<SourceName>,
 
@@ -72,7 +72,7 @@ pub(super) struct Import {
     #[arg(long)]
     dry_run: bool,
 
-    /// The number of bad rows that are rejected before the import stops. By default, it stops at the first.
+    /// The maximum number of bad rows; one more stops the import. By default, it stops at the first.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_errors: u64,
 
@@ -123,7 +123,7 @@ impl Import {
         let from_standard_input = self.file == Path::new(STANDARD_INPUT);
         let format =
             self.format.map(Format::from).or_else(|| Format::from_extension(&self.file)).ok_or_else(
-                || format!("the extension of {} is not that of a format: pass --format", self.file.display()),
+                || format!("{} has no known file extension: pass --format", self.file.display()),
             )?;
         let source = self.key_column.as_ref().map(|_| self.source()).transpose()?;
         let (input, size): (Box<dyn Read + Send>, _) = if from_standard_input {
@@ -195,14 +195,12 @@ impl Import {
             return Ok(source.clone());
         }
         if self.file == Path::new(STANDARD_INPUT) {
-            return Err(
-                "standard input has no file name to use as the name of the source: pass --source".into()
-            );
+            return Err("standard input has no file name to use as the source name: pass --source".into());
         }
         let name = Compression::strip_extension(&self.file);
         let name = name.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.parse().map_err(|problem| {
-            format!("the file's name, as the name of the source, {problem}: pass --source").into()
+            format!("the file name is used as the source name and {problem}: pass --source").into()
         })
     }
 

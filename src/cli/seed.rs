@@ -28,7 +28,7 @@ pub(super) struct Seed {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
 
-    /// The seed of the random number generator: another number gives other pets.
+    /// The seed of the random number generator: a different number gives different pets.
     #[arg(long = "seed", value_name = "SEED", default_value_t = 1)]
     number: u64,
 

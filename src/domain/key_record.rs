@@ -1,4 +1,4 @@
-//! The record of an API key: its scopes, its expiry, its state, and its audit trail.
+//! The record of an API key: its scopes, its expiry, its state, and its audit log.
 
 use std::str::FromStr;
 use std::time::SystemTime;
@@ -206,7 +206,7 @@ impl FromStr for Actor {
     }
 }
 
-/// An entry of a key's audit trail.
+/// An entry of a key's audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyEvent {
     /// When.

@@ -33,14 +33,14 @@ define_metrics! {
     counter CONNECTIONS_REFUSED = "petstore_connections_refused_total": "Client connections refused by a limit.";
     counter REQUESTS_SHED = "petstore_requests_shed_total":
         "Requests answered with 503 because too many were in flight (reason \"requests\"), were still sending their \
-        bodies (\"bodies\") or waited for the database (\"queue\"), or because they waited too long for it (\"late\").";
+        bodies (\"bodies\") or were queued (\"queue\"), or because they were queued for too long (\"late\").";
     counter REQUESTS_RATE_LIMITED = "petstore_requests_rate_limited_total": "Requests answered with 429.";
     counter KEY_LOOKUPS = "petstore_key_lookups_total":
         "Lookups of API keys: found in the cache (\"hit\"), read from the database (\"miss\"), or cached as invalid \
         (\"refused\").";
     gauge KEYS_REMEMBERED = "petstore_keys_remembered": "API keys in the cache.";
     counter DEPRECATED_CALLS = "petstore_deprecated_calls_total":
-        "Calls of deprecated operations, by the key's id.";
+        "Calls to deprecated operations, by the key's id.";
     gauge POOL_CONNECTIONS = "db_client_connection_count": "Connections to the database, by state.";
     gauge POOL_MAX = "db_client_connection_max": "Maximum number of connections to the database.";
     gauge POOL_WAITING = "db_client_connection_pending_requests": "Tasks waiting for a connection to the database.";
@@ -49,13 +49,13 @@ define_metrics! {
     counter DATABASE_ERRORS = "petstore_database_errors_total":
         "Failed statements: no connection (\"no_connection\"), connection lost (\"connection_lost\"), deadline exceeded \
         (\"deadline\"), or rejected by the database (\"refused\").";
-    gauge DATABASE_UP = "petstore_database_up": "1 if the database answered the last check, a few seconds ago, else 0.";
+    gauge DATABASE_UP = "petstore_database_up": "1 if the last database check, a few seconds ago, succeeded, else 0.";
     gauge STANDBYS = "petstore_database_standbys": "Standbys that replicate from the database.";
     gauge IDEMPOTENCY_DAYS = "petstore_idempotency_days_prepared":
         "Days, starting today, that have a partition for idempotency keys.";
     histogram BATCH_SIZE = "petstore_batch_size": "Requests per batch, which share one statement.";
     histogram BATCH_WAIT = "petstore_batch_wait_seconds":
-        "Time that the first request of a batch waited to be sent.";
+        "Time that the first request of a batch waited.";
     gauge PETS = "petstore_pets_estimated": "Pets by status, estimated from PostgreSQL's statistics.";
     gauge BUILD_INFO = "petstore_build_info": "1, with the running version as a label.";
 }
@@ -103,7 +103,7 @@ pub fn metrics() -> &'static Metrics {
 }
 
 impl Metrics {
-    /// Renders all metrics in Prometheus' text format.
+    /// Renders all metrics in Prometheus's text format.
     #[must_use]
     pub fn render(&self) -> String {
         self.process.collect();

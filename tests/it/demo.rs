@@ -285,7 +285,7 @@ async fn demo_fills_an_empty_database_and_reuses_it_on_the_next_run() {
     assert_eq!(directory.leftovers(), Vec::<String>::new());
 
     let demo = Demo::start(&directory, &environment);
-    assert!(demo.printed.contains(" with the pets of the last demo.\n"), "{}", demo.printed);
+    assert!(demo.printed.contains(" with the pets from the last demo.\n"), "{}", demo.printed);
     assert_eq!(count_pets(&demo.client()).await, 1_001);
     let keys = "SELECT count(*), count(*) FILTER (WHERE revoked_at IS NULL) FROM api_keys";
     let client = database.connect().await;

@@ -161,7 +161,7 @@ async fn formulas_in_names_are_escaped_in_csv_only_with_the_flag() {
     let output = export(&database, &["--escape-formulas", &folder.path("a.ndjson")]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(error, "petstore: --escape-formulas is for CSV only\n");
+    assert_eq!(error, "petstore: --escape-formulas applies to CSV only\n");
 }
 
 #[tokio::test]

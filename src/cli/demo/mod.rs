@@ -35,11 +35,11 @@ const PORTS: std::ops::Range<u16> = 8080..8100;
 /// How long PostgreSQL may take to start.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Runs the service with 1,000 sample pets: no setup, and nothing stays afterwards.
+/// Runs the service with 1,000 sample pets: no setup, and nothing left behind.
 ///
 /// The demo starts a temporary PostgreSQL from the programs that are installed on this machine. It listens on a private
 /// socket only, does not sync to disk, and is removed when the demo ends, even after SIGKILL. If `DATABASE_URL` is set,
-/// the demo uses that database instead and leaves the pets in it. A database with any other content is refused.
+/// the demo uses that database instead and leaves the pets in it. It refuses a database with any other content.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -101,7 +101,7 @@ impl Demo {
             if temporary { wait_until_ready(url, started).await? } else { database_contents(url).await? };
         let pets = match contents {
             DatabaseContents::Nothing => format!("{} pets", grouped(PETS.into())),
-            DatabaseContents::Demonstration => "the pets of the last demo".to_owned(),
+            DatabaseContents::Demonstration => "the pets from the last demo".to_owned(),
             DatabaseContents::OtherTables(tables) => {
                 return Err(unsuitable_database(&format!("other tables ({})", tables.join(", "))));
             }
@@ -145,7 +145,7 @@ impl Demo {
             }
         }
         let (first, last) = (PORTS.start, PORTS.end - 1);
-        Err(format!("the ports {first} to {last} are all in use: choose another with --listen").into())
+        Err(format!("ports {first} to {last} are all in use: choose another with --listen").into())
     }
 }
 

@@ -1,7 +1,7 @@
 //! A temporary PostgreSQL server, from the programs that are installed on this machine.
 //!
-//! **Invariant:** however this program ends, the server ends too, and its directory is removed. A child process
-//! (`assets/demo/run-postgres.sh`) does both when the pipe closes that only this program holds open.
+//! **Invariant:** no matter how this program ends, the server ends too, and its directory is removed. A child process
+//! (`assets/demo/run-postgres.sh`) does both when a pipe that only this program holds open closes.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};

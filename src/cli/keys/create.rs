@@ -30,7 +30,7 @@ pub(in crate::cli) struct Create {
     scopes: Vec<Scope>,
 
     /// When the key expires: after a duration, such as `90d` or `12h`, or at the start of a date (UTC), such as
-    /// `2027-01-31`. By default it never expires.
+    /// `2027-01-31`. By default, it never expires.
     #[arg(long, value_name = "DURATION|DATE", value_parser = expiry)]
     expires: Option<Expiry>,
 

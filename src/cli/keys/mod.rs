@@ -42,7 +42,7 @@ impl Keys {
 /// Who runs the command.
 #[derive(Debug, Args)]
 struct ActorArgs {
-    /// Who makes this change, for the key's audit trail. The default is the system's user and host name, as
+    /// Who makes this change, for the key's audit log. The default is the system's user and host name, as
     /// `user@host`.
     #[arg(long, value_name = "WHO")]
     by: Option<Actor>,
@@ -60,11 +60,11 @@ impl ActorArgs {
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {
     let id = text.parse().ok().filter(|id| *id > 0);
-    id.map(KeyId).ok_or("must be the id of a key: `petstore keys list` shows all")
+    id.map(KeyId).ok_or("must be the id of a key: see `petstore keys list`")
 }
 
 fn no_such_key(id: KeyId) -> Failure {
-    format!("no key has the id {}: `petstore keys list` shows all", id.0).into()
+    format!("no key has the id {}: see `petstore keys list`", id.0).into()
 }
 
 /// When a key expires, as given on the command line.

@@ -56,7 +56,7 @@ impl KeyOutput {
     }
 }
 
-/// An entry of a key's audit trail.
+/// An entry of a key's audit log.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EventOutput {

@@ -29,8 +29,8 @@ pub(in crate::cli) struct Rotate {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     overlap: Duration,
 
-    /// When the new key expires: after a duration, such as `90d`, or at the start of a date (UTC). By default its lifetime
-    /// is that of the old key.
+    /// When the new key expires: after a duration, such as `90d`, or at the start of a date (UTC). By default, it has
+    /// the same lifetime as the old key.
     #[arg(long, value_name = "DURATION|DATE", value_parser = expiry)]
     expires: Option<Expiry>,
 
@@ -49,9 +49,7 @@ impl Rotate {
             .rotate_api_key(self.id, &successor, self.overlap, expires_at, &self.by.actor()?)
             .await?;
         if rotated.is_none() {
-            return Err(
-                format!("no active key has the id {}: `petstore keys list` shows all", self.id.0).into()
-            );
+            return Err(format!("no active key has the id {}: see `petstore keys list`", self.id.0).into());
         }
         Ok(print(&format!("{}\n", successor.reveal()))?)
     }
