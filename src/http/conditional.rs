@@ -22,7 +22,7 @@ impl IntoParams for IfNoneMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
         let description = "The `ETag` of a response that you have. If it is still current, the response is 304 without a body.";
         vec![
-            Parameter { name: "If-None-Match", description, schema: || string(None).into(), example: None }
+            Parameter::new("If-None-Match", description, || string(None).into())
                 .document(ParameterIn::Header),
         ]
     }
@@ -71,10 +71,7 @@ pub(crate) struct IfMatch(Vec<HeaderValue>);
 impl IntoParams for IfMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
         let description = "The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.";
-        vec![
-            Parameter { name: "If-Match", description, schema: || string(None).into(), example: None }
-                .document(ParameterIn::Header),
-        ]
+        vec![Parameter::new("If-Match", description, || string(None).into()).document(ParameterIn::Header)]
     }
 }
 

@@ -5,42 +5,46 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, Required};
 
 use crate::domain::page::PageLimit;
+use crate::wire::field::string;
 
 /// An optional parameter of an operation.
 pub(crate) struct Parameter {
     /// Its name in the query, or that of the header.
     pub(crate) name: &'static str,
-    /// What it does.
-    pub(crate) description: &'static str,
-    /// The schema of its value.
-    pub(crate) schema: fn() -> RefOr<Schema>,
-    /// A value, where the schema does not suggest one.
-    pub(crate) example: Option<&'static str>,
+    description: &'static str,
+    schema: fn() -> RefOr<Schema>,
+    example: Option<&'static str>,
 }
 
 impl Parameter {
     /// The most items on a page.
-    pub(crate) const LIMIT: Self = Self {
-        name: "limit",
-        description: "Maximum number of items returned.",
-        schema: || {
-            let limit = ObjectBuilder::new().schema_type(Type::Integer);
-            let limit = limit.minimum(Some(PageLimit::MIN)).maximum(Some(PageLimit::MAX));
-            limit.default(Some(PageLimit::DEFAULT.get().into())).into()
-        },
-        example: None,
-    };
+    pub(crate) const LIMIT: Self = Self::new("limit", "Maximum number of items returned.", || {
+        let limit = ObjectBuilder::new().schema_type(Type::Integer);
+        let limit = limit.minimum(Some(PageLimit::MIN)).maximum(Some(PageLimit::MAX));
+        limit.default(Some(PageLimit::DEFAULT.get().into())).into()
+    });
 
     /// Where a page starts.
-    pub(crate) const CURSOR: Self = Self {
-        name: "cursor",
-        description: "Where the page starts: taken from the `Link` header of the previous page. Opaque.",
-        schema: || {
-            let cursor = ObjectBuilder::new().schema_type(Type::String);
-            cursor.pattern(Some("^AQ[A-Za-z0-9_-]{10}$")).into()
-        },
-        example: Some("AQAAAAAAAAAU"),
-    };
+    pub(crate) const CURSOR: Self = Self::new(
+        "cursor",
+        "Where the page starts: taken from the `Link` header of the previous page. Opaque.",
+        || string(None).pattern(Some("^AQ[A-Za-z0-9_-]{10}$")).into(),
+    )
+    .with_example("AQAAAAAAAAAU");
+
+    /// Describes a parameter by its name, what it does, and the schema of its value.
+    pub(crate) const fn new(
+        name: &'static str,
+        description: &'static str,
+        schema: fn() -> RefOr<Schema>,
+    ) -> Self {
+        Self { name, description, schema, example: None }
+    }
+
+    /// Adds an example, where the schema does not suggest one.
+    pub(crate) const fn with_example(self, example: &'static str) -> Self {
+        Self { example: Some(example), ..self }
+    }
 
     /// The parameter in the interface document.
     pub(crate) fn document(&self, place: ParameterIn) -> Documented {

@@ -25,8 +25,8 @@ use crate::config::{DatabaseUrl, PoolSettings};
 
 use api_keys::FindKeys;
 use batch::{Batcher, QueueLimits};
-pub use database_contents::{DatabaseContents, DatabaseContentsError, database_contents};
-pub use diagnostics::{Diagnosis, DiagnosisError, diagnose};
+pub use database_contents::{DatabaseContents, database_contents};
+pub use diagnostics::{Diagnosis, ExamineError, diagnose};
 pub use exports::Export;
 pub use imports::{CopyBuffer, CopyChunk, Import};
 pub use insert_batch::InsertOutcome;

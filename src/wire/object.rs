@@ -22,34 +22,16 @@ const FEW: usize = 8;
 pub(crate) enum BodyError {
     /// It is not JSON, or not a JSON object.
     #[error("The body is not usable JSON: {problem}.")]
-    InvalidJson {
-        /// What is wrong, in a clause.
-        problem: String,
-    },
+    InvalidJson { problem: String },
     /// A required member is missing.
     #[error("`/{name}` is required: it {expected}.")]
-    MissingField {
-        /// The name of the member.
-        name: &'static str,
-        /// What it must be.
-        expected: &'static str,
-    },
+    MissingField { name: &'static str, expected: &'static str },
     /// A member breaks a rule.
     #[error("`/{name}` {problem}.")]
-    InvalidField {
-        /// The name of the member.
-        name: &'static str,
-        /// The rule.
-        problem: String,
-    },
+    InvalidField { name: &'static str, problem: String },
     /// The body has a member that cannot be set, most likely a misspelt one.
     #[error("`{pointer}` is not a field that you can set; the nearest is `/{nearest}`.")]
-    UnknownField {
-        /// The JSON Pointer of the member.
-        pointer: String,
-        /// The name that is spelt most like it.
-        nearest: &'static str,
-    },
+    UnknownField { pointer: String, nearest: &'static str },
 }
 
 /// A request body that is read from a JSON object.

@@ -48,18 +48,10 @@ pub(crate) async fn list_orders(
 /// The query parameters.
 const PARAMETERS: &[Parameter] = &[
     Parameter::LIMIT,
-    Parameter {
-        name: "status",
-        description: "Only the orders with this status.",
-        schema: || reference("OrderStatus", ""),
-        example: None,
-    },
-    Parameter {
-        name: "petId",
-        description: "Only the orders for this pet, whether it exists or not.",
-        schema: || integer(None).minimum(Some(1)).into(),
-        example: None,
-    },
+    Parameter::new("status", "Only the orders with this status.", || reference("OrderStatus", "")),
+    Parameter::new("petId", "Only the orders for this pet, whether it exists or not.", || {
+        integer(None).minimum(Some(1)).into()
+    }),
     Parameter::CURSOR,
 ];
 

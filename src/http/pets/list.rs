@@ -49,22 +49,18 @@ pub(crate) async fn list_pets(
 /// The query parameters.
 const PARAMETERS: &[Parameter] = &[
     Parameter::LIMIT,
-    Parameter {
-        name: "status",
-        description: "Filters by availability status. A pet without a status matches none.",
-        schema: || reference("PetStatus", ""),
-        example: None,
-    },
-    Parameter {
-        name: "id",
-        description: "Only the pets with these identifiers; combined with `status` if both are given. An identifier \
-                      that does not exist is not in the list.",
-        schema: || {
+    Parameter::new("status", "Filters by availability status. A pet without a status matches none.", || {
+        reference("PetStatus", "")
+    }),
+    Parameter::new(
+        "id",
+        "Only the pets with these identifiers; combined with `status` if both are given. An identifier that does not \
+         exist is not in the list.",
+        || {
             let id = integer(None).minimum(Some(1));
             ArrayBuilder::new().items(id).min_items(Some(1)).max_items(Some(MAX_IDS)).into()
         },
-        example: None,
-    },
+    ),
     Parameter::CURSOR,
 ];
 
