@@ -7,9 +7,9 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 
 use super::error::ApiError;
-use super::parameters::Parameter;
+use super::parameter_description::ParameterDescription;
 use crate::domain::idempotency::IdempotencyKey;
-use crate::wire::field::string;
+use crate::wire::resource_description::string;
 
 /// The header of a response to a request that took effect before.
 pub(crate) const REPLAYED: (HeaderName, HeaderValue) =
@@ -18,7 +18,7 @@ pub(crate) const REPLAYED: (HeaderName, HeaderValue) =
 /// The idempotency key of a request, if there is one.
 pub(crate) struct OptionalIdempotencyKey(pub(crate) Option<IdempotencyKey>);
 
-const PARAMETER: Parameter = Parameter::new(
+const PARAMETER: ParameterDescription = ParameterDescription::new(
     "Idempotency-Key",
     "A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key \
      takes effect once.",

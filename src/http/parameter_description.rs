@@ -5,10 +5,10 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, Required};
 
 use crate::domain::page::PageLimit;
-use crate::wire::field::string;
+use crate::wire::resource_description::string;
 
 /// An optional parameter of an operation.
-pub(crate) struct Parameter {
+pub(crate) struct ParameterDescription {
     /// Its name in the query, or that of the header.
     pub(crate) name: &'static str,
     description: &'static str,
@@ -16,7 +16,7 @@ pub(crate) struct Parameter {
     example: Option<&'static str>,
 }
 
-impl Parameter {
+impl ParameterDescription {
     /// The most items on a page.
     pub(crate) const LIMIT: Self = Self::new("limit", "Maximum number of items returned.", || {
         let limit = ObjectBuilder::new().schema_type(Type::Integer);
@@ -60,6 +60,6 @@ impl Parameter {
 }
 
 /// The query parameters of an operation in the interface document.
-pub(crate) fn query(parameters: &[Parameter]) -> Vec<Documented> {
+pub(crate) fn query(parameters: &[ParameterDescription]) -> Vec<Documented> {
     parameters.iter().map(|parameter| parameter.document(ParameterIn::Query)).collect()
 }

@@ -5,8 +5,10 @@ use utoipa::openapi::schema::Schema;
 use utoipa::openapi::{KnownFormat, RefOr, SchemaFormat};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::field::{Description, Field, Input, identifier, integer, keyword, reference, string};
-use super::object::{BodyError, FromObject, JsonObject};
+use super::json::{BodyError, FromObject, JsonObject};
+use super::resource_description::{
+    Field, Input, ResourceDescription, identifier, integer, keyword, reference, string,
+};
 use super::value::{Scalar, ValueError};
 use crate::domain::order::{Order, OrderStatus};
 use crate::domain::pet::PetId;
@@ -24,7 +26,7 @@ pub(crate) struct OrderDraft {
 }
 
 /// The fields of an order.
-pub(crate) const ORDER: Description<Order, OrderDraft> = Description(&[
+pub(crate) const ORDER: ResourceDescription<Order, OrderDraft> = ResourceDescription(&[
     Field::required(
         "id",
         |order| Some(Scalar::Integer(order.id.get())),

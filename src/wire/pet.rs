@@ -5,9 +5,11 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::field::{Description, Field, Input, identifier, integer, keyword, reference, string};
 use super::json::MEDIA_TYPE;
-use super::object::{BodyError, FromObject, JsonObject};
+use super::json::{BodyError, FromObject, JsonObject};
+use super::resource_description::{
+    Field, Input, ResourceDescription, identifier, integer, keyword, reference, string,
+};
 use super::value::Scalar;
 use crate::domain::pet::{CategoryId, NewPet, PET_NAME_MAX_CHARS, Pet, PetPatch, PetStatus};
 
@@ -15,7 +17,7 @@ use crate::domain::pet::{CategoryId, NewPet, PET_NAME_MAX_CHARS, Pet, PetPatch, 
 const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$";
 
 /// The fields of a pet.
-pub(crate) const PET: Description<Pet, PetPatch> = Description(&[
+pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&[
     Field::required(
         "id",
         |pet| Some(Scalar::Integer(pet.id.get())),

@@ -4,7 +4,7 @@ use serde_json::Value as Example;
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{KnownFormat, Ref, RefOr, SchemaFormat};
 
-use super::object::{BodyError, JsonObject};
+use super::json::{BodyError, JsonObject};
 use super::value::{Scalar, Value, ValueError};
 use crate::domain::identifier::MAX_ISSUED;
 
@@ -57,14 +57,14 @@ impl<Resource, Draft> Field<Resource, Draft> {
 }
 
 /// A resource described by its fields, in the order in which they are written.
-pub(crate) struct Description<Resource: 'static, Draft: 'static>(
+pub(crate) struct ResourceDescription<Resource: 'static, Draft: 'static>(
     pub(crate) &'static [Field<Resource, Draft>],
 );
 
 /// Enough bytes for the JSON of most resources.
 const USUAL_BYTES: usize = 128;
 
-impl<Resource, Draft: Default> Description<Resource, Draft> {
+impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
     /// The fields that a client can set.
     pub(crate) fn inputs(
         &self,

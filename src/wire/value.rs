@@ -5,8 +5,6 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use super::json;
-
 /// A value in a request body or a file, not yet parsed.
 pub(crate) enum Value<'a> {
     /// The value as it stands in valid JSON.
@@ -78,12 +76,25 @@ impl Scalar<'_> {
                 out.extend_from_slice(word.as_bytes());
                 out.push(b'"');
             }
-            Self::Text(text) => json::write_string(out, text),
+            Self::Text(text) => write_string(out, text),
             Self::Time(time) => {
                 let time = Timestamp::try_from(*time).unwrap_or(Timestamp::MAX);
                 out.extend_from_slice(format!("\"{time:.3}\"").as_bytes());
             }
         }
+    }
+}
+
+/// Appends a text as a JSON string.
+fn write_string(json: &mut Vec<u8>, text: &str) {
+    let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+    if text.bytes().all(plain) {
+        json.push(b'"');
+        json.extend_from_slice(text.as_bytes());
+        json.push(b'"');
+    } else {
+        // Writing a text to memory cannot fail.
+        let _ = serde_json::to_writer(json, text);
     }
 }
 

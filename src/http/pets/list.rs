@@ -12,9 +12,9 @@ use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extractors::{Query, id_in_text};
-use crate::http::parameters::{self, Parameter};
-use crate::wire::field::{integer, reference};
+use crate::http::parameter_description::{self, ParameterDescription};
 use crate::wire::pet::PET;
+use crate::wire::resource_description::{integer, reference};
 
 /// List all animals
 ///
@@ -47,12 +47,14 @@ pub(crate) async fn list_pets(
 }
 
 /// The query parameters.
-const PARAMETERS: &[Parameter] = &[
-    Parameter::LIMIT,
-    Parameter::new("status", "Filters by availability status. A pet without a status matches none.", || {
-        reference("PetStatus", "")
-    }),
-    Parameter::new(
+const PARAMETERS: &[ParameterDescription] = &[
+    ParameterDescription::LIMIT,
+    ParameterDescription::new(
+        "status",
+        "Filters by availability status. A pet without a status matches none.",
+        || reference("PetStatus", ""),
+    ),
+    ParameterDescription::new(
         "id",
         "Only the pets with these identifiers; combined with `status` if both are given. An identifier that does not \
          exist is not in the list.",
@@ -61,7 +63,7 @@ const PARAMETERS: &[Parameter] = &[
             ArrayBuilder::new().items(id).min_items(Some(1)).max_items(Some(MAX_IDS)).into()
         },
     ),
-    Parameter::CURSOR,
+    ParameterDescription::CURSOR,
 ];
 
 /// The most `id` parameters of one request.
@@ -72,7 +74,7 @@ pub(crate) struct ListPetsQuery(PetPageRequest);
 
 impl utoipa::IntoParams for ListPetsQuery {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        parameters::query(PARAMETERS)
+        parameter_description::query(PARAMETERS)
     }
 }
 
