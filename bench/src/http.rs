@@ -6,7 +6,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, interval};
 
 use crate::Outcome;
 use crate::report::Samples;
@@ -111,7 +111,6 @@ pub(crate) async fn probe(
     let mut connection = Connection::open(address, key).await?;
     let mut times = Samples::default();
     let mut ticks = interval(Duration::from_secs(1) / rate);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 0..requests {
         ticks.tick().await;
         let (method, path, body) = request(number);

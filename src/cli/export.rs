@@ -15,7 +15,7 @@ use super::{Failure, print, stop_signals};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::PetStatus;
 use crate::files::{CompressedWriter, Compression, Format, PartialFile, write, write_header};
-use crate::storage::Export as Exporting;
+use crate::storage::ExportStream;
 
 /// Exports all pets from a consistent snapshot, by ascending id.
 ///
@@ -75,7 +75,7 @@ impl Export {
         if self.escape_formulas && format != Format::Csv {
             return Err("--escape-formulas applies to CSV only".into());
         }
-        let exporting = Exporting::start(&self.database.database_url, self.status).await?;
+        let exporting = ExportStream::start(&self.database.database_url, self.status).await?;
         let to_standard_output = self.file == Path::new("-");
         let in_file = |error: io::Error| format!("{}: {error}", self.file.display());
         let written = if to_standard_output {
@@ -114,7 +114,7 @@ impl Export {
     /// Writes all pets and returns their number. The outer error is the database's, the inner one the output's.
     async fn write(
         &self,
-        mut exporting: Exporting,
+        mut exporting: ExportStream,
         format: Format,
         output: impl Write + Send + 'static,
     ) -> Result<io::Result<u64>, Failure> {

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::progress::{Counters, CountingReader, Progress, grouped};
 use super::{Failure, print};
 use crate::config::DatabaseSettings;
-use crate::domain::import_source::SourceName;
+use crate::domain::import_key::ImportSource;
 use crate::files::{Compression, Format, RejectedRow, Rows, decompressed};
 use crate::storage::{CopyBuffer, CopyChunk, Import as Importing};
 
@@ -61,7 +61,7 @@ pub(super) struct Import {
     /// The name of the source. Keys are unique per source: the same key in another source is a different pet. The
     /// default is the file's name, without its directory and without `.gz` or `.zst`. Required for standard input.
     #[arg(long, value_name = "NAME", requires = "key_column")]
-    source: Option<SourceName>,
+    source: Option<ImportSource>,
 
     /// Imports everything in one transaction, so that other clients see all of it or nothing. While it runs, requests for
     /// the last pages of a list have to skip the uncommitted rows: use it for up to a million rows, or in quiet hours.
@@ -190,7 +190,7 @@ impl Import {
         Ok(ExitCode::from(WITH_REJECTS))
     }
 
-    fn source(&self) -> Result<SourceName, Failure> {
+    fn source(&self) -> Result<ImportSource, Failure> {
         if let Some(source) = &self.source {
             return Ok(source.clone());
         }
@@ -225,16 +225,16 @@ struct RowReader {
     counters: Option<Arc<Counters>>,
 }
 
-struct ReadSummary {
+struct RowReaderSummary {
     bad: u64,
     /// The bad row that exceeded the limit, if one did.
     stopped_at: Option<RejectedRow>,
 }
 
-type ReadResult = Result<ReadSummary, Failure>;
+type RowReaderResult = Result<RowReaderSummary, Failure>;
 
 impl RowReader {
-    fn spawn(self) -> io::Result<(mpsc::Receiver<CopyChunk>, oneshot::Receiver<ReadResult>)> {
+    fn spawn(self) -> io::Result<(mpsc::Receiver<CopyChunk>, oneshot::Receiver<RowReaderResult>)> {
         let (sender, chunks) = mpsc::channel(QUEUED_CHUNKS);
         let (outcome, result) = oneshot::channel();
         thread::Builder::new().name("reader".into()).spawn(move || {
@@ -244,7 +244,7 @@ impl RowReader {
         Ok((chunks, result))
     }
 
-    fn run(mut self, chunks: &mpsc::Sender<CopyChunk>) -> ReadResult {
+    fn run(mut self, chunks: &mpsc::Sender<CopyChunk>) -> RowReaderResult {
         let mut rows = Rows::read(decompressed(self.input)?, self.format, self.key_column)?;
         let mut buffer = CopyBuffer::default();
         while let Some(row) = rows.next()? {
@@ -253,7 +253,7 @@ impl RowReader {
                 Err(bad) => {
                     if let Some(one_too_many) = self.rejects.write(bad)? {
                         let bad = self.rejects.finish()?;
-                        return Ok(ReadSummary { bad, stopped_at: Some(one_too_many) });
+                        return Ok(RowReaderSummary { bad, stopped_at: Some(one_too_many) });
                     }
                     None
                 }
@@ -270,7 +270,7 @@ impl RowReader {
         if let Some(chunk) = buffer.take() {
             let _ = chunks.blocking_send(chunk);
         }
-        Ok(ReadSummary { bad: self.rejects.finish()?, stopped_at: None })
+        Ok(RowReaderSummary { bad: self.rejects.finish()?, stopped_at: None })
     }
 }
 

@@ -8,7 +8,7 @@
 pub mod api_key;
 pub mod idempotency;
 pub mod identifier;
-pub mod import_source;
+pub mod import_key;
 pub mod key_record;
 pub mod order;
 pub mod page;

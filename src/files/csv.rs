@@ -5,10 +5,10 @@ use std::io::{self, BufRead, Read};
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
 use super::{FileError, RejectedRow, Row};
-use crate::domain::import_source::SourceKey;
+use crate::domain::import_key::ImportKey;
 use crate::domain::pet::{Pet, PetPatch};
-use crate::wire::field::Field;
 use crate::wire::pet::PET;
+use crate::wire::resource_description::Field;
 use crate::wire::value::{Scalar, Value, ValueError};
 
 /// The longest row, with its line end. A longer one most likely has an unclosed quote, which would swallow the rest of the
@@ -110,7 +110,7 @@ impl Columns {
         let key = match &self.key {
             None => None,
             Some((column, index)) => {
-                let key = SourceKey::try_from(value(*index)?.to_owned());
+                let key = ImportKey::try_from(value(*index)?.to_owned());
                 Some(key.map_err(|problem| format!("`{column}` {problem}."))?)
             }
         };

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-use crate::domain::import_source::SourceKey;
+use crate::domain::import_key::ImportKey;
 use crate::domain::pet::NewPet;
 
 pub use self::csv::write_header;
@@ -53,7 +53,7 @@ pub struct Row {
     /// The pet.
     pub pet: NewPet,
     /// The source's key for it, if a key column was named.
-    pub key: Option<SourceKey>,
+    pub key: Option<ImportKey>,
 }
 
 /// A row that cannot be imported.

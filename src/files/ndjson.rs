@@ -3,9 +3,9 @@
 use std::io::{self, BufRead, Read};
 
 use super::{FileError, RejectedRow, Row};
-use crate::domain::import_source::SourceKey;
+use crate::domain::import_key::ImportKey;
 use crate::domain::pet::{NewPet, Pet};
-use crate::wire::object::{BodyError, FromObject, JsonObject};
+use crate::wire::json::{BodyError, FromObject, JsonObject};
 use crate::wire::pet::PET;
 use crate::wire::value::{Value, ValueError};
 
@@ -100,7 +100,7 @@ fn message(error: BodyError) -> String {
 }
 
 /// A string or an integer: `7` and `"7"` are the same key, as they are in CSV.
-fn source_key(value: &Value<'_>) -> Result<SourceKey, String> {
+fn source_key(value: &Value<'_>) -> Result<ImportKey, String> {
     let text = match value.string() {
         Ok(text) => text,
         Err(ValueError::Malformed(problem)) => return Err(problem),
@@ -108,7 +108,7 @@ fn source_key(value: &Value<'_>) -> Result<SourceKey, String> {
             value.integer().map_err(|_| "must be a string or an integer")?.to_string()
         }
     };
-    SourceKey::try_from(text).map_err(|problem| problem.to_string())
+    ImportKey::try_from(text).map_err(|problem| problem.to_string())
 }
 
 pub(super) fn write_line(out: &mut Vec<u8>, pet: &Pet) {

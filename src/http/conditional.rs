@@ -11,9 +11,9 @@ use bytes::Bytes;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 
-use super::parameters::Parameter;
-use crate::wire::field::string;
+use super::parameter_description::ParameterDescription;
 use crate::wire::json;
+use crate::wire::resource_description::string;
 
 /// The `If-None-Match` header, which may be absent. A malformed one matches nothing.
 pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
@@ -22,7 +22,7 @@ impl IntoParams for IfNoneMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
         let description = "The `ETag` of a response that you have. If it is still current, the response is 304 without a body.";
         vec![
-            Parameter { name: "If-None-Match", description, schema: || string(None).into(), example: None }
+            ParameterDescription::new("If-None-Match", description, || string(None).into())
                 .document(ParameterIn::Header),
         ]
     }
@@ -72,7 +72,7 @@ impl IntoParams for IfMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
         let description = "The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.";
         vec![
-            Parameter { name: "If-Match", description, schema: || string(None).into(), example: None }
+            ParameterDescription::new("If-Match", description, || string(None).into())
                 .document(ParameterIn::Header),
         ]
     }

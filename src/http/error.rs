@@ -12,8 +12,7 @@ use crate::domain::key_record::Scope;
 use crate::domain::rate_limit::RateLimit;
 use crate::storage::StorageError;
 use crate::telemetry;
-use crate::wire::json;
-use crate::wire::object::BodyError;
+use crate::wire::json::{self, BodyError};
 
 /// Why a request failed. Codes are frozen: clients may rely on them forever.
 #[derive(Debug)]

@@ -12,16 +12,16 @@ use hyper::body::Body;
 use tokio::time::timeout;
 
 use super::AppState;
+use super::cursor::decode_cursor;
 use super::error::ApiError;
-use super::links::decode_cursor;
-use super::parameters::Parameter;
-use super::pipeline::head_limits::MAX_BODY_BYTES;
+use super::parameter_description::ParameterDescription;
+use super::pipeline::header_limits::MAX_BODY_BYTES;
 use super::pipeline::key_cache::Caller;
 use crate::domain::order::OrderId;
 use crate::domain::page::{PageLimit, PageLimitError};
 use crate::domain::pet::PetId;
-use crate::wire::object::{BodyError, FromObject, JsonObject};
-use crate::wire::spelling::{nearest, shown};
+use crate::wire::json::{BodyError, FromObject, JsonObject};
+use crate::wire::suggestions::{nearest, shown};
 
 /// A request's JSON body: 415 for another media type, 413 if it is too large, 408 if it is too slow, 400 if
 /// it is not what it should be; in this order.
@@ -79,7 +79,7 @@ pub(crate) struct Query(Vec<(String, String)>);
 impl Query {
     /// Splits a query; refuses a parameter that the operation does not have, so that a misspelt filter does not
     /// silently list everything.
-    pub(crate) fn parse(parts: &Parts, parameters: &[Parameter]) -> Result<Self, ApiError> {
+    pub(crate) fn parse(parts: &Parts, parameters: &[ParameterDescription]) -> Result<Self, ApiError> {
         let known: Vec<&'static str> = parameters.iter().map(|parameter| parameter.name).collect();
         let query = parts.uri.query().unwrap_or_default();
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();

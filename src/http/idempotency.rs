@@ -7,9 +7,9 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 
 use super::error::ApiError;
-use super::parameters::Parameter;
+use super::parameter_description::ParameterDescription;
 use crate::domain::idempotency::IdempotencyKey;
-use crate::wire::field::string;
+use crate::wire::resource_description::string;
 
 /// The header of a response to a request that took effect before.
 pub(crate) const REPLAYED: (HeaderName, HeaderValue) =
@@ -18,13 +18,13 @@ pub(crate) const REPLAYED: (HeaderName, HeaderValue) =
 /// The idempotency key of a request, if there is one.
 pub(crate) struct OptionalIdempotencyKey(pub(crate) Option<IdempotencyKey>);
 
-const PARAMETER: Parameter = Parameter {
-    name: "Idempotency-Key",
-    description: "A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with \
-                  the same key takes effect once.",
-    schema: || string(None).min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!-~]+$")).into(),
-    example: Some("8e03978e-40d5-43e8-bc93-6894a57f9324"),
-};
+const PARAMETER: ParameterDescription = ParameterDescription::new(
+    "Idempotency-Key",
+    "A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key \
+     takes effect once.",
+    || string(None).min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!-~]+$")).into(),
+)
+.with_example("8e03978e-40d5-43e8-bc93-6894a57f9324");
 
 impl IntoParams for OptionalIdempotencyKey {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {

@@ -5,15 +5,16 @@
 //! - everything under `/v1` except `OPTIONS` needs a key, unknown routes too;
 //! - a status code is named in [`error`], and a JSON member in [`crate::wire`].
 
-mod admin;
+mod api_docs;
 mod conditional;
-mod document;
+mod cursor;
 mod error;
 mod extractors;
+mod health;
 mod idempotency;
 mod links;
 mod orders;
-mod parameters;
+mod parameter_description;
 mod pets;
 mod pipeline;
 mod router;
@@ -35,7 +36,7 @@ pub use pipeline::Pipeline;
 pub use router::{admin_routes, interface_document, public_routes};
 pub use transport::{ConnectionLimiter, serve};
 
-use document::{DocsPage, ServedDocument};
+use api_docs::{DocsPage, ServedDocument};
 use links::Links;
 use pets::GetPetDeprecation;
 use pipeline::{Admission, KeyCache};

@@ -13,14 +13,14 @@ use super::error::ApiError;
 use super::pipeline::Pipeline;
 use super::pipeline::authentication::RequireScope;
 use super::pipeline::cors::AllowedOrigins;
-use super::{AppState, admin, document, orders, pets};
+use super::{AppState, api_docs, health, orders, pets};
 use crate::config::InterfaceSettings;
 use crate::domain::key_record::Scope;
 
 /// The routes of all operations, and the OpenAPI document that describes them.
 #[expect(deprecated, reason = "getPet is served until its announced removal")]
 fn operations() -> (Router<AppState>, OpenApi) {
-    OpenApiRouter::with_openapi(document::base_document())
+    OpenApiRouter::with_openapi(api_docs::base_document())
         .routes(operation(Scope::PetsRead, &pets::list_pets_errors(), routes!(pets::list_pets)))
         .routes(operation(Scope::PetsWrite, &pets::create_pet_errors(), routes!(pets::create_pet)))
         .routes(operation(Scope::PetsRead, &pets::get_pet_errors(), routes!(pets::get_pet)))
@@ -39,7 +39,7 @@ fn operation(
     errors: &[ApiError],
     (schemas, mut paths, handler): UtoipaMethodRouter<AppState>,
 ) -> UtoipaMethodRouter<AppState> {
-    document::describe_operation(&mut paths, scope, errors);
+    api_docs::describe_operation(&mut paths, scope, errors);
     (schemas, paths, handler).map(|handler| handler.route_layer(RequireScope::new(Some(scope))))
 }
 
@@ -47,15 +47,15 @@ fn operation(
 #[must_use]
 pub fn interface_document(settings: &InterfaceSettings) -> String {
     let (_, description) = operations();
-    document::render(description, settings)
+    api_docs::render(description, settings)
 }
 
 /// The routes of the public listener, behind its pipeline.
 pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Pipeline {
     let (operations, _) = operations();
     let routes = operations
-        .route("/openapi.json", without_scope(get(document::openapi_json)))
-        .merge(document::routes());
+        .route("/openapi.json", without_scope(get(api_docs::openapi_json)))
+        .merge(api_docs::routes());
     let origins = AllowedOrigins::new(&settings.cors_origins);
     Pipeline::public(with_fallbacks(routes, app.clone()), app, origins)
 }
@@ -63,9 +63,9 @@ pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Pipeline {
 /// The routes of the private listener: health checks and metrics.
 pub fn admin_routes(app: AppState) -> Pipeline {
     let routes = Router::new()
-        .route("/livez", without_scope(get(admin::livez)))
-        .route("/readyz", without_scope(get(admin::readyz)))
-        .route("/metrics", without_scope(get(admin::metrics)));
+        .route("/livez", without_scope(get(health::livez)))
+        .route("/readyz", without_scope(get(health::readyz)))
+        .route("/metrics", without_scope(get(health::metrics)));
     Pipeline::admin(with_fallbacks(routes, app))
 }
 

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
 
-use super::batch::BatchHandler;
-use super::postgres::database::Database;
 use super::postgres::error::unexpected;
+use super::postgres::executor::Database;
+use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};
 use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::{Actor, IssuedKey, KeyEvent, KeyId, KeyRecord, NewKey};

@@ -80,7 +80,7 @@ pub struct Diagnosis {
 
 /// Why a database could not be examined.
 #[derive(Debug, Error)]
-pub enum DiagnosisError {
+pub enum ExamineError {
     /// The database URL is invalid.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
@@ -96,13 +96,13 @@ pub enum DiagnosisError {
 }
 
 /// Examines a database.
-pub async fn diagnose(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
+pub async fn diagnose(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
     // Once to connect, and as long again for the statements.
     let limit = CONNECT_TIMEOUT * 2;
-    timeout(limit, examine(url)).await.map_err(|_| DiagnosisError::Timeout(limit))?
+    timeout(limit, examine(url)).await.map_err(|_| ExamineError::Timeout(limit))?
 }
 
-async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, DiagnosisError> {
+async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
     let started = Instant::now();
     let client = Connector::new(url)?.including_standbys().open().await?;
     let connecting = started.elapsed();

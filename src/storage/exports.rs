@@ -21,13 +21,13 @@ use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
 const COLUMN_TYPES: [Type; 4] = [Type::INT8, Type::TEXT, Type::INT8, Type::TEXT];
 
 /// An export in progress, on its own connection without a deadline.
-pub struct Export {
+pub struct ExportStream {
     rows: Pin<Box<BinaryCopyOutStream>>,
     /// Keeps the connection open.
     _client: Client,
 }
 
-impl Export {
+impl ExportStream {
     /// Starts an export of all pets, or of those with a status.
     pub async fn start(url: &DatabaseUrl, status: Option<PetStatus>) -> Result<Self, StorageError> {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;

@@ -19,11 +19,11 @@ use tokio_postgres::{Client, Statement};
 
 use super::StorageError;
 use super::postgres::connect::Connector;
-use super::postgres::database::Parameters;
 use super::postgres::error::{StatementError, not_committed, unexpected};
+use super::postgres::executor::Parameters;
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
-use crate::domain::import_source::{AscendingCheck, SourceKey, SourceName};
+use crate::domain::import_key::{AscendingCheck, ImportKey, ImportSource};
 use crate::domain::pet::NewPet;
 
 /// The most rows in a chunk: few enough that requests hardly wait for it, and enough that the cost of a transaction does
@@ -118,7 +118,7 @@ const NULL: i32 = -1;
 
 impl CopyBuffer {
     /// Adds a row, and returns the chunk if it is full.
-    pub fn push(&mut self, pet: &NewPet, key: Option<&SourceKey>) -> Option<CopyChunk> {
+    pub fn push(&mut self, pet: &NewPet, key: Option<&ImportKey>) -> Option<CopyChunk> {
         if self.rows == 0 {
             self.copy.reserve(64 * 1024);
             self.copy.put_slice(COPY_HEADER);
@@ -162,7 +162,7 @@ fn put_field(copy: &mut BytesMut, field: Option<&[u8]>) {
 pub struct Import {
     client: Client,
     copy: Statement,
-    source: Option<SourceName>,
+    source: Option<ImportSource>,
     atomic: bool,
     /// Whether the table `known_keys` is filled.
     keys_loaded: bool,
@@ -172,7 +172,7 @@ impl Import {
     /// Starts an import: from a named source if its rows have keys; with `atomic`, in one transaction.
     pub async fn start(
         url: &DatabaseUrl,
-        source: Option<SourceName>,
+        source: Option<ImportSource>,
         atomic: bool,
     ) -> Result<Self, StorageError> {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;
@@ -244,7 +244,7 @@ impl Import {
 
     /// Loads the recorded keys of the source, including those of this import. From then on every key is checked. Takes time
     /// in proportion to their number, so it is done only if keys were recorded before, or are not in ascending order.
-    async fn load_known_keys(&mut self, source: &SourceName) -> Result<(), tokio_postgres::Error> {
+    async fn load_known_keys(&mut self, source: &ImportSource) -> Result<(), tokio_postgres::Error> {
         self.client.batch_execute(CREATE_KNOWN_KEYS).await?;
         self.client.execute(FILL_KNOWN_KEYS, &[&source.as_str()]).await?;
         self.client.batch_execute(INDEX_KNOWN_KEYS).await?;
@@ -253,7 +253,7 @@ impl Import {
     }
 }
 
-async fn lock_source(client: &Client, source: &SourceName) -> Result<(), tokio_postgres::Error> {
+async fn lock_source(client: &Client, source: &ImportSource) -> Result<(), tokio_postgres::Error> {
     let name = source.as_str();
     let parameters: Parameters<'_> = &[&name];
     let mut locked = pin!(client.execute(LOCK_SOURCE, parameters));

@@ -8,40 +8,40 @@
 //! - a write whose outcome is unknown is reported as such, and never retried.
 
 mod api_keys;
-mod batch;
-mod database_contents;
 mod database_metrics;
+mod demo_guard;
 mod diagnostics;
 mod exports;
 mod idempotency_keys;
 mod imports;
-mod insert_batch;
+mod insert_pets;
 mod key_notifications;
 mod orders;
 mod pets;
 mod postgres;
+mod request_batcher;
 
 use crate::config::{DatabaseUrl, PoolSettings};
 
 use api_keys::FindKeys;
-use batch::{Batcher, QueueLimits};
-pub use database_contents::{DatabaseContents, DatabaseContentsError, database_contents};
-pub use diagnostics::{Diagnosis, DiagnosisError, diagnose};
-pub use exports::Export;
+pub use demo_guard::{DatabaseContents, database_contents};
+pub use diagnostics::{Diagnosis, ExamineError, diagnose};
+pub use exports::ExportStream;
 pub use imports::{CopyBuffer, CopyChunk, Import};
-pub use insert_batch::InsertOutcome;
-use insert_batch::InsertPets;
+pub use insert_pets::InsertOutcome;
+use insert_pets::InsertPets;
 pub use key_notifications::{KeyNotification, ListenError};
 pub use orders::{EndOrderOutcome, PlaceOrderOutcome};
 use pets::{FindPets, ListPets};
 pub use pets::{SharedPage, UpdateOutcome};
 pub use postgres::connect::{ConnectError, DatabaseUrlError};
-use postgres::database::Database;
 pub use postgres::error::StorageError;
+use postgres::executor::Database;
 pub use postgres::migrations::{
     MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within,
 };
 use postgres::pool::POOL_WAIT;
+use request_batcher::{Batcher, QueueLimits};
 
 /// Every statement that serves requests, so that a test can check the plan of each.
 pub const STATEMENTS: [&[&str]; 4] =

@@ -12,8 +12,8 @@ use std::time::SystemTime;
 use tokio_postgres::Row;
 
 use super::idempotency_keys::idempotency_ctes;
-use super::postgres::database::Parameters;
 use super::postgres::error::{error_message, unexpected};
+use super::postgres::executor::Parameters;
 use super::postgres::pg_enum::impl_pg_enum;
 use super::{Storage, StorageError};
 use crate::domain::idempotency::{Digest128, IdempotentRequest};

@@ -11,11 +11,11 @@ use futures_util::future::join3;
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
-use super::batch::BatchHandler;
 use super::idempotency_keys::idempotency_ctes;
-use super::postgres::database::{Database, Parameters};
 use super::postgres::error::unexpected;
+use super::postgres::executor::{Database, Parameters};
 use super::postgres::pg_enum::impl_pg_enum;
+use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
 use crate::domain::page::{Page, PageLimit};

@@ -5,8 +5,10 @@ use utoipa::openapi::schema::Schema;
 use utoipa::openapi::{KnownFormat, RefOr, SchemaFormat};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::field::{Description, Field, Input, identifier, integer, keyword, reference, string};
-use super::object::{BodyError, FromObject, JsonObject};
+use super::json::{BodyError, FromObject, JsonObject};
+use super::resource_description::{
+    Field, Input, ResourceDescription, identifier, integer, keyword, reference, string,
+};
 use super::value::{Scalar, ValueError};
 use crate::domain::order::{Order, OrderStatus};
 use crate::domain::pet::PetId;
@@ -24,50 +26,45 @@ pub(crate) struct OrderDraft {
 }
 
 /// The fields of an order.
-pub(crate) const ORDER: Description<Order, OrderDraft> = Description(&[
-    Field {
-        name: "id",
-        required: true,
-        schema: || identifier("Unique identifier, assigned by the service."),
-        get: |order| Some(Scalar::Integer(order.id.get())),
-        input: None,
-    },
-    Field {
-        name: "petId",
-        required: true,
-        schema: || identifier("Identifier of the pet."),
-        get: |order| Some(Scalar::Integer(order.pet_id.get())),
-        input: Some(Input {
-            schema: || integer("Identifier of an existing pet that is `available`.").minimum(Some(1)).into(),
-            expected: "must be the id of a pet",
+pub(crate) const ORDER: ResourceDescription<Order, OrderDraft> = ResourceDescription(&[
+    Field::required(
+        "id",
+        |order| Some(Scalar::Integer(order.id.get())),
+        || identifier("Unique identifier, assigned by the service."),
+        None,
+    ),
+    Field::required(
+        "petId",
+        |order| Some(Scalar::Integer(order.pet_id.get())),
+        || identifier("Identifier of the pet."),
+        Some(Input {
             set: |order, value| {
                 let id = PetId::try_from(value.integer()?);
-                order.pet_id = Some(id.map_err(|_| ValueError::invalid(&"must be at least 1"))?);
+                order.pet_id = Some(id.map_err(|_| ValueError::Invalid("must be at least 1".into()))?);
                 Ok(())
             },
+            expected: "must be the id of a pet",
+            schema: || integer("Identifier of an existing pet that is `available`.").minimum(Some(1)).into(),
         }),
-    },
-    Field {
-        name: "status",
-        required: true,
-        schema: || reference("OrderStatus", "`placed` while the order is open, then how it ended."),
-        get: |order| Some(Scalar::Keyword(order.status.as_str())),
-        input: None,
-    },
-    Field {
-        name: "createdAt",
-        required: true,
-        schema: || date_time("When the order was placed (RFC 3339, UTC)."),
-        get: |order| Some(Scalar::Time(order.created_at)),
-        input: None,
-    },
-    Field {
-        name: "updatedAt",
-        required: true,
-        schema: || date_time("When its status last changed (RFC 3339, UTC)."),
-        get: |order| Some(Scalar::Time(order.updated_at)),
-        input: None,
-    },
+    ),
+    Field::required(
+        "status",
+        |order| Some(Scalar::Keyword(order.status.as_str())),
+        || reference("OrderStatus", "`placed` while the order is open, then how it ended."),
+        None,
+    ),
+    Field::required(
+        "createdAt",
+        |order| Some(Scalar::Time(order.created_at)),
+        || date_time("When the order was placed (RFC 3339, UTC)."),
+        None,
+    ),
+    Field::required(
+        "updatedAt",
+        |order| Some(Scalar::Time(order.updated_at)),
+        || date_time("When its status last changed (RFC 3339, UTC)."),
+        None,
+    ),
 ]);
 
 fn date_time(description: &'static str) -> RefOr<Schema> {

@@ -2,88 +2,73 @@
 
 use serde_json::json;
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
+use utoipa::openapi::schema::{ObjectBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::field::{Description, Field, Input, identifier, integer, keyword, reference, string};
 use super::json::MEDIA_TYPE;
-use super::object::{BodyError, FromObject, JsonObject};
-use super::value::{Scalar, ValueError};
-use crate::domain::pet::{CategoryId, NewPet, PET_NAME_MAX_CHARS, Pet, PetName, PetPatch, PetStatus};
+use super::json::{BodyError, FromObject, JsonObject};
+use super::resource_description::{
+    Field, Input, ResourceDescription, identifier, integer, keyword, reference, string,
+};
+use super::value::Scalar;
+use crate::domain::pet::{CategoryId, NewPet, PET_NAME_MAX_CHARS, Pet, PetPatch, PetStatus};
 
 /// At least one character that is not white space, and no control characters.
 const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$";
 
 /// The fields of a pet.
-pub(crate) const PET: Description<Pet, PetPatch> = Description(&[
-    Field {
-        name: "id",
-        required: true,
-        schema: || identifier("Unique identifier, assigned by the service on creation."),
-        get: |pet| Some(Scalar::Integer(pet.id.get())),
-        input: None,
-    },
-    Field {
-        name: "name",
-        required: true,
-        schema: || {
-            string("The animal's name.").min_length(Some(1)).max_length(Some(PET_NAME_MAX_CHARS)).into()
-        },
-        get: |pet| Some(Scalar::Text(pet.name.as_str())),
-        input: Some(Input {
+pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&[
+    Field::required(
+        "id",
+        |pet| Some(Scalar::Integer(pet.id.get())),
+        || identifier("Unique identifier, assigned by the service on creation."),
+        None,
+    ),
+    Field::required(
+        "name",
+        |pet| Some(Scalar::Text(pet.name.as_str())),
+        || name("The animal's name.").into(),
+        Some(Input {
+            set: |pet, value| value.text().map(|name| pet.name = Some(name)),
+            expected: "must be a string of 1 to 255 characters",
             schema: || {
                 let rule = "The pet's name: at least one character that is not white space, and no control characters. \
                             Stored as sent.";
-                let name = string(rule).min_length(Some(1)).max_length(Some(PET_NAME_MAX_CHARS));
-                name.pattern(Some(NAME_PATTERN)).into()
-            },
-            expected: "must be a string of 1 to 255 characters",
-            set: |pet, value| {
-                pet.name =
-                    Some(PetName::try_from(value.string()?).map_err(|error| ValueError::invalid(&error))?);
-                Ok(())
+                name(rule).pattern(Some(NAME_PATTERN)).into()
             },
         }),
-    },
-    Field {
-        name: "categoryId",
-        required: true,
-        schema: || integer("Identifier of the category the animal belongs to.").into(),
-        get: |pet| Some(Scalar::Integer(pet.category_id.0)),
-        input: Some(Input {
-            schema: || {
-                integer(
-                    "Identifier of the category the pet belongs to. Any 64-bit integer: it is not checked.",
-                )
-                .into()
-            },
+    ),
+    Field::required(
+        "categoryId",
+        |pet| Some(Scalar::Integer(pet.category_id.0)),
+        || integer("Identifier of the category the animal belongs to.").into(),
+        Some(Input {
+            set: |pet, value| value.integer().map(|id| pet.category_id = Some(CategoryId(id))),
             expected: "must be an integer",
-            set: |pet, value| {
-                pet.category_id = Some(CategoryId(value.integer()?));
-                Ok(())
+            schema: || {
+                integer("Identifier of the pet's category. Any 64-bit integer: it is not checked.").into()
             },
         }),
-    },
-    Field {
-        name: "status",
-        required: false,
-        schema: || reference("PetStatus", "Availability status. Absent if none was set on creation."),
-        get: |pet| pet.status.map(|status| Scalar::Keyword(status.as_str())),
-        input: Some(Input {
+    ),
+    Field::optional(
+        "status",
+        |pet| pet.status.map(|status| Scalar::Keyword(status.as_str())),
+        || reference("PetStatus", "Availability status. Absent if none was set on creation."),
+        Some(Input {
+            set: |pet, value| value.keyword().map(|status| pet.status = Some(status)),
+            expected: "must be one of `available`, `pending`, `sold`",
             schema: || {
                 let rule = "Availability status. A pet can be created without one; once set, it cannot be removed. A \
                             sold pet cannot become `pending`, and an open order alone changes the status of its pet.";
                 reference("PetStatus", rule)
             },
-            expected: "must be one of `available`, `pending`, `sold`",
-            set: |pet, value| {
-                pet.status =
-                    Some(value.string()?.parse::<PetStatus>().map_err(|error| ValueError::invalid(&error))?);
-                Ok(())
-            },
         }),
-    },
+    ),
 ]);
+
+fn name(description: &'static str) -> ObjectBuilder {
+    string(description).min_length(Some(1)).max_length(Some(PET_NAME_MAX_CHARS))
+}
 
 impl FromObject for NewPet {
     fn from_object(object: &JsonObject<'_>) -> Result<Self, BodyError> {

@@ -1,10 +1,9 @@
 //! Single values: as they are read from JSON or CSV, and as they are written to either.
 
+use std::str::FromStr;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-
-use super::json;
 
 /// A value in a request body or a file, not yet parsed.
 pub(crate) enum Value<'a> {
@@ -23,13 +22,6 @@ pub(crate) enum ValueError {
     Invalid(String),
 }
 
-impl ValueError {
-    /// The value breaks this rule.
-    pub(crate) fn invalid(problem: &impl ToString) -> Self {
-        Self::Invalid(problem.to_string())
-    }
-}
-
 impl Value<'_> {
     /// The value as a string.
     pub(crate) fn string(&self) -> Result<String, ValueError> {
@@ -38,8 +30,18 @@ impl Value<'_> {
             Self::Json(json) if json.starts_with('"') => {
                 serde_json::from_str(json).map_err(|error| ValueError::Malformed(error.to_string()))
             }
-            Self::Json(_) => Err(ValueError::invalid(&"must be a string")),
+            Self::Json(_) => Err(ValueError::Invalid("must be a string".into())),
         }
+    }
+
+    /// The value as a type that is a checked string.
+    pub(crate) fn text<T: TryFrom<String, Error: ToString>>(&self) -> Result<T, ValueError> {
+        self.string()?.try_into().map_err(|error: T::Error| ValueError::Invalid(error.to_string()))
+    }
+
+    /// The value as a member of an enumeration.
+    pub(crate) fn keyword<T: FromStr<Err: ToString>>(&self) -> Result<T, ValueError> {
+        self.string()?.parse().map_err(|error: T::Err| ValueError::Invalid(error.to_string()))
     }
 
     /// The value as an integer. JSON may write it in any way: `7`, `7.0`, `70e-1`.
@@ -48,7 +50,7 @@ impl Value<'_> {
             Self::Csv(text) => text.parse().ok(),
             Self::Json(json) => integer(json),
         };
-        integer.ok_or_else(|| ValueError::invalid(&"must be an integer from -2^63 to 2^63 - 1"))
+        integer.ok_or_else(|| ValueError::Invalid("must be an integer from -2^63 to 2^63 - 1".into()))
     }
 }
 
@@ -74,12 +76,25 @@ impl Scalar<'_> {
                 out.extend_from_slice(word.as_bytes());
                 out.push(b'"');
             }
-            Self::Text(text) => json::write_string(out, text),
+            Self::Text(text) => write_string(out, text),
             Self::Time(time) => {
                 let time = Timestamp::try_from(*time).unwrap_or(Timestamp::MAX);
                 out.extend_from_slice(format!("\"{time:.3}\"").as_bytes());
             }
         }
+    }
+}
+
+/// Appends a text as a JSON string.
+fn write_string(json: &mut Vec<u8>, text: &str) {
+    let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+    if text.bytes().all(plain) {
+        json.push(b'"');
+        json.extend_from_slice(text.as_bytes());
+        json.push(b'"');
+    } else {
+        // Writing a text to memory cannot fail.
+        let _ = serde_json::to_writer(json, text);
     }
 }
 
@@ -112,46 +127,27 @@ mod tests {
 
     #[test]
     fn an_integer_may_be_written_in_any_way() {
-        for (text, value) in [
-            ("7", 7),
-            ("-7", -7),
-            ("7.0", 7),
-            ("7.000", 7),
-            ("70e-1", 7),
-            ("0.7e1", 7),
-            ("7E+2", 700),
-            ("700e-2", 7),
-            ("0", 0),
-            ("-0", 0),
-            ("0.0e99999999999999999999", 0),
-            ("9223372036854775807", i64::MAX),
-            ("9223372036854775807.0", i64::MAX),
-            ("-9223372036854775808", i64::MIN),
-            ("9.223372036854775807e18", i64::MAX),
-            ("1e18", 1_000_000_000_000_000_000),
+        for (value, spellings) in [
+            (7, "7 7.0 7.000 70e-1 0.7e1 700e-2"),
+            (-7, "-7 -7.0"),
+            (700, "7E+2"),
+            (0, "0 -0 0.0e99999999999999999999"),
+            (1_000_000_000_000_000_000, "1e18"),
+            (i64::MAX, "9223372036854775807 9223372036854775807.0 9.223372036854775807e18"),
+            (i64::MIN, "-9223372036854775808"),
         ] {
-            assert_eq!(integer(text), Some(value), "{text}");
+            for text in spellings.split(' ') {
+                assert_eq!(integer(text), Some(value), "{text}");
+            }
         }
     }
 
     #[test]
     fn anything_but_a_64_bit_integer_is_refused() {
-        for text in [
-            "7.5",
-            "75e-1",
-            "1e-1",
-            "9223372036854775808",
-            "-9223372036854775809",
-            "1e19",
-            "1e400",
-            "1e99999999999999999999",
-            "1e-99999999999999999999",
-            "\"7\"",
-            "null",
-            "true",
-            "[7]",
-            "{}",
-        ] {
+        let fractions = "7.5 75e-1 1e-1 1e-99999999999999999999";
+        let too_large = "9223372036854775808 -9223372036854775809 1e19 1e400 1e99999999999999999999";
+        let others = "\"7\" null true [7] {}";
+        for text in [fractions, too_large, others].iter().flat_map(|texts| texts.split(' ')) {
             assert_eq!(integer(text), None, "{text}");
         }
     }

@@ -19,9 +19,7 @@ use crate::app::{App, AppError};
 use crate::config::{DatabaseSettings, DatabaseUrl, DemoSettings, ServeSettings};
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::{Actor, KeyId, NewKey, Scope};
-use crate::storage::{
-    DatabaseContents, DatabaseContentsError, SCHEMA_LATEST, Storage, database_contents, migrate,
-};
+use crate::storage::{DatabaseContents, ExamineError, SCHEMA_LATEST, Storage, database_contents, migrate};
 use crate::systemd::Listeners;
 use temporary_postgres::TemporaryPostgres;
 
@@ -154,13 +152,10 @@ fn actor() -> Result<Actor, Failure> {
 }
 
 /// Waits until the database accepts connections, and returns its contents.
-async fn wait_until_ready(
-    url: &DatabaseUrl,
-    started: Instant,
-) -> Result<DatabaseContents, DatabaseContentsError> {
+async fn wait_until_ready(url: &DatabaseUrl, started: Instant) -> Result<DatabaseContents, ExamineError> {
     loop {
         match database_contents(url).await {
-            Err(DatabaseContentsError::Connect(_) | DatabaseContentsError::Database(_))
+            Err(ExamineError::Connect(_) | ExamineError::Database(_))
                 if started.elapsed() < START_TIMEOUT =>
             {
                 sleep(Duration::from_millis(10)).await;

@@ -11,9 +11,9 @@ use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extractors::{Query, id_in_text};
-use crate::http::parameters::{self, Parameter};
-use crate::wire::field::{integer, reference};
+use crate::http::parameter_description::{self, ParameterDescription};
 use crate::wire::order::ORDER;
+use crate::wire::resource_description::{integer, reference};
 
 /// List all orders
 ///
@@ -46,21 +46,13 @@ pub(crate) async fn list_orders(
 }
 
 /// The query parameters.
-const PARAMETERS: &[Parameter] = &[
-    Parameter::LIMIT,
-    Parameter {
-        name: "status",
-        description: "Only the orders with this status.",
-        schema: || reference("OrderStatus", ""),
-        example: None,
-    },
-    Parameter {
-        name: "petId",
-        description: "Only the orders for this pet, whether it exists or not.",
-        schema: || integer(None).minimum(Some(1)).into(),
-        example: None,
-    },
-    Parameter::CURSOR,
+const PARAMETERS: &[ParameterDescription] = &[
+    ParameterDescription::LIMIT,
+    ParameterDescription::new("status", "Only the orders with this status.", || reference("OrderStatus", "")),
+    ParameterDescription::new("petId", "Only the orders for this pet, whether it exists or not.", || {
+        integer(None).minimum(Some(1)).into()
+    }),
+    ParameterDescription::CURSOR,
 ];
 
 /// The page that a request asks for.
@@ -68,7 +60,7 @@ pub(crate) struct ListOrdersQuery(OrderPageRequest);
 
 impl utoipa::IntoParams for ListOrdersQuery {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        parameters::query(PARAMETERS)
+        parameter_description::query(PARAMETERS)
     }
 }
 

@@ -1,11 +1,11 @@
 //! The operations on orders: one file each; complete and cancel share one.
 
-mod end;
+mod complete_or_cancel;
 mod get;
 mod list;
 mod place;
 
-pub(crate) use end::*;
+pub(crate) use complete_or_cancel::*;
 pub(crate) use get::*;
 pub(crate) use list::*;
 pub(crate) use place::*;

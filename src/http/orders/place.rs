@@ -15,8 +15,7 @@ use crate::http::extractors::{JsonBody, NoQuery};
 use crate::http::idempotency::{self, OptionalIdempotencyKey};
 use crate::http::pipeline::key_cache::Caller;
 use crate::storage::PlaceOrderOutcome;
-use crate::wire::json;
-use crate::wire::object::{BodyError, FromObject};
+use crate::wire::json::{self, BodyError, FromObject};
 use crate::wire::order::{NewOrder, ORDER};
 
 /// Place an order

@@ -16,8 +16,7 @@ use crate::http::extractors::{JsonBody, NoQuery};
 use crate::http::idempotency::{self, OptionalIdempotencyKey};
 use crate::http::pipeline::key_cache::Caller;
 use crate::storage::InsertOutcome;
-use crate::wire::json;
-use crate::wire::object::{BodyError, FromObject};
+use crate::wire::json::{self, BodyError, FromObject};
 use crate::wire::pet::PET;
 
 /// Add an animal

@@ -1,16 +1,11 @@
-//! `GET /pets/{petId}`, and its deprecation.
+//! `GET /pets/{petId}`
 
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
-use jiff::civil::{Date, date};
-use jiff::tz::TimeZone;
 
-use crate::config::GET_PET_REMOVAL;
 use crate::domain::pet::{Pet, PetId};
 use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
@@ -18,9 +13,6 @@ use crate::http::error::ApiError;
 use crate::http::extractors::{NoQuery, PetIdInPath};
 use crate::http::pipeline::key_cache::Caller;
 use crate::wire::pet::PET;
-
-/// The day on which getPet was declared deprecated: the release of 1.0.0.
-const DEPRECATED_ON: Date = date(2026, 11, 15);
 
 /// Get an animal
 ///
@@ -79,38 +71,4 @@ pub(crate) fn get_pet_errors() -> Vec<ApiError> {
         ApiError::PetNotFound,
         ApiError::OperationRemoved,
     ]
-}
-
-/// The deprecation of getPet: its removal date, and the headers that announce it.
-pub(crate) struct GetPetDeprecation {
-    removed_at: Timestamp,
-    deprecation: HeaderValue,
-    sunset: HeaderValue,
-}
-
-impl GetPetDeprecation {
-    /// `postponed` is the removal date that the operator set, if any.
-    pub(crate) fn new(postponed: Option<Date>) -> Self {
-        let removed_at = midnight(postponed.unwrap_or(GET_PET_REMOVAL));
-        let since = midnight(DEPRECATED_ON).as_second();
-        let sunset = removed_at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
-        let ascii = |text: String| text.parse().unwrap_or_else(|_| HeaderValue::from_static(""));
-        Self { removed_at, deprecation: ascii(format!("@{since}")), sunset: ascii(sunset) }
-    }
-
-    fn check(&self, now: Timestamp) -> Result<(), ApiError> {
-        if now < self.removed_at { Ok(()) } else { Err(ApiError::OperationRemoved) }
-    }
-
-    fn add_headers(&self, headers: &mut HeaderMap, successor: HeaderValue) {
-        headers.insert(HeaderName::from_static("deprecation"), self.deprecation.clone());
-        headers.insert(HeaderName::from_static("sunset"), self.sunset.clone());
-        headers
-            .append(header::LINK, HeaderValue::from_static("</docs#/animals/getPet>; rel=\"deprecation\""));
-        headers.append(header::LINK, successor);
-    }
-}
-
-fn midnight(day: Date) -> Timestamp {
-    day.to_zoned(TimeZone::UTC).map_or(Timestamp::MAX, |midnight| midnight.timestamp())
 }

@@ -12,9 +12,9 @@ use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extractors::{Query, id_in_text};
-use crate::http::parameters::{self, Parameter};
-use crate::wire::field::{integer, reference};
+use crate::http::parameter_description::{self, ParameterDescription};
 use crate::wire::pet::PET;
+use crate::wire::resource_description::{integer, reference};
 
 /// List all animals
 ///
@@ -47,25 +47,23 @@ pub(crate) async fn list_pets(
 }
 
 /// The query parameters.
-const PARAMETERS: &[Parameter] = &[
-    Parameter::LIMIT,
-    Parameter {
-        name: "status",
-        description: "Filters by availability status. A pet without a status matches none.",
-        schema: || reference("PetStatus", ""),
-        example: None,
-    },
-    Parameter {
-        name: "id",
-        description: "Only the pets with these identifiers; combined with `status` if both are given. Identifiers \
-                      that do not exist are left out.",
-        schema: || {
+const PARAMETERS: &[ParameterDescription] = &[
+    ParameterDescription::LIMIT,
+    ParameterDescription::new(
+        "status",
+        "Filters by availability status. A pet without a status matches none.",
+        || reference("PetStatus", ""),
+    ),
+    ParameterDescription::new(
+        "id",
+        "Only the pets with these identifiers; combined with `status` if both are given. Identifiers that do not \
+         exist are left out.",
+        || {
             let id = integer(None).minimum(Some(1));
             ArrayBuilder::new().items(id).min_items(Some(1)).max_items(Some(MAX_IDS)).into()
         },
-        example: None,
-    },
-    Parameter::CURSOR,
+    ),
+    ParameterDescription::CURSOR,
 ];
 
 /// The maximum number of `id` parameters in a request.
@@ -76,7 +74,7 @@ pub(crate) struct ListPetsQuery(PetPageRequest);
 
 impl utoipa::IntoParams for ListPetsQuery {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        parameters::query(PARAMETERS)
+        parameter_description::query(PARAMETERS)
     }
 }
 

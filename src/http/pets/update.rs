@@ -10,8 +10,7 @@ use crate::http::conditional::{IfMatch, with_etag};
 use crate::http::error::ApiError;
 use crate::http::extractors::{JsonBody, NoQuery, PetIdInPath};
 use crate::storage::UpdateOutcome;
-use crate::wire::json;
-use crate::wire::object::{BodyError, FromObject};
+use crate::wire::json::{self, BodyError, FromObject};
 use crate::wire::pet::PET;
 
 /// Change a pet

@@ -18,7 +18,7 @@ use metrics::{Counter, counter};
 use moka::future::Cache;
 use tokio::time::sleep;
 
-use super::admission::Admission;
+use super::admission_control::Admission;
 use super::key_freshness::{KeyFreshness, LookupStart};
 use super::rate_limits::{KeyRateLimiter, RateLimiterCache};
 use super::unknown_key_throttle::UnknownKeyThrottle;

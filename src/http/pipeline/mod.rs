@@ -4,10 +4,10 @@
 //! less.
 
 pub(crate) mod access_log;
-mod admission;
+mod admission_control;
 pub(crate) mod authentication;
 pub(crate) mod cors;
-pub(crate) mod head_limits;
+pub(crate) mod header_limits;
 pub(crate) mod key_cache;
 mod key_freshness;
 mod rate_limits;
@@ -34,10 +34,10 @@ use super::error::ApiError;
 use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
 
 use access_log::{Observation, Route};
-pub(crate) use admission::Admission;
+pub(crate) use admission_control::Admission;
 use authentication::required_key;
 use cors::AllowedOrigins;
-use head_limits::check_head;
+use header_limits::check_head;
 pub(crate) use key_cache::KeyCache;
 
 /// Answers all requests of a listener. Cheap to clone.

@@ -14,14 +14,14 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::time::timeout;
 
-use super::head_limits::MAX_BODY_BYTES;
+use super::header_limits::MAX_BODY_BYTES;
 
 /// How long to wait for the rest of a body. Most often it has arrived with the head.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The unread part of a body.
 #[derive(Default)]
-enum Remainder {
+enum BodyRemainder {
     #[default]
     Nothing,
     Unread(Incoming),
@@ -30,14 +30,14 @@ enum Remainder {
 }
 
 /// A body that keeps its unread part when it is dropped.
-struct TrackedBody {
+struct DrainableBody {
     body: Option<Incoming>,
-    remainder: Arc<Mutex<Remainder>>,
+    remainder: Arc<Mutex<BodyRemainder>>,
 }
 
 /// The part of a request body that its handler does not read.
 pub(super) struct UnreadBody {
-    remainder: Arc<Mutex<Remainder>>,
+    remainder: Arc<Mutex<BodyRemainder>>,
     /// The client sends the body only after `100 Continue`.
     expects_continue: bool,
 }
@@ -48,7 +48,7 @@ pub(super) fn track(headers: &HeaderMap, body: Incoming) -> (Body, Option<Unread
         return (Body::empty(), None);
     }
     let (remainder, expects_continue) = (Arc::default(), headers.contains_key(header::EXPECT));
-    let tracked = TrackedBody { body: Some(body), remainder: Arc::clone(&remainder) };
+    let tracked = DrainableBody { body: Some(body), remainder: Arc::clone(&remainder) };
     (Body::new(tracked), Some(UnreadBody { remainder, expects_continue }))
 }
 
@@ -58,9 +58,11 @@ impl UnreadBody {
         let remainder = mem::take(&mut *self.remainder.lock().unwrap_or_else(PoisonError::into_inner));
         let is_closing = self.expects_continue || headers.contains_key(header::CONNECTION);
         let is_reusable = match remainder {
-            Remainder::Nothing => true,
-            Remainder::Unread(body) if !is_closing => timeout(DRAIN_TIMEOUT, drain(body)).await == Ok(true),
-            Remainder::Unread(_) | Remainder::Broken => false,
+            BodyRemainder::Nothing => true,
+            BodyRemainder::Unread(body) if !is_closing => {
+                timeout(DRAIN_TIMEOUT, drain(body)).await == Ok(true)
+            }
+            BodyRemainder::Unread(_) | BodyRemainder::Broken => false,
         };
         if !is_reusable {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -81,7 +83,7 @@ async fn drain(mut body: Incoming) -> bool {
     true
 }
 
-impl HttpBody for TrackedBody {
+impl HttpBody for DrainableBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -95,7 +97,7 @@ impl HttpBody for TrackedBody {
             self.body = None;
         }
         if let Some(Err(_)) = frame {
-            self.set_remainder(Remainder::Broken);
+            self.set_remainder(BodyRemainder::Broken);
         }
         Poll::Ready(frame)
     }
@@ -109,16 +111,16 @@ impl HttpBody for TrackedBody {
     }
 }
 
-impl Drop for TrackedBody {
+impl Drop for DrainableBody {
     fn drop(&mut self) {
         if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
-            self.set_remainder(Remainder::Unread(body));
+            self.set_remainder(BodyRemainder::Unread(body));
         }
     }
 }
 
-impl TrackedBody {
-    fn set_remainder(&self, remainder: Remainder) {
+impl DrainableBody {
+    fn set_remainder(&self, remainder: BodyRemainder) {
         *self.remainder.lock().unwrap_or_else(PoisonError::into_inner) = remainder;
     }
 }

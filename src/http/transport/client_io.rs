@@ -43,7 +43,7 @@ pub(crate) struct ClientIo {
     head: HeadScanner,
     /// What is left to write of the response that replaces hyper's own.
     replacement: Bytes,
-    linger: Option<Linger>,
+    linger: Option<LingeringClose>,
     /// How long a write may make no progress.
     write_timeout: Duration,
     write_deadline: Option<Pin<Box<Sleep>>>,
@@ -52,7 +52,7 @@ pub(crate) struct ClientIo {
     permit: Option<ConnectionPermit>,
 }
 
-struct Linger {
+struct LingeringClose {
     deadline: Pin<Box<Sleep>>,
     bytes_left: usize,
 }
@@ -170,7 +170,8 @@ impl Write for ClientIo {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
             ready!(self.socket().poll_shutdown(cx))?;
-            self.linger = Some(Linger { deadline: Box::pin(sleep(LINGER)), bytes_left: LINGER_BYTES });
+            self.linger =
+                Some(LingeringClose { deadline: Box::pin(sleep(LINGER)), bytes_left: LINGER_BYTES });
         }
         let Self { socket, linger: Some(linger), .. } = &mut *self else {
             return Poll::Ready(Ok(()));

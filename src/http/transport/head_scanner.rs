@@ -25,7 +25,7 @@ pub(super) enum HeadProblem {
 
 /// What the next byte belongs to. If two headers determine what follows the head, the greater state wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum State {
+enum ScannerState {
     Head,
     /// A body of known length, with the number of bytes left.
     Body(u64),
@@ -41,32 +41,32 @@ enum State {
 
 /// Scans the bytes of one connection.
 pub(super) struct HeadScanner {
-    state: State,
+    state: ScannerState,
     in_first_line: bool,
     line: [u8; LINE_START_BYTES],
     line_length: usize,
     last_byte: u8,
     /// The state after the head.
-    after_head: State,
+    after_head: ScannerState,
     found: Option<HeadProblem>,
 }
 
 impl HeadScanner {
     pub(super) fn new() -> Self {
         Self {
-            state: State::Head,
+            state: ScannerState::Head,
             in_first_line: true,
             line: [0; LINE_START_BYTES],
             line_length: 0,
             last_byte: 0,
-            after_head: State::Head,
+            after_head: ScannerState::Head,
             found: None,
         }
     }
 
     /// The problem found so far in the current head.
     pub(super) fn problem(&self) -> Option<HeadProblem> {
-        let unfinished = self.state == State::Head && self.in_first_line && self.line_length > 0;
+        let unfinished = self.state == ScannerState::Head && self.in_first_line && self.line_length > 0;
         self.found.or(unfinished.then_some(HeadProblem::UnfinishedFirstLine))
     }
 
@@ -74,18 +74,18 @@ impl HeadScanner {
     pub(super) fn scan(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             match self.state {
-                State::Unknown => return,
-                State::Body(left) | State::Chunk(left) => {
+                ScannerState::Unknown => return,
+                ScannerState::Body(left) | ScannerState::Chunk(left) => {
                     let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                     bytes = &mut bytes[here..];
                     self.state = match (self.state, left - here as u64) {
-                        (State::Body(_), 0) => State::Head,
-                        (State::Body(_), left) => State::Body(left),
-                        (_, 0) => State::ChunkSize,
-                        (_, left) => State::Chunk(left),
+                        (ScannerState::Body(_), 0) => ScannerState::Head,
+                        (ScannerState::Body(_), left) => ScannerState::Body(left),
+                        (_, 0) => ScannerState::ChunkSize,
+                        (_, left) => ScannerState::Chunk(left),
                     };
                 }
-                State::Head | State::ChunkSize | State::Trailer => {
+                ScannerState::Head | ScannerState::ChunkSize | ScannerState::Trailer => {
                     let end = bytes.iter().position(|byte| *byte == b'\n');
                     let (line, rest) = bytes.split_at_mut(end.unwrap_or(bytes.len()));
                     self.extend_line(line);
@@ -114,21 +114,21 @@ impl HeadScanner {
 
     fn end_line(&mut self, line_feed: &mut u8) {
         if self.line_length == 0 || self.last_byte != b'\r' {
-            if self.state == State::Head {
+            if self.state == ScannerState::Head {
                 *line_feed = 0;
                 self.found = Some(HeadProblem::BareLineFeed);
             }
-            self.state = State::Unknown;
+            self.state = ScannerState::Unknown;
             return;
         }
         let is_empty = self.line_length == 1;
         match self.state {
             // An empty line before a request is allowed.
-            State::Head if self.in_first_line => self.in_first_line = is_empty,
-            State::Head if is_empty => self.end_head(),
-            State::Head => self.read_header(),
-            State::ChunkSize => self.state = after_chunk_size(self.line_start()),
-            _ if is_empty => self.state = State::Head,
+            ScannerState::Head if self.in_first_line => self.in_first_line = is_empty,
+            ScannerState::Head if is_empty => self.end_head(),
+            ScannerState::Head => self.read_header(),
+            ScannerState::ChunkSize => self.state = after_chunk_size(self.line_start()),
+            _ if is_empty => self.state = ScannerState::Head,
             _ => {}
         }
         self.line_length = 0;
@@ -142,18 +142,18 @@ impl HeadScanner {
         let mut parts = self.line_start().splitn(2, |byte| *byte == b':');
         let (Some(name), Some(value)) = (parts.next(), parts.next()) else { return };
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.after_head = self.after_head.max(State::ChunkSize);
+            self.after_head = self.after_head.max(ScannerState::ChunkSize);
         } else if name.eq_ignore_ascii_case(b"content-length") {
             let digits = value.trim_ascii();
             let length = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
             let body = match length {
                 // A truncated value might be a different number.
-                _ if self.line_length > LINE_START_BYTES => State::Unknown,
-                Some(0) => State::Head,
-                Some(length @ 1..=MAX_CONTENT_LENGTH) => State::Body(length),
-                _ => State::Unknown,
+                _ if self.line_length > LINE_START_BYTES => ScannerState::Unknown,
+                Some(0) => ScannerState::Head,
+                Some(length @ 1..=MAX_CONTENT_LENGTH) => ScannerState::Body(length),
+                _ => ScannerState::Unknown,
             };
-            if body == State::Unknown && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
+            if body == ScannerState::Unknown && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
                 self.found = Some(HeadProblem::ContentLength);
             }
             self.after_head = self.after_head.max(body);
@@ -161,8 +161,8 @@ impl HeadScanner {
     }
 
     fn end_head(&mut self) {
-        if self.after_head == State::Unknown {
-            self.state = State::Unknown;
+        if self.after_head == ScannerState::Unknown {
+            self.state = ScannerState::Unknown;
         } else {
             *self = Self { state: self.after_head, ..Self::new() };
         }
@@ -170,14 +170,16 @@ impl HeadScanner {
 }
 
 /// The state after the line with the size of a chunk.
-fn after_chunk_size(line: &[u8]) -> State {
+fn after_chunk_size(line: &[u8]) -> ScannerState {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let length =
         std::str::from_utf8(&line[..digits]).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
     match length {
-        Some(0) => State::Trailer,
-        Some(length) => length.checked_add(b"\r\n".len() as u64).map_or(State::Unknown, State::Chunk),
-        None => State::Unknown,
+        Some(0) => ScannerState::Trailer,
+        Some(length) => {
+            length.checked_add(b"\r\n".len() as u64).map_or(ScannerState::Unknown, ScannerState::Chunk)
+        }
+        None => ScannerState::Unknown,
     }
 }
 
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
 
     /// Scans bytes in pieces of this size.
-    fn scan(request: &str, piece: usize) -> (Option<HeadProblem>, State, Vec<u8>) {
+    fn scan(request: &str, piece: usize) -> (Option<HeadProblem>, ScannerState, Vec<u8>) {
         let mut scanner = HeadScanner::new();
         let mut bytes = request.as_bytes().to_vec();
         for piece in bytes.chunks_mut(piece) {
@@ -209,7 +211,7 @@ mod tests {
             for piece in 1..=request.len() {
                 assert_eq!(
                     scan(request, piece),
-                    (None, State::Head, request.as_bytes().to_vec()),
+                    (None, ScannerState::Head, request.as_bytes().to_vec()),
                     "{request:?}"
                 );
             }
@@ -222,7 +224,11 @@ mod tests {
         {
             let request =
                 format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}GET / HTTP/1.1\n\n");
-            assert_eq!(scan(&request, 7), (None, State::Unknown, request.clone().into_bytes()), "{chunks:?}");
+            assert_eq!(
+                scan(&request, 7),
+                (None, ScannerState::Unknown, request.clone().into_bytes()),
+                "{chunks:?}"
+            );
         }
     }
 

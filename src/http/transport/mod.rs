@@ -1,9 +1,9 @@
 //! Connections: accepts them, limits them and reads requests from them. Knows sockets, not keys.
 
-mod accept;
+mod accept_loop;
 mod client_io;
 mod connection_limiter;
 mod head_scanner;
 
-pub use accept::serve;
+pub use accept_loop::serve;
 pub use connection_limiter::ConnectionLimiter;

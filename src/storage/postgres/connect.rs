@@ -278,18 +278,18 @@ enum SslMode {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct TlsSettings {
+struct DatabaseTls {
     mode: SslMode,
     authorities: Option<PathBuf>,
 }
 
 /// Removes `sslmode` and `sslrootcert` from the URL: the driver supports neither `verify-full` nor the file.
-fn extract_tls_settings(url: &str) -> Result<(String, TlsSettings), DatabaseUrlError> {
+fn extract_tls_settings(url: &str) -> Result<(String, DatabaseTls), DatabaseUrlError> {
     if !url.starts_with("postgresql://") && !url.starts_with("postgres://") {
         return Err(DatabaseUrlError::NotAUrl);
     }
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    let mut tls = TlsSettings { mode: SslMode::Prefer, authorities: None };
+    let mut tls = DatabaseTls { mode: SslMode::Prefer, authorities: None };
     let mut rest = form_urlencoded::Serializer::new(String::new());
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match (&*name, &*value) {
@@ -306,7 +306,7 @@ fn extract_tls_settings(url: &str) -> Result<(String, TlsSettings), DatabaseUrlE
     Ok((format!("{address}?{}", rest.finish().replace('+', "%20")), tls))
 }
 
-impl TlsSettings {
+impl DatabaseTls {
     fn client_config(&self) -> Result<ClientConfig, DatabaseUrlError> {
         let provider = Arc::new(ring::default_provider());
         let builder =

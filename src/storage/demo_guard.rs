@@ -2,12 +2,12 @@
 //!
 //! **Invariant:** the examination changes nothing and works on any database: empty, old, or another program's.
 
-use thiserror::Error;
 use tokio_postgres::Client;
 
-use super::postgres::connect::{ConnectError, Connector};
+use super::diagnostics::ExamineError;
+use super::postgres::connect::Connector;
 use super::postgres::migrations;
-use super::{DatabaseUrlError, Storage, StorageError};
+use super::{Storage, StorageError};
 use crate::config::DatabaseUrl;
 
 /// Every table and view, except those of the system and of extensions, and partitions. Those in the current schema are
@@ -53,22 +53,8 @@ pub enum DatabaseContents {
     Shop,
 }
 
-/// Why a database could not be examined.
-#[derive(Debug, Error)]
-pub enum DatabaseContentsError {
-    /// The database URL is invalid.
-    #[error(transparent)]
-    Url(#[from] DatabaseUrlError),
-    /// The database is unreachable.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// A statement failed.
-    #[error("cannot examine the database")]
-    Database(#[from] tokio_postgres::Error),
-}
-
 /// Examines what a database contains.
-pub async fn database_contents(url: &DatabaseUrl) -> Result<DatabaseContents, DatabaseContentsError> {
+pub async fn database_contents(url: &DatabaseUrl) -> Result<DatabaseContents, ExamineError> {
     let client = Connector::new(url)?.open().await?;
     let rows = client.query(TABLES, &[]).await?;
     let tables = rows.iter().map(|row| row.try_get("name")).collect::<Result<Vec<String>, _>>()?;

@@ -8,10 +8,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::batch::{BatchHandler, CallError};
 use super::pets::{insert, insert_idempotent};
-use super::postgres::database::Database;
 use super::postgres::error::unexpected;
+use super::postgres::executor::Database;
+use super::request_batcher::{BatchHandler, CallError};
 use super::{Storage, StorageError};
 use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::pet::{NewPet, Pet, PetId};

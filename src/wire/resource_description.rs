@@ -4,7 +4,7 @@ use serde_json::Value as Example;
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{KnownFormat, Ref, RefOr, SchemaFormat};
 
-use super::object::{BodyError, JsonObject};
+use super::json::{BodyError, JsonObject};
 use super::value::{Scalar, Value, ValueError};
 use crate::domain::identifier::MAX_ISSUED;
 
@@ -14,35 +14,57 @@ use crate::domain::identifier::MAX_ISSUED;
 pub(crate) struct Field<Resource, Draft> {
     /// The name of the member, the column and the property.
     pub(crate) name: &'static str,
-    /// Whether every resource has the field. A client that creates a resource must set it, unless only the service does.
+    /// Whether every resource has the field.
     pub(crate) required: bool,
-    /// The schema in a response.
-    pub(crate) schema: fn() -> RefOr<Schema>,
     /// The value, if the resource has one.
     pub(crate) get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
+    /// The schema in a response.
+    schema: fn() -> RefOr<Schema>,
     /// How a client sets the field. Absent if only the service does.
     pub(crate) input: Option<Input<Draft>>,
 }
 
 /// How a client sets a field.
 pub(crate) struct Input<Draft> {
-    /// The schema in a request.
-    pub(crate) schema: fn() -> RefOr<Schema>,
-    /// What the value must be, for the client that left it out.
-    pub(crate) expected: &'static str,
     /// Parses a value into the draft.
     pub(crate) set: fn(&mut Draft, &Value<'_>) -> Result<(), ValueError>,
+    /// What the value must be, for the client that left it out.
+    pub(crate) expected: &'static str,
+    /// The schema in a request.
+    pub(crate) schema: fn() -> RefOr<Schema>,
+}
+
+impl<Resource, Draft> Field<Resource, Draft> {
+    /// A field that every resource has.
+    pub(crate) const fn required(
+        name: &'static str,
+        get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
+        schema: fn() -> RefOr<Schema>,
+        input: Option<Input<Draft>>,
+    ) -> Self {
+        Self { name, required: true, get, schema, input }
+    }
+
+    /// A field that a resource may lack.
+    pub(crate) const fn optional(
+        name: &'static str,
+        get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
+        schema: fn() -> RefOr<Schema>,
+        input: Option<Input<Draft>>,
+    ) -> Self {
+        Self { name, required: false, get, schema, input }
+    }
 }
 
 /// A resource described by its fields, in the order in which they are written.
-pub(crate) struct Description<Resource: 'static, Draft: 'static>(
+pub(crate) struct ResourceDescription<Resource: 'static, Draft: 'static>(
     pub(crate) &'static [Field<Resource, Draft>],
 );
 
 /// Enough bytes for the JSON of most resources.
 const USUAL_BYTES: usize = 128;
 
-impl<Resource, Draft: Default> Description<Resource, Draft> {
+impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
     /// The fields that a client can set.
     pub(crate) fn inputs(
         &self,

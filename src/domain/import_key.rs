@@ -6,23 +6,24 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// The maximum length of a source's name and of a key, in characters.
-pub const SOURCE_MAX_CHARS: usize = 200;
+pub const IMPORT_KEY_MAX_CHARS: usize = 200;
 
 /// The text is not a valid source name or source key.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("must have 1 to {SOURCE_MAX_CHARS} characters, none of them a control character")]
-pub struct SourceError;
+#[error("must have 1 to {IMPORT_KEY_MAX_CHARS} characters, none of them a control character")]
+pub struct ImportKeyError;
 
-fn check(text: &str) -> Result<(), SourceError> {
-    let good = !text.chars().any(char::is_control) && (1..=SOURCE_MAX_CHARS).contains(&text.chars().count());
-    if good { Ok(()) } else { Err(SourceError) }
+fn check(text: &str) -> Result<(), ImportKeyError> {
+    let good =
+        !text.chars().any(char::is_control) && (1..=IMPORT_KEY_MAX_CHARS).contains(&text.chars().count());
+    if good { Ok(()) } else { Err(ImportKeyError) }
 }
 
 /// The name of a source. Keys are unique per source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceName(String);
+pub struct ImportSource(String);
 
-impl SourceName {
+impl ImportSource {
     /// The name as given.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -30,19 +31,19 @@ impl SourceName {
     }
 }
 
-impl FromStr for SourceName {
-    type Err = SourceError;
+impl FromStr for ImportSource {
+    type Err = ImportKeyError;
 
-    fn from_str(name: &str) -> Result<Self, SourceError> {
+    fn from_str(name: &str) -> Result<Self, ImportKeyError> {
         check(name).map(|()| Self(name.to_owned()))
     }
 }
 
 /// The source's own key for a pet. Stored as given: `7`, `07` and `7 ` are three keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceKey(String);
+pub struct ImportKey(String);
 
-impl SourceKey {
+impl ImportKey {
     /// The key as given.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -50,10 +51,10 @@ impl SourceKey {
     }
 }
 
-impl TryFrom<String> for SourceKey {
-    type Error = SourceError;
+impl TryFrom<String> for ImportKey {
+    type Error = ImportKeyError;
 
-    fn try_from(key: String) -> Result<Self, SourceError> {
+    fn try_from(key: String) -> Result<Self, ImportKeyError> {
         check(&key).map(|()| Self(key))
     }
 }
@@ -70,7 +71,7 @@ pub struct AscendingCheck {
 
 impl AscendingCheck {
     /// Compares the next key with the one before it.
-    pub fn push(&mut self, key: &SourceKey) {
+    pub fn push(&mut self, key: &ImportKey) {
         let key = key.as_str();
         if let Some(last) = &mut self.last {
             let bytewise = last.as_str().cmp(key);
@@ -98,12 +99,12 @@ mod tests {
     #[test]
     fn a_source_key_is_kept_as_given_and_has_1_to_200_characters() {
         for good in ["7", "07", " 7 ", "SKU/7-ä🐕", &"x".repeat(200)] {
-            assert_eq!(SourceKey::try_from(good.to_owned()).unwrap().as_str(), good);
-            assert_eq!(good.parse::<SourceName>().unwrap().as_str(), good);
+            assert_eq!(ImportKey::try_from(good.to_owned()).unwrap().as_str(), good);
+            assert_eq!(good.parse::<ImportSource>().unwrap().as_str(), good);
         }
         for bad in ["", "a\nb", "\0", &"x".repeat(201)] {
-            assert_eq!(SourceKey::try_from(bad.to_owned()), Err(SourceError), "{bad:?}");
-            assert_eq!(bad.parse::<SourceName>(), Err(SourceError), "{bad:?}");
+            assert_eq!(ImportKey::try_from(bad.to_owned()), Err(ImportKeyError), "{bad:?}");
+            assert_eq!(bad.parse::<ImportSource>(), Err(ImportKeyError), "{bad:?}");
         }
     }
 
@@ -122,7 +123,7 @@ mod tests {
         ] {
             let mut check = AscendingCheck::default();
             for key in keys {
-                check.push(&SourceKey::try_from((*key).to_owned()).unwrap());
+                check.push(&ImportKey::try_from((*key).to_owned()).unwrap());
             }
             assert_eq!(check.is_ascending(), ascend, "{keys:?}");
         }

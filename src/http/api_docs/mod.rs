@@ -1,8 +1,8 @@
 //! The OpenAPI document, and the page at `/docs` that shows it.
 
+mod docs_page;
 mod openapi;
-mod page;
 mod precompressed;
 
+pub(crate) use docs_page::{DocsPage, routes};
 pub(crate) use openapi::{ServedDocument, base_document, describe_operation, openapi_json, render};
-pub(crate) use page::{DocsPage, routes};
