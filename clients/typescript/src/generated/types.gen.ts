@@ -20,36 +20,35 @@ export type Error = {
 };
 
 /**
- * An order to be placed.
+ * An order to place.
  */
 export type NewOrder = {
     /**
-     * Identifier of the animal. It must be there, and be `available`.
+     * Identifier of an existing pet that is `available`.
      */
     petId: number;
 };
 
 /**
- * An animal to be added.
+ * A pet to create.
  */
 export type NewPet = {
     /**
-     * The animal's name: at least one character that is not white space, and no control characters.
-     * It is stored as sent.
+     * The pet's name: at least one character that is not white space, and no control characters. Stored as sent.
      */
     name: string;
     /**
-     * Identifier of the category the animal belongs to. Any 64-bit integer: it is not checked.
+     * Identifier of the pet's category. Any 64-bit integer: it is not checked.
      */
     categoryId: number;
     /**
-     * Availability status. Stays absent if it is left out.
+     * Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
      */
     status?: PetStatus;
 };
 
 /**
- * An order for one animal.
+ * An order for one pet.
  */
 export type Order = {
     /**
@@ -57,11 +56,11 @@ export type Order = {
      */
     id: number;
     /**
-     * Identifier of the animal.
+     * Identifier of the pet.
      */
     petId: number;
     /**
-     * How far the order has come: `placed` is open, the others are its ends.
+     * `placed` while the order is open, then how it ended.
      */
     status: OrderStatus;
     /**
@@ -75,12 +74,12 @@ export type Order = {
 };
 
 /**
- * How far an order has come.
+ * Status of an order.
  */
 export type OrderStatus = 'placed' | 'completed' | 'cancelled';
 
 /**
- * An animal in the inventory.
+ * A pet in the inventory.
  */
 export type Pet = {
     /**
@@ -96,31 +95,31 @@ export type Pet = {
      */
     categoryId: number;
     /**
-     * Availability status. Absent if none was stated on creation.
+     * Availability status. Absent if none was set on creation.
      */
     status?: PetStatus;
 };
 
 /**
- * A change of an animal: what is left out stays as it is.
+ * A change to a pet: a field that is left out keeps its value.
  */
 export type PetPatch = {
     /**
-     * The animal's new name: at least one character that is not white space, and no control characters.
+     * The pet's name: at least one character that is not white space, and no control characters. Stored as sent.
      */
     name?: string;
     /**
-     * Identifier of the category that the animal is to belong to.
+     * Identifier of the pet's category. Any 64-bit integer: it is not checked.
      */
     categoryId?: number;
     /**
-     * The new status. It cannot be taken away, a sold animal cannot become `pending`, and an open order decides alone.
+     * Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
      */
     status?: PetStatus;
 };
 
 /**
- * Availability status of an animal.
+ * Availability status of a pet.
  */
 export type PetStatus = 'available' | 'pending' | 'sold';
 
@@ -139,16 +138,15 @@ export type ListPetsData = {
          */
         limit?: number;
         /**
-         * Filters by availability status. An animal without a status is matched by none.
+         * Filters by availability status. A pet without a status matches none.
          */
         status?: PetStatus;
         /**
-         * Only the animals with these identifiers; combined with `status` if both are given. An identifier
-         * that does not exist is simply not in the list.
+         * Only the pets with these identifiers; combined with `status` if both are given. Identifiers that do not exist are left out.
          */
         id?: Array<number>;
         /**
-         * Where the page begins: taken from the `Link` header of the page before. Opaque.
+         * Where the page starts: taken from the `Link` header of the previous page. Opaque.
          */
         cursor?: string;
     };
@@ -205,8 +203,7 @@ export type CreatePetData = {
     body: NewPet;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
-         * takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once.
          */
         'Idempotency-Key'?: string;
     };
@@ -460,11 +457,11 @@ export type ListOrdersData = {
          */
         status?: OrderStatus;
         /**
-         * Only the orders for this animal, whether there is one or not.
+         * Only the orders for this pet, whether it exists or not.
          */
         petId?: number;
         /**
-         * Where the page begins: taken from the `Link` header of the page before. Opaque.
+         * Where the page starts: taken from the `Link` header of the previous page. Opaque.
          */
         cursor?: string;
     };
@@ -521,8 +518,7 @@ export type PlaceOrderData = {
     body: NewOrder;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
-         * takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once.
          */
         'Idempotency-Key'?: string;
     };
@@ -669,8 +665,7 @@ export type CancelOrderData = {
     body?: never;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
-         * takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once.
          */
         'Idempotency-Key'?: string;
     };
@@ -746,8 +741,7 @@ export type CompleteOrderData = {
     body?: never;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key
-         * takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once.
          */
         'Idempotency-Key'?: string;
     };

@@ -10,13 +10,13 @@ T = TypeVar("T", bound="NewOrder")
 
 @_attrs_define
 class NewOrder:
-    """An order to be placed.
+    """An order to place.
 
     Example:
         {'petId': 7}
 
     Attributes:
-        pet_id (int): Identifier of the animal. It must be there, and be `available`.
+        pet_id (int): Identifier of an existing pet that is `available`.
     """
 
     pet_id: int

@@ -13,16 +13,16 @@ T = TypeVar("T", bound="NewPet")
 
 @_attrs_define
 class NewPet:
-    """An animal to be added.
+    """A pet to create.
 
     Example:
         {'name': 'Rex', 'categoryId': 3, 'status': 'available'}
 
     Attributes:
-        name (str): The animal's name: at least one character that is not white space, and no control characters.
-            It is stored as sent.
-        category_id (int): Identifier of the category the animal belongs to. Any 64-bit integer: it is not checked.
-        status (PetStatus | Unset): Availability status of an animal.
+        name (str): The pet's name: at least one character that is not white space, and no control characters. Stored as
+            sent.
+        category_id (int): Identifier of the pet's category. Any 64-bit integer: it is not checked.
+        status (PetStatus | Unset): Availability status of a pet.
     """
 
     name: str

@@ -14,7 +14,7 @@ T = TypeVar("T", bound="Order")
 
 @_attrs_define
 class Order:
-    """An order for one animal.
+    """An order for one pet.
 
     Example:
         {'id': 4711, 'petId': 7, 'status': 'placed', 'createdAt': '2026-11-15T09:30:00.000Z', 'updatedAt':
@@ -22,8 +22,8 @@ class Order:
 
     Attributes:
         id (int): Unique identifier, assigned by the service.
-        pet_id (int): Identifier of the animal.
-        status (OrderStatus): How far an order has come.
+        pet_id (int): Identifier of the pet.
+        status (OrderStatus): Status of an order.
         created_at (datetime.datetime): When the order was placed (RFC 3339, UTC).
         updated_at (datetime.datetime): When its status last changed (RFC 3339, UTC).
     """

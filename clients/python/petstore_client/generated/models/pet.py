@@ -14,7 +14,7 @@ T = TypeVar("T", bound="Pet")
 
 @_attrs_define
 class Pet:
-    """An animal in the inventory.
+    """A pet in the inventory.
 
     Example:
         {'id': 7, 'name': 'Rex', 'categoryId': 3, 'status': 'available'}
@@ -23,7 +23,7 @@ class Pet:
         id (int): Unique identifier, assigned by the service on creation.
         name (str): The animal's name.
         category_id (int): Identifier of the category the animal belongs to.
-        status (PetStatus | Unset): Availability status of an animal.
+        status (PetStatus | Unset): Availability status of a pet.
     """
 
     id: int

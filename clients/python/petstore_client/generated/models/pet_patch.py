@@ -13,16 +13,16 @@ T = TypeVar("T", bound="PetPatch")
 
 @_attrs_define
 class PetPatch:
-    """A change of an animal: what is left out stays as it is.
+    """A change to a pet: a field that is left out keeps its value.
 
     Example:
         {'status': 'sold'}
 
     Attributes:
-        name (str | Unset): The animal's new name: at least one character that is not white space, and no control
-            characters.
-        category_id (int | Unset): Identifier of the category that the animal is to belong to.
-        status (PetStatus | Unset): Availability status of an animal.
+        name (str | Unset): The pet's name: at least one character that is not white space, and no control characters.
+            Stored as sent.
+        category_id (int | Unset): Identifier of the pet's category. Any 64-bit integer: it is not checked.
+        status (PetStatus | Unset): Availability status of a pet.
     """
 
     name: str | Unset = UNSET

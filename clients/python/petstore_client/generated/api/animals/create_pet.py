@@ -136,7 +136,7 @@ def sync_detailed(
 
     Args:
         idempotency_key (str | Unset):
-        body (NewPet): An animal to be added. Example: {'name': 'Rex', 'categoryId': 3, 'status':
+        body (NewPet): A pet to create. Example: {'name': 'Rex', 'categoryId': 3, 'status':
             'available'}.
 
     Raises:
@@ -172,7 +172,7 @@ def sync(
 
     Args:
         idempotency_key (str | Unset):
-        body (NewPet): An animal to be added. Example: {'name': 'Rex', 'categoryId': 3, 'status':
+        body (NewPet): A pet to create. Example: {'name': 'Rex', 'categoryId': 3, 'status':
             'available'}.
 
     Raises:
@@ -203,7 +203,7 @@ async def asyncio_detailed(
 
     Args:
         idempotency_key (str | Unset):
-        body (NewPet): An animal to be added. Example: {'name': 'Rex', 'categoryId': 3, 'status':
+        body (NewPet): A pet to create. Example: {'name': 'Rex', 'categoryId': 3, 'status':
             'available'}.
 
     Raises:
@@ -237,7 +237,7 @@ async def asyncio(
 
     Args:
         idempotency_key (str | Unset):
-        body (NewPet): An animal to be added. Example: {'name': 'Rex', 'categoryId': 3, 'status':
+        body (NewPet): A pet to create. Example: {'name': 'Rex', 'categoryId': 3, 'status':
             'available'}.
 
     Raises:

@@ -146,7 +146,7 @@ def sync_detailed(
 
     Args:
         limit (int | Unset):  Default: 20.
-        status (PetStatus | Unset): Availability status of an animal.
+        status (PetStatus | Unset): Availability status of a pet.
         id (list[int] | Unset):
         cursor (str | Unset):
         if_none_match (str | Unset):
@@ -193,7 +193,7 @@ def sync(
 
     Args:
         limit (int | Unset):  Default: 20.
-        status (PetStatus | Unset): Availability status of an animal.
+        status (PetStatus | Unset): Availability status of a pet.
         id (list[int] | Unset):
         cursor (str | Unset):
         if_none_match (str | Unset):
@@ -235,7 +235,7 @@ async def asyncio_detailed(
 
     Args:
         limit (int | Unset):  Default: 20.
-        status (PetStatus | Unset): Availability status of an animal.
+        status (PetStatus | Unset): Availability status of a pet.
         id (list[int] | Unset):
         cursor (str | Unset):
         if_none_match (str | Unset):
@@ -280,7 +280,7 @@ async def asyncio(
 
     Args:
         limit (int | Unset):  Default: 20.
-        status (PetStatus | Unset): Availability status of an animal.
+        status (PetStatus | Unset): Availability status of a pet.
         id (list[int] | Unset):
         cursor (str | Unset):
         if_none_match (str | Unset):

@@ -155,9 +155,9 @@ def sync_detailed(
     Args:
         pet_id (int):
         if_match (str | Unset):
-        body (PetPatch): A change of an animal: what is left out stays as it is. Example:
+        body (PetPatch): A change to a pet: a field that is left out keeps its value. Example:
             {'status': 'sold'}.
-        body (PetPatch): A change of an animal: what is left out stays as it is. Example:
+        body (PetPatch): A change to a pet: a field that is left out keeps its value. Example:
             {'status': 'sold'}.
 
     Raises:
@@ -199,9 +199,9 @@ def sync(
     Args:
         pet_id (int):
         if_match (str | Unset):
-        body (PetPatch): A change of an animal: what is left out stays as it is. Example:
+        body (PetPatch): A change to a pet: a field that is left out keeps its value. Example:
             {'status': 'sold'}.
-        body (PetPatch): A change of an animal: what is left out stays as it is. Example:
+        body (PetPatch): A change to a pet: a field that is left out keeps its value. Example:
             {'status': 'sold'}.
 
     Raises:
@@ -238,9 +238,9 @@ async def asyncio_detailed(
     Args:
         pet_id (int):
         if_match (str | Unset):
-        body (PetPatch): A change of an animal: what is left out stays as it is. Example:
+        body (PetPatch): A change to a pet: a field that is left out keeps its value. Example:
             {'status': 'sold'}.
-        body (PetPatch): A change of an animal: what is left out stays as it is. Example:
+        body (PetPatch): A change to a pet: a field that is left out keeps its value. Example:
             {'status': 'sold'}.
 
     Raises:
@@ -280,9 +280,9 @@ async def asyncio(
     Args:
         pet_id (int):
         if_match (str | Unset):
-        body (PetPatch): A change of an animal: what is left out stays as it is. Example:
+        body (PetPatch): A change to a pet: a field that is left out keeps its value. Example:
             {'status': 'sold'}.
-        body (PetPatch): A change of an animal: what is left out stays as it is. Example:
+        body (PetPatch): A change to a pet: a field that is left out keeps its value. Example:
             {'status': 'sold'}.
 
     Raises:

@@ -140,7 +140,7 @@ def sync_detailed(
 
     Args:
         limit (int | Unset):  Default: 20.
-        status (OrderStatus | Unset): How far an order has come.
+        status (OrderStatus | Unset): Status of an order.
         pet_id (int | Unset):
         cursor (str | Unset):
         if_none_match (str | Unset):
@@ -185,7 +185,7 @@ def sync(
 
     Args:
         limit (int | Unset):  Default: 20.
-        status (OrderStatus | Unset): How far an order has come.
+        status (OrderStatus | Unset): Status of an order.
         pet_id (int | Unset):
         cursor (str | Unset):
         if_none_match (str | Unset):
@@ -225,7 +225,7 @@ async def asyncio_detailed(
 
     Args:
         limit (int | Unset):  Default: 20.
-        status (OrderStatus | Unset): How far an order has come.
+        status (OrderStatus | Unset): Status of an order.
         pet_id (int | Unset):
         cursor (str | Unset):
         if_none_match (str | Unset):
@@ -268,7 +268,7 @@ async def asyncio(
 
     Args:
         limit (int | Unset):  Default: 20.
-        status (OrderStatus | Unset): How far an order has come.
+        status (OrderStatus | Unset): Status of an order.
         pet_id (int | Unset):
         cursor (str | Unset):
         if_none_match (str | Unset):

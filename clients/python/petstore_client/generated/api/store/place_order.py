@@ -139,7 +139,7 @@ def sync_detailed(
 
     Args:
         idempotency_key (str | Unset):
-        body (NewOrder): An order to be placed. Example: {'petId': 7}.
+        body (NewOrder): An order to place. Example: {'petId': 7}.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -177,7 +177,7 @@ def sync(
 
     Args:
         idempotency_key (str | Unset):
-        body (NewOrder): An order to be placed. Example: {'petId': 7}.
+        body (NewOrder): An order to place. Example: {'petId': 7}.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -210,7 +210,7 @@ async def asyncio_detailed(
 
     Args:
         idempotency_key (str | Unset):
-        body (NewOrder): An order to be placed. Example: {'petId': 7}.
+        body (NewOrder): An order to place. Example: {'petId': 7}.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -246,7 +246,7 @@ async def asyncio(
 
     Args:
         idempotency_key (str | Unset):
-        body (NewOrder): An order to be placed. Example: {'petId': 7}.
+        body (NewOrder): An order to place. Example: {'petId': 7}.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
