@@ -273,6 +273,7 @@ async fn an_invalid_import_command_line_is_refused() {
         (&["-"], 2),
         (&[&*file, "--format", "json"], 2),
         (&[&file, "--key-column", "name"], 2),
+        (&[&file, "--key-column", "status"], 2),
         (&[&file, "--key-column", ""], 2),
         (&[&file, "--source", "shop"], 2),
         (&[&file, "--max-errors", "-1"], 2),
