@@ -154,16 +154,16 @@ impl InsertPets {
 mod tests {
     use super::*;
     use crate::domain::idempotency::Digest128;
-    use crate::domain::pet::{CategoryId, PetName};
+    use crate::domain::pet::{CategoryId, PetPatch};
 
     fn request(key: Option<u8>, fingerprint: u8) -> InsertRequest {
-        let pet = NewPet {
-            name: PetName::try_from("Rex".to_owned()).unwrap(),
-            category_id: CategoryId(1),
-            status: None,
+        let pet = PetPatch {
+            name: Some("Rex".to_owned().try_into().unwrap()),
+            category_id: Some(CategoryId(1)),
+            ..PetPatch::default()
         };
         InsertRequest {
-            pet,
+            pet: pet.into_new_pet().unwrap(),
             idempotency: key.map(|key| IdempotentRequest {
                 digest: Digest128([key; 16]),
                 fingerprint: Digest128([fingerprint; 16]),
