@@ -17,6 +17,7 @@ use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
 use crate::files::{Compression, Format, RejectedRow, Rows, decompressed};
 use crate::storage::{CopyBuffer, CopyChunk, Import as Importing};
+use crate::wire::pet::PET;
 
 /// Imports pets from a file.
 ///
@@ -104,7 +105,9 @@ impl From<FormatName> for Format {
 fn key_column(name: &str) -> Result<String, &'static str> {
     match name {
         "" => Err("must not be empty"),
-        "name" | "categoryId" | "status" => Err("must not be a column of the pet itself"),
+        _ if PET.inputs().any(|(field, _)| field.name == name) => {
+            Err("must not be a column of the pet itself")
+        }
         other => Ok(other.to_owned()),
     }
 }

@@ -58,12 +58,13 @@ impl IdempotentRequest {
     /// A request to add a pet.
     #[must_use]
     pub fn create_pet(lineage: KeyId, key: &IdempotencyKey, new: &NewPet) -> Self {
+        let NewPet { name, category_id, status } = new;
         let mut content = Sha256::new();
         // The values, not their spelling: `7` and `7.0` are the same request.
-        content.update(new.category_id.0.to_be_bytes());
-        content.update(new.status.map_or("", |status| status.as_str()));
+        content.update(category_id.0.to_be_bytes());
+        content.update(status.map_or("", |status| status.as_str()));
         content.update([0]);
-        content.update(new.name.as_str());
+        content.update(name.as_str());
         Self { digest: Self::digest(lineage, "createPet", key), fingerprint: content.into() }
     }
 

@@ -127,6 +127,14 @@ pub struct NewPet {
     pub status: Option<PetStatus>,
 }
 
+impl NewPet {
+    /// The pet under the id that the database issued.
+    #[must_use]
+    pub fn with_id(&self, id: PetId) -> Pet {
+        Pet { id, name: self.name.clone(), category_id: self.category_id, status: self.status }
+    }
+}
+
 /// A pet in the inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pet {

@@ -192,8 +192,7 @@ mod tests {
                 let mut rows = Rows::read(input, format, Some("id".to_owned())).unwrap();
                 for _ in 0..2 {
                     let row = rows.next().unwrap().unwrap().unwrap();
-                    prop_assert_eq!(&row.pet.name, &pet.name);
-                    prop_assert_eq!((row.pet.category_id, row.pet.status), (pet.category_id, pet.status));
+                    prop_assert_eq!(&row.pet.with_id(pet.id), &pet);
                     let key = row.key.unwrap();
                     prop_assert_eq!(key.as_str(), id.to_string());
                 }

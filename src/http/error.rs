@@ -229,20 +229,12 @@ impl ApiError {
             Self::InvalidApiKey => {
                 challenge(HeaderValue::from_static(r#"Bearer realm="petstore", error="invalid_token""#))
             }
-            Self::InsufficientScope { needed } => challenge(HeaderValue::from_static(match needed {
-                Scope::PetsRead => {
-                    r#"Bearer realm="petstore", error="insufficient_scope", scope="pets:read""#
-                }
-                Scope::PetsWrite => {
-                    r#"Bearer realm="petstore", error="insufficient_scope", scope="pets:write""#
-                }
-                Scope::OrdersRead => {
-                    r#"Bearer realm="petstore", error="insufficient_scope", scope="orders:read""#
-                }
-                Scope::OrdersWrite => {
-                    r#"Bearer realm="petstore", error="insufficient_scope", scope="orders:write""#
-                }
-            })),
+            Self::InsufficientScope { needed } => {
+                let scope = needed.as_str();
+                let value =
+                    format!(r#"Bearer realm="petstore", error="insufficient_scope", scope="{scope}""#);
+                HeaderValue::try_from(value).ok().and_then(challenge)
+            }
             Self::RateLimited { seconds, .. } => Some((header::RETRY_AFTER, (*seconds).into())),
             Self::Unavailable { .. } | Self::OutcomeUnknown { .. } => {
                 Some((header::RETRY_AFTER, HeaderValue::from_static("1")))

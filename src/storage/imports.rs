@@ -124,12 +124,18 @@ impl CopyBuffer {
             self.copy.put_slice(COPY_HEADER);
         }
         self.rows += 1;
-        self.copy.put_i16(5);
-        put_field(&mut self.copy, Some(&self.rows.to_be_bytes()));
-        put_field(&mut self.copy, Some(pet.name.as_str().as_bytes()));
-        put_field(&mut self.copy, Some(&pet.category_id.0.to_be_bytes()));
-        put_field(&mut self.copy, pet.status.map(|status| status.as_str().as_bytes()));
-        put_field(&mut self.copy, key.map(|key| key.as_str().as_bytes()));
+        let NewPet { name, category_id, status } = pet;
+        // In the order of the columns in COPY.
+        put_row(
+            &mut self.copy,
+            [
+                Some(&self.rows.to_be_bytes()),
+                Some(name.as_str().as_bytes()),
+                Some(&category_id.0.to_be_bytes()),
+                status.map(|status| status.as_str().as_bytes()),
+                key.map(|key| key.as_str().as_bytes()),
+            ],
+        );
         if let Some(key) = key {
             self.key_order.push(key);
         }
@@ -151,10 +157,13 @@ impl CopyBuffer {
     }
 }
 
-fn put_field(copy: &mut BytesMut, field: Option<&[u8]>) {
-    // The domain types limit the length of every field.
-    copy.put_i32(field.map_or(NULL, |field| i32::try_from(field.len()).unwrap_or(i32::MAX)));
-    copy.put_slice(field.unwrap_or_default());
+fn put_row<const FIELDS: usize>(copy: &mut BytesMut, row: [Option<&[u8]>; FIELDS]) {
+    copy.put_i16(i16::try_from(FIELDS).unwrap_or(i16::MAX));
+    for field in row {
+        // The domain types limit the length of every field.
+        copy.put_i32(field.map_or(NULL, |field| i32::try_from(field.len()).unwrap_or(i32::MAX)));
+        copy.put_slice(field.unwrap_or_default());
+    }
 }
 
 /// An import in progress, on its own connection without a deadline. If it is dropped before it finishes, it inserts no more

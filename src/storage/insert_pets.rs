@@ -14,7 +14,7 @@ use super::postgres::executor::Database;
 use super::request_batcher::{BatchHandler, CallError};
 use super::{Storage, StorageError};
 use crate::domain::idempotency::IdempotentRequest;
-use crate::domain::pet::{NewPet, Pet, PetId};
+use crate::domain::pet::{NewPet, Pet};
 
 /// A pet to insert; with an idempotency key, once.
 #[derive(Debug, Clone)]
@@ -128,7 +128,7 @@ impl InsertPets {
         if requests.iter().all(|request| request.idempotency.is_none()) {
             let ids = insert(&self.0, &pets).await?;
             let inserted =
-                pets.into_iter().zip(ids).map(|(pet, id)| InsertOutcome::Inserted(with_id(pet, id)));
+                pets.into_iter().zip(ids).map(|(pet, id)| InsertOutcome::Inserted(pet.with_id(id)));
             return Ok(inserted.collect());
         }
         let keys: Vec<Option<IdempotentRequest>> =
@@ -139,10 +139,10 @@ impl InsertPets {
             rows => rows?,
         };
         let outcomes = requests.iter().zip(rows).map(|(request, row)| match row.stored_fingerprint {
-            None => InsertOutcome::Inserted(with_id(&request.pet, row.id)),
+            None => InsertOutcome::Inserted(request.pet.with_id(row.id)),
             // The same request gets the same response, even if the pet has changed since.
             stored if stored == request.idempotency.map(|key| key.fingerprint) => {
-                InsertOutcome::Replayed(with_id(&request.pet, row.id))
+                InsertOutcome::Replayed(request.pet.with_id(row.id))
             }
             Some(_) => InsertOutcome::KeyReused,
         });
@@ -150,24 +150,20 @@ impl InsertPets {
     }
 }
 
-fn with_id(pet: &NewPet, id: PetId) -> Pet {
-    Pet { id, name: pet.name.clone(), category_id: pet.category_id, status: pet.status }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::idempotency::Digest128;
-    use crate::domain::pet::{CategoryId, PetName};
+    use crate::domain::pet::{CategoryId, PetPatch};
 
     fn request(key: Option<u8>, fingerprint: u8) -> InsertRequest {
-        let pet = NewPet {
-            name: PetName::try_from("Rex".to_owned()).unwrap(),
-            category_id: CategoryId(1),
-            status: None,
+        let pet = PetPatch {
+            name: Some("Rex".to_owned().try_into().unwrap()),
+            category_id: Some(CategoryId(1)),
+            ..PetPatch::default()
         };
         InsertRequest {
-            pet,
+            pet: pet.into_new_pet().unwrap(),
             idempotency: key.map(|key| IdempotentRequest {
                 digest: Digest128([key; 16]),
                 fingerprint: Digest128([fingerprint; 16]),

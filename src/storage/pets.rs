@@ -23,7 +23,7 @@ use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetPageRequest
 
 /// The pages of many requests: `$1` has the id that each page starts after, `$2` its number of rows.
 const LIST: &str = "\
-    SELECT page.id, page.name, page.category_id, page.status, requested.ordinality
+    SELECT page.*, requested.ordinality
     FROM unnest($1::bigint[], $2::bigint[])
       -- The ordinality says which request a row is for.
       WITH ORDINALITY AS requested (after_id, row_limit, ordinality)
@@ -39,7 +39,7 @@ const LIST: &str = "\
 
 /// The same, each page of one status.
 const LIST_BY_STATUS: &str = "\
-    SELECT page.id, page.name, page.category_id, page.status, requested.ordinality
+    SELECT page.*, requested.ordinality
     FROM unnest($1::bigint[], $2::bigint[], $3::pet_status[])
       WITH ORDINALITY AS requested (after_id, row_limit, status, ordinality)
     CROSS JOIN LATERAL (
@@ -264,7 +264,8 @@ fn page_by_id(request: &PetPageRequest, found: &HashMap<PetId, Pet>) -> Page<Pet
 fn split_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<Page<Pet>>, StorageError> {
     let mut pages: Vec<Vec<Pet>> = requests.iter().map(|_| Vec::new()).collect();
     for row in rows {
-        let page = pages.get_mut(index(row, ORDINALITY)?);
+        // After the columns of the pet.
+        let page = pages.get_mut(index(row, row.len() - 1)?);
         page.ok_or_else(|| unexpected("a row for an unknown request"))?.push(pet(row)?);
     }
     Ok(pages
@@ -353,12 +354,10 @@ pub(super) async fn insert_idempotent(
 
 type Columns<'a> = (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>);
 
+/// The columns of the pets, each as one array.
 fn columns<'a>(pets: &[&'a NewPet]) -> Columns<'a> {
-    (
-        pets.iter().map(|pet| pet.name.as_str()).collect(),
-        pets.iter().map(|pet| pet.category_id.0).collect(),
-        pets.iter().map(|pet| pet.status).collect(),
-    )
+    let row = |&NewPet { name, category_id, status }: &&'a NewPet| (name.as_str(), category_id.0, *status);
+    pets.iter().map(row).collect()
 }
 
 fn id(row: &Row, column: impl RowIndex + Display) -> Result<PetId, StorageError> {
@@ -371,9 +370,6 @@ fn index(row: &Row, column: impl RowIndex + Display) -> Result<usize, StorageErr
     let ordinality: i64 = row.try_get(column).map_err(unexpected)?;
     usize::try_from(ordinality - 1).map_err(unexpected)
 }
-
-/// The position of `ordinality` in the lists, after the columns of [`pet`].
-const ORDINALITY: usize = 4;
 
 /// Decodes `id, name, category_id, status`, the first columns of every statement that returns pets. By position: a batch of
 /// pages has thousands of rows, and a lookup by name compares strings for each value.

@@ -176,7 +176,7 @@ pub(crate) fn string(description: impl Into<Option<&'static str>>) -> ObjectBuil
 }
 
 /// The schema of one of these words.
-pub(crate) fn keyword(words: [&'static str; 3], description: &'static str) -> RefOr<Schema> {
+pub(crate) fn keyword<const N: usize>(words: [&'static str; N], description: &'static str) -> RefOr<Schema> {
     string(description).enum_values(Some(words)).into()
 }
 

@@ -1,11 +1,12 @@
 //! Authentication and scopes: which keys are accepted, and which errors the others get.
 
 use petstore::domain::api_key::ApiKey;
+use petstore::domain::key_record::Scope;
 use reqwest::Method;
 use serde_json::json;
 
 use crate::support::TestService;
-use crate::support::document::DOCUMENT;
+use crate::support::document::{operations, path_with_id};
 use crate::support::postgres::key;
 
 const MISSING: &str = r#"{"code":"missing_api_key","message":"The API key is missing: send it as `Authorization: Bearer <API_KEY>`.","status":401}"#;
@@ -14,11 +15,8 @@ const INVALID: &str = r#"{"code":"invalid_api_key","message":"The API key is not
 /// Every documented operation, and unknown paths under `/v1`.
 fn routes() -> Vec<(Method, String)> {
     let mut routes = Vec::new();
-    for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
-        for method in item.as_object().unwrap().keys() {
-            let path = format!("/v1{}", path.replace("{petId}", "1").replace("{orderId}", "1"));
-            routes.push((method.to_uppercase().parse().unwrap(), path));
-        }
+    for (pattern, method, _) in operations() {
+        routes.push((method.to_uppercase().parse().unwrap(), path_with_id(&pattern, 1)));
     }
     assert!(routes.len() >= 3);
     for unknown in ["/v1", "/v1/", "/v1/nope", "/v1/pets/", "/v1//pets", "/v1/pets/1/photos", "/v1/Pets"] {
@@ -117,22 +115,19 @@ async fn a_new_key_works_at_once_for_reads_and_writes() {
 #[tokio::test]
 async fn every_scope_allows_exactly_the_operations_that_declare_it() {
     let service = TestService::start().await;
-    for scope in ["pets:read", "pets:write", "orders:read", "orders:write"] {
+    for scope in Scope::ALL.map(Scope::as_str) {
         let client = service.client_with_new_key(&["--scope", scope]);
-        for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
-            for (method, operation) in item.as_object().unwrap() {
-                let needed =
-                    operation["security"][0]["bearer"][0].as_str().expect("every operation has a scope");
-                let path = format!("/v1{}", path.replace("{petId}", "1").replace("{orderId}", "1"));
-                let method: Method = method.to_uppercase().parse().unwrap();
-                let answer = client.send(method.clone(), &path, |request| request).await;
-                assert_eq!(answer.status == 403, needed != scope, "{method} {path} with {scope}");
-                if needed != scope {
-                    assert_eq!(answer.error().1, "insufficient_scope");
-                    let challenge =
-                        format!(r#"Bearer realm="petstore", error="insufficient_scope", scope="{needed}""#);
-                    assert_eq!(answer.header("www-authenticate"), challenge);
-                }
+        for (pattern, method, operation) in operations() {
+            let needed = operation["security"][0]["bearer"][0].as_str().expect("every operation has a scope");
+            let method: Method = method.to_uppercase().parse().unwrap();
+            let path = path_with_id(&pattern, 1);
+            let answer = client.send(method.clone(), &path, |request| request).await;
+            assert_eq!(answer.status == 403, needed != scope, "{method} {path} with {scope}");
+            if needed != scope {
+                assert_eq!(answer.error().1, "insufficient_scope");
+                let challenge =
+                    format!(r#"Bearer realm="petstore", error="insufficient_scope", scope="{needed}""#);
+                assert_eq!(answer.header("www-authenticate"), challenge);
             }
         }
     }

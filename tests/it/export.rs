@@ -117,9 +117,10 @@ async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
     let client = database.connect().await;
     // The export writes thousands of pets, then blocks until it is stopped.
     let fill = "INSERT INTO pets (name, category_id) SELECT 'Pet ' || n, n FROM generate_series(1, 10000) n; \
+        ALTER TABLE pets RENAME COLUMN name TO stored_name; \
         ALTER TABLE pets RENAME TO stored_pets; \
-        CREATE VIEW pets AS SELECT id, CASE WHEN id < 9000 THEN name ELSE name || pg_sleep(600) END AS name, \
-        category_id, status FROM stored_pets ORDER BY id";
+        CREATE VIEW pets AS SELECT *, CASE WHEN id < 9000 THEN stored_name ELSE stored_name || pg_sleep(600) END AS name \
+        FROM stored_pets ORDER BY id";
     client.batch_execute(fill).await.unwrap();
     let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
         WHERE datname = current_database() AND query LIKE 'COPY %'";

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::hostile_clients::exchange;
 use crate::retries::hold_idempotency_key;
-use crate::support::document::operations;
+use crate::support::document::{operations, path_with_id};
 use crate::support::postgres::key;
 use crate::support::{Answer, Client, TestService};
 
@@ -115,10 +115,7 @@ impl Services {
                 let other = if needed == "pets:read" { "pets:write" } else { "pets:read" };
                 valid.send(&self.service.client_with_new_key(&["--scope", other])).await
             }
-            404 => {
-                let path = operation.0.replace("{petId}", "999999").replace("{orderId}", "999999");
-                Request { path: format!("/v1{path}"), ..valid }.send(client).await
-            }
+            404 => Request { path: path_with_id(&operation.0, 999_999), ..valid }.send(client).await,
             408 => return self.time_out(&valid).await,
             409 => return self.conflict(operation, valid).await,
             410 => valid.send(&self.later.client).await,

@@ -164,9 +164,8 @@ fn add_with_key_at(time: &str) -> String {
         .unwrap();
     statement
         .replace("now()", &format!("timestamptz '{time}'"))
-        .replace("$3::pet_status[]", "$3::text[]::pet_status[]")
-        .replace("$4::uuid[]", "$4::text[]::uuid[]")
-        .replace("$5::uuid[]", "$5::text[]::uuid[]")
+        .replace("::pet_status[]", "::text[]::pet_status[]")
+        .replace("::uuid[]", "::text[]::uuid[]")
 }
 
 /// Runs that statement. Returns the id of the pet, and whether it was replayed.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use petstore::domain::order::{ORDERABLE, ORDERED, OrderEnd, OrderStatus};
-use petstore::domain::pet::{CategoryId, PatchError, Pet, PetName, PetPatch, PetStatus};
+use petstore::domain::pet::{CategoryId, PatchError, Pet, PetPatch, PetStatus};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use reqwest::Method;
@@ -80,8 +80,12 @@ fn the_domain_follows_the_table_of_pets() {
             "completeOrder" => state(Some(OrderEnd::Complete.pet_status()), false),
             "cancelOrder" => state(Some(OrderEnd::Cancel.pet_status()), false),
             set => {
-                let name = PetName::try_from("Rex".to_owned()).unwrap();
-                let pet = Pet { id: 7.try_into().unwrap(), name, category_id: CategoryId(1), status };
+                let rex = PetPatch {
+                    name: Some("Rex".to_owned().try_into().unwrap()),
+                    category_id: Some(CategoryId(1)),
+                    ..PetPatch::default()
+                };
+                let pet = Pet { status, ..rex.into_new_pet().unwrap().with_id(7.try_into().unwrap()) };
                 let to = set.trim_start_matches("set ").parse().unwrap();
                 let patch = PetPatch { status: Some(to), ..PetPatch::default() };
                 match patch.apply(&pet, has_open_order) {

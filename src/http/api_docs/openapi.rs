@@ -68,9 +68,11 @@ pub(crate) fn base_document() -> OpenApi {
 
 /// Adds the scope, the errors and the common headers to an operation.
 pub(crate) fn describe_operation(paths: &mut Paths, scope: Scope, own_errors: &[ApiError]) {
-    let operations =
-        paths.paths.values_mut().flat_map(|path| [&mut path.get, &mut path.post, &mut path.patch]).flatten();
-    for operation in operations {
+    let operations = paths
+        .paths
+        .values_mut()
+        .flat_map(|path| [&mut path.get, &mut path.put, &mut path.post, &mut path.delete, &mut path.patch]);
+    for operation in operations.flatten() {
         operation.security = Some(vec![SecurityRequirement::new(BEARER, [scope.as_str()])]);
         for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
             add_error(operation, error);

@@ -36,6 +36,14 @@ pub(crate) fn operations() -> Vec<(String, String, &'static Value)> {
     operations.collect()
 }
 
+/// The path of an operation, with the same id for each parameter.
+pub(crate) fn path_with_id(pattern: &str, id: i64) -> String {
+    let segments = pattern
+        .split('/')
+        .map(|segment| if segment.starts_with('{') { id.to_string() } else { segment.to_owned() });
+    format!("/v1{}", segments.collect::<Vec<_>>().join("/"))
+}
+
 /// Fails on an answer that the document does not describe for the operation at this path: an undocumented status, body
 /// or header.
 pub(crate) fn check(method: &Method, path: &str, answer: &Answer) {
