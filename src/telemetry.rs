@@ -45,7 +45,7 @@ pub fn start_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
         LogGuard::none()
     } else {
         let (writer, guard) = LogWriter::start(stderr())?;
-        builder.event_format(JsonLines).with_writer(writer).init();
+        builder.event_format(JsonLogFormat).with_writer(writer).init();
         guard
     };
     panic::set_hook(Box::new(|panic| tracing::error!(%panic, "panicked: this is a bug")));
@@ -55,9 +55,9 @@ pub fn start_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
 /// Formats an event as one line of JSON: time, level, message, fields and module.
 ///
 /// tracing-subscriber's own JSON format costs several times as much, and a busy service writes a line per request.
-struct JsonLines;
+struct JsonLogFormat;
 
-impl<S, N> FormatEvent<S, N> for JsonLines
+impl<S, N> FormatEvent<S, N> for JsonLogFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -75,7 +75,7 @@ where
         line.push_str("\",\"level\":\"");
         line.push_str(metadata.level().as_str());
         line.push('"');
-        event.record(&mut JsonFields(&mut line));
+        event.record(&mut JsonFieldVisitor(&mut line));
         line.push_str(",\"target\":\"");
         line.push_str(metadata.target());
         line.push_str("\"}\n");
@@ -101,9 +101,9 @@ fn push_time(line: &mut String, now: Timestamp) {
 }
 
 /// Appends the fields of an event as members of a JSON object that is not empty.
-struct JsonFields<'a>(&'a mut String);
+struct JsonFieldVisitor<'a>(&'a mut String);
 
-impl JsonFields<'_> {
+impl JsonFieldVisitor<'_> {
     fn raw(&mut self, field: &Field, value: &str) {
         self.0.push_str(",\"");
         self.0.push_str(field.name());
@@ -112,7 +112,7 @@ impl JsonFields<'_> {
     }
 }
 
-impl Visit for JsonFields<'_> {
+impl Visit for JsonFieldVisitor<'_> {
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.raw(field, itoa::Buffer::new().format(value));
     }
@@ -194,8 +194,10 @@ mod tests {
     fn an_event_is_one_line_of_json_whatever_it_contains() {
         let log = Log::default();
         let writer = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().event_format(JsonLines).with_writer(move || writer.clone()).finish();
+        let subscriber = tracing_subscriber::fmt()
+            .event_format(JsonLogFormat)
+            .with_writer(move || writer.clone())
+            .finish();
         tracing::subscriber::with_default(subscriber, || {
             let absent: Option<i64> = None;
             tracing::warn!(

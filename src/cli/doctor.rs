@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, CommandFactory};
 use serde::Serialize;
 
-use super::{Cli, Failure, print};
+use super::{Cli, CommandError, print};
 use crate::config::ServeSettings;
 use crate::storage::{Diagnosis, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, diagnose};
 use crate::telemetry;
@@ -44,20 +44,20 @@ pub(super) struct Doctor {
 struct Report {
     ok: bool,
     version: &'static str,
-    checks: Vec<Check>,
+    checks: Vec<DoctorCheck>,
     settings: Vec<Setting>,
 }
 
 #[derive(Debug, Serialize)]
-struct Check {
+struct DoctorCheck {
     name: &'static str,
-    state: State,
+    state: CheckState,
     says: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+enum CheckState {
     Ok,
     Warning,
     Failure,
@@ -72,12 +72,12 @@ struct Setting {
 }
 
 impl Doctor {
-    pub(super) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         let checks = match diagnose(&self.settings.database.database_url).await {
             Ok(found) => checks(&found, self.settings.pool.database_connections),
             Err(error) => vec![failure("database", telemetry::with_causes(&error))],
         };
-        let ok = checks.iter().all(|check| check.state != State::Failure);
+        let ok = checks.iter().all(|check| check.state != CheckState::Failure);
         let report = Report { ok, version: env!("CARGO_PKG_VERSION"), checks, settings: settings() };
         let text = if self.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) };
         print(&text)?;
@@ -85,19 +85,19 @@ impl Doctor {
     }
 }
 
-fn ok(name: &'static str, says: String) -> Check {
-    Check { name, state: State::Ok, says }
+fn ok(name: &'static str, says: String) -> DoctorCheck {
+    DoctorCheck { name, state: CheckState::Ok, says }
 }
 
-fn warning(name: &'static str, says: String) -> Check {
-    Check { name, state: State::Warning, says }
+fn warning(name: &'static str, says: String) -> DoctorCheck {
+    DoctorCheck { name, state: CheckState::Warning, says }
 }
 
-fn failure(name: &'static str, says: String) -> Check {
-    Check { name, state: State::Failure, says }
+fn failure(name: &'static str, says: String) -> DoctorCheck {
+    DoctorCheck { name, state: CheckState::Failure, says }
 }
 
-fn checks(found: &Diagnosis, pool: u16) -> Vec<Check> {
+fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
     vec![
         ok("database", format!("connected in {:.1?}, round trip {:.1?}", found.connecting, found.round_trip)),
         version(&found.version),
@@ -111,7 +111,7 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<Check> {
     ]
 }
 
-fn version((name, number): &(String, i32)) -> Check {
+fn version((name, number): &(String, i32)) -> DoctorCheck {
     if number / 10_000 < MIN_POSTGRES {
         failure("version", format!("PostgreSQL {name} is too old: {MIN_POSTGRES} or later is required"))
     } else {
@@ -119,14 +119,14 @@ fn version((name, number): &(String, i32)) -> Check {
     }
 }
 
-fn encoding(found: &str) -> Check {
+fn encoding(found: &str) -> DoctorCheck {
     match check_encoding(found) {
         Ok(()) => ok("encoding", found.to_owned()),
         Err(problem) => failure("encoding", problem),
     }
 }
 
-fn schema(found: Option<i32>) -> Check {
+fn schema(found: Option<i32>) -> DoctorCheck {
     let Some(found) = found else { return failure("schema", "not visible to this role".to_owned()) };
     if found < SCHEMA_NEEDED {
         failure("schema", format!("version {found}, but {SCHEMA_NEEDED} is required: run `petstore migrate`"))
@@ -139,7 +139,7 @@ fn schema(found: Option<i32>) -> Check {
     }
 }
 
-fn role(found: &Diagnosis) -> Check {
+fn role(found: &Diagnosis) -> DoctorCheck {
     if found.lacking.is_empty() {
         ok("role", format!("{} has the required privileges", found.role))
     } else {
@@ -148,7 +148,7 @@ fn role(found: &Diagnosis) -> Check {
 }
 
 /// Never a failure: the service creates missing partitions when it starts.
-fn partitions(days: Option<i32>) -> Check {
+fn partitions(days: Option<i32>) -> DoctorCheck {
     let days = days.unwrap_or_default();
     let says = format!("idempotency keys can be stored for {days} days, starting today");
     if days < MIN_DAYS_PREPARED {
@@ -159,7 +159,7 @@ fn partitions(days: Option<i32>) -> Check {
     }
 }
 
-fn replication(found: &Diagnosis) -> Check {
+fn replication(found: &Diagnosis) -> DoctorCheck {
     let standbys = match found.standbys {
         0 => "no standby".to_owned(),
         1 => "1 standby".to_owned(),
@@ -180,7 +180,7 @@ fn replication(found: &Diagnosis) -> Check {
     }
 }
 
-fn clock(ahead: f64) -> Check {
+fn clock(ahead: f64) -> DoctorCheck {
     let says = format!(
         "the database's clock is {:.3} s {} this machine's",
         ahead.abs(),
@@ -189,7 +189,7 @@ fn clock(ahead: f64) -> Check {
     if ahead.abs() > MAX_CLOCK_SKEW { warning("clock", says) } else { ok("clock", says) }
 }
 
-fn connections((max, open): (i32, i64), pool: u16) -> Check {
+fn connections((max, open): (i32, i64), pool: u16) -> DoctorCheck {
     // One more receives key change notifications.
     let wanted = i64::from(pool) + 1;
     let says =
@@ -247,11 +247,11 @@ fn redact_password(url: &str) -> String {
 
 fn text(report: &Report) -> String {
     let mut text = String::new();
-    for Check { name, state, says } in &report.checks {
+    for DoctorCheck { name, state, says } in &report.checks {
         let state = match state {
-            State::Ok => "ok",
-            State::Warning => "warning",
-            State::Failure => "FAILURE",
+            CheckState::Ok => "ok",
+            CheckState::Warning => "warning",
+            CheckState::Failure => "FAILURE",
         };
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{state:<8} {name:<12} {says}");
@@ -288,19 +288,19 @@ mod tests {
 
     #[test]
     fn a_check_fails_only_if_the_service_cannot_run() {
-        let state = |check: Check| check.state;
-        assert_eq!(state(version(&("14.9".into(), 140_009))), State::Failure);
-        assert_eq!(state(version(&("15.0".into(), 150_000))), State::Ok);
-        assert_eq!(state(schema(Some(SCHEMA_NEEDED - 1))), State::Failure);
-        assert_eq!(state(schema(Some(SCHEMA_LATEST))), State::Ok);
-        assert_eq!(state(schema(Some(SCHEMA_LATEST + 1))), State::Ok);
-        assert_eq!(state(encoding("SQL_ASCII")), State::Failure);
-        assert_eq!(state(partitions(Some(MIN_DAYS_PREPARED))), State::Ok);
-        assert_eq!(state(partitions(Some(MIN_DAYS_PREPARED - 1))), State::Warning);
-        assert_eq!(state(partitions(None)), State::Warning);
-        assert_eq!(state(clock(-1.5)), State::Warning);
-        assert_eq!(state(clock(0.2)), State::Ok);
-        assert_eq!(state(connections((97, 3), 16)), State::Ok);
-        assert_eq!(state(connections((10, 3), 16)), State::Failure);
+        let state = |check: DoctorCheck| check.state;
+        assert_eq!(state(version(&("14.9".into(), 140_009))), CheckState::Failure);
+        assert_eq!(state(version(&("15.0".into(), 150_000))), CheckState::Ok);
+        assert_eq!(state(schema(Some(SCHEMA_NEEDED - 1))), CheckState::Failure);
+        assert_eq!(state(schema(Some(SCHEMA_LATEST))), CheckState::Ok);
+        assert_eq!(state(schema(Some(SCHEMA_LATEST + 1))), CheckState::Ok);
+        assert_eq!(state(encoding("SQL_ASCII")), CheckState::Failure);
+        assert_eq!(state(partitions(Some(MIN_DAYS_PREPARED))), CheckState::Ok);
+        assert_eq!(state(partitions(Some(MIN_DAYS_PREPARED - 1))), CheckState::Warning);
+        assert_eq!(state(partitions(None)), CheckState::Warning);
+        assert_eq!(state(clock(-1.5)), CheckState::Warning);
+        assert_eq!(state(clock(0.2)), CheckState::Ok);
+        assert_eq!(state(connections((97, 3), 16)), CheckState::Ok);
+        assert_eq!(state(connections((10, 3), 16)), CheckState::Failure);
     }
 }

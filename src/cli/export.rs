@@ -11,10 +11,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::import::FormatName;
 use super::progress::{Progress, grouped};
-use super::{Failure, print, stop_signals};
+use super::{CommandError, print, stop_signals};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::PetStatus;
-use crate::files::{CompressedWriter, Compression, Format, PartialFile, write, write_header};
+use crate::files::{CompressedWriter, Compression, FileFormat, PartialFile, write, write_header};
 use crate::storage::ExportStream;
 
 /// Exports all pets from a consistent snapshot, by ascending id.
@@ -63,16 +63,16 @@ const BLOCK: usize = 256 * 1024;
 const QUEUED_BLOCKS: usize = 4;
 
 /// The result of the writer's thread.
-type WriteResult = oneshot::Receiver<io::Result<()>>;
+type ExportWriteResult = oneshot::Receiver<io::Result<()>>;
 
 impl Export {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         let format = self
             .format
-            .map(Format::from)
-            .or_else(|| Format::from_extension(&self.file))
-            .unwrap_or(Format::Ndjson);
-        if self.escape_formulas && format != Format::Csv {
+            .map(FileFormat::from)
+            .or_else(|| FileFormat::from_extension(&self.file))
+            .unwrap_or(FileFormat::Ndjson);
+        if self.escape_formulas && format != FileFormat::Csv {
             return Err("--escape-formulas applies to CSV only".into());
         }
         let exporting = ExportStream::start(&self.database.database_url, self.status).await?;
@@ -115,14 +115,14 @@ impl Export {
     async fn write(
         &self,
         mut exporting: ExportStream,
-        format: Format,
+        format: FileFormat,
         output: impl Write + Send + 'static,
-    ) -> Result<io::Result<u64>, Failure> {
+    ) -> Result<io::Result<u64>, CommandError> {
         let progress = Progress::start("pets", None);
         let (blocks, written) =
             spawn_writer(CompressedWriter::new(output, Compression::from_extension(&self.file))?)?;
         let mut block = Vec::with_capacity(BLOCK + 1024);
-        if format == Format::Csv {
+        if format == FileFormat::Csv {
             write_header(&mut block);
         }
         let mut count = 0;
@@ -148,7 +148,7 @@ impl Export {
 /// Starts a thread that writes the blocks, because file I/O is blocking.
 fn spawn_writer(
     mut output: CompressedWriter<impl Write + Send + 'static>,
-) -> io::Result<(mpsc::Sender<Vec<u8>>, WriteResult)> {
+) -> io::Result<(mpsc::Sender<Vec<u8>>, ExportWriteResult)> {
     let (blocks, mut received) = mpsc::channel::<Vec<u8>>(QUEUED_BLOCKS);
     let (outcome, written) = oneshot::channel();
     thread::Builder::new().name("writer".into()).spawn(move || {

@@ -12,11 +12,11 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::progress::{Counters, CountingReader, Progress, grouped};
-use super::{Failure, print};
+use super::{CommandError, print};
 use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
-use crate::files::{Compression, Format, RejectedRow, Rows, decompressed};
-use crate::storage::{CopyBuffer, CopyChunk, Import as Importing};
+use crate::files::{Compression, FileFormat, ImportRows, RejectedRow, decompressed};
+use crate::storage::{CopyBuffer, CopyChunk, ImportSession};
 use crate::wire::pet::PET;
 
 /// Imports pets from a file.
@@ -93,7 +93,7 @@ pub(super) enum FormatName {
     Ndjson,
 }
 
-impl From<FormatName> for Format {
+impl From<FormatName> for FileFormat {
     fn from(name: FormatName) -> Self {
         match name {
             FormatName::Csv => Self::Csv,
@@ -122,10 +122,10 @@ const WITH_REJECTS: u8 = 3;
 const STOPPED: u8 = 4;
 
 impl Import {
-    pub(super) async fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         let from_standard_input = self.file == Path::new(STANDARD_INPUT);
         let format =
-            self.format.map(Format::from).or_else(|| Format::from_extension(&self.file)).ok_or_else(
+            self.format.map(FileFormat::from).or_else(|| FileFormat::from_extension(&self.file)).ok_or_else(
                 || format!("{} has no known file extension: pass --format", self.file.display()),
             )?;
         let source = self.key_column.as_ref().map(|_| self.source()).transpose()?;
@@ -143,7 +143,7 @@ impl Import {
         let mut importing = if self.dry_run {
             None
         } else {
-            Some(Importing::start(&self.database.database_url, source, atomic).await?)
+            Some(ImportSession::start(&self.database.database_url, source, atomic).await?)
         };
 
         let progress = Progress::start("rows", size);
@@ -193,7 +193,7 @@ impl Import {
         Ok(ExitCode::from(WITH_REJECTS))
     }
 
-    fn source(&self) -> Result<ImportSource, Failure> {
+    fn source(&self) -> Result<ImportSource, CommandError> {
         if let Some(source) = &self.source {
             return Ok(source.clone());
         }
@@ -221,7 +221,7 @@ impl Import {
 /// input forever.
 struct RowReader {
     input: CountingReader<Box<dyn Read + Send>>,
-    format: Format,
+    format: FileFormat,
     key_column: Option<String>,
     rejects: RejectsWriter,
     /// Counts the rows of a dry run, which nothing else counts.
@@ -234,7 +234,7 @@ struct RowReaderSummary {
     stopped_at: Option<RejectedRow>,
 }
 
-type RowReaderResult = Result<RowReaderSummary, Failure>;
+type RowReaderResult = Result<RowReaderSummary, CommandError>;
 
 impl RowReader {
     fn spawn(self) -> io::Result<(mpsc::Receiver<CopyChunk>, oneshot::Receiver<RowReaderResult>)> {
@@ -248,7 +248,7 @@ impl RowReader {
     }
 
     fn run(mut self, chunks: &mpsc::Sender<CopyChunk>) -> RowReaderResult {
-        let mut rows = Rows::read(decompressed(self.input)?, self.format, self.key_column)?;
+        let mut rows = ImportRows::read(decompressed(self.input)?, self.format, self.key_column)?;
         let mut buffer = CopyBuffer::default();
         while let Some(row) = rows.next()? {
             let full = match row {
@@ -287,7 +287,7 @@ struct RejectsWriter {
 
 impl RejectsWriter {
     /// Removes the file of an earlier run, which would be mistaken for this one's.
-    fn new(file: Option<PathBuf>, max: u64) -> Result<Self, Failure> {
+    fn new(file: Option<PathBuf>, max: u64) -> Result<Self, CommandError> {
         if let Some(file) = &file
             && let Err(error) = fs::remove_file(file)
             && error.kind() != io::ErrorKind::NotFound
@@ -298,7 +298,7 @@ impl RejectsWriter {
     }
 
     /// Writes a bad row, and returns it if it exceeds the limit.
-    fn write(&mut self, bad: RejectedRow) -> Result<Option<RejectedRow>, Failure> {
+    fn write(&mut self, bad: RejectedRow) -> Result<Option<RejectedRow>, CommandError> {
         let output = match &mut self.output {
             Some(output) => output,
             empty => {
@@ -317,7 +317,7 @@ impl RejectsWriter {
     }
 
     /// Flushes the output and returns the number of bad rows.
-    fn finish(&mut self) -> Result<u64, Failure> {
+    fn finish(&mut self) -> Result<u64, CommandError> {
         if let Some(output) = &mut self.output {
             output.flush()?;
         }

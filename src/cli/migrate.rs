@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Failure, print};
+use super::{CommandError, print};
 use crate::config::MigrateSettings;
 use crate::storage::{SCHEMA_LATEST, migrate_within};
 
@@ -23,7 +23,7 @@ pub(super) struct Migrate {
 }
 
 impl Migrate {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         let Self { settings } = self;
         let applied =
             migrate_within(&settings.database.database_url, SCHEMA_LATEST, settings.patience).await?;

@@ -27,7 +27,7 @@ use crate::systemd::Listeners;
 use crate::telemetry;
 
 /// The error of a command: printed with all its causes.
-type Failure = Box<dyn Error + Send + Sync>;
+type CommandError = Box<dyn Error + Send + Sync>;
 
 /// An inventory service for pets: HTTP and JSON in front, PostgreSQL behind.
 #[derive(Debug, Parser)]
@@ -66,7 +66,7 @@ enum Command {
 impl Cli {
     /// Runs the command; `serve` on the sockets that systemd passed, if any. `import` and `doctor` have their own exit
     /// codes.
-    pub async fn run(self, listeners: Listeners) -> Result<ExitCode, Failure> {
+    pub async fn run(self, listeners: Listeners) -> Result<ExitCode, CommandError> {
         let log = if let Command::Demo(_) = self.command { self.log.quiet_by_default() } else { self.log };
         let _log = telemetry::start_logging(&log)?;
         let outcome = match self.command {
@@ -85,7 +85,7 @@ impl Cli {
 }
 
 /// Opens the storage with a single connection, which is enough for a command.
-fn storage(database: &DatabaseSettings) -> Result<Storage, Failure> {
+fn storage(database: &DatabaseSettings) -> Result<Storage, CommandError> {
     let pool = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(10) };
     Ok(Storage::new(&database.database_url, &pool)?)
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Failure, print};
+use super::{CommandError, print};
 use crate::config::InterfaceSettings;
 use crate::http::interface_document;
 
@@ -17,7 +17,7 @@ pub(super) struct Openapi {
 }
 
 impl Openapi {
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), CommandError> {
         Ok(print(&interface_document(&self.interface))?)
     }
 }

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::progress::{grouped, per_second};
 use super::sample_pets::sample_pet;
-use super::{Failure, print, storage};
+use super::{CommandError, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::NewPet;
 use crate::storage::Storage;
@@ -37,7 +37,7 @@ pub(super) struct Seed {
 }
 
 impl Seed {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         let started = Instant::now();
         add(&storage(&self.database)?, self.count, self.number).await?;
         let seconds = started.elapsed().as_secs_f64();
@@ -47,7 +47,7 @@ impl Seed {
 }
 
 /// Adds the pets of a seed in batches. If a batch fails, the earlier ones stay, and the error counts them.
-pub(super) async fn add(storage: &Storage, count: u32, seed: u64) -> Result<(), Failure> {
+pub(super) async fn add(storage: &Storage, count: u32, seed: u64) -> Result<(), CommandError> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut added = 0;
     while added < count {

@@ -8,7 +8,7 @@ use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::{Failure, stop_signals};
+use super::{CommandError, stop_signals};
 use crate::app::App;
 use crate::config::ServeSettings;
 use crate::systemd::Listeners;
@@ -36,7 +36,7 @@ pub(super) struct Serve {
 }
 
 impl Serve {
-    pub(super) async fn run(self, listeners: Listeners) -> Result<(), Failure> {
+    pub(super) async fn run(self, listeners: Listeners) -> Result<(), CommandError> {
         let (mut stop_signal, mut hangup) = (stop_signals()?, signal(SignalKind::hangup())?);
         let _traces = start_tracing(&self.settings.traces)?;
         let app = App::start(self.settings, listeners, Arc::new(Timestamp::now)).await?;

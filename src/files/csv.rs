@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Read};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
-use super::{FileError, RejectedRow, Row};
+use super::{FileError, ImportRow, RejectedRow};
 use crate::domain::import_key::ImportKey;
 use crate::domain::pet::{Pet, PetPatch};
 use crate::wire::pet::PET;
@@ -18,12 +18,12 @@ const MAX_ROW: usize = 256 * 1024;
 /// The rows of a CSV file.
 pub struct CsvRows {
     reader: Reader<LineReader>,
-    columns: Columns,
+    columns: CsvColumns,
     record: ByteRecord,
 }
 
 /// What the columns of a row hold.
-struct Columns {
+struct CsvColumns {
     count: usize,
     /// The fields of the pet, each with the index of its column.
     fields: Vec<(&'static PetField, usize)>,
@@ -40,11 +40,11 @@ impl CsvRows {
         if !reader.read_byte_record(&mut record).map_err(unreadable)? {
             return Err(FileError::Header("the input is empty".into()));
         }
-        let columns = Columns::find(&record, key_column).map_err(FileError::Header)?;
+        let columns = CsvColumns::find(&record, key_column).map_err(FileError::Header)?;
         Ok(Self { reader, columns, record })
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<Result<Row, RejectedRow>>, FileError> {
+    pub(super) fn next(&mut self) -> Result<Option<Result<ImportRow, RejectedRow>>, FileError> {
         self.reader.get_mut().start_row();
         if !self.reader.read_byte_record(&mut self.record).map_err(unreadable)? {
             return Ok(None);
@@ -54,7 +54,7 @@ impl CsvRows {
     }
 }
 
-impl Columns {
+impl CsvColumns {
     fn find(header: &ByteRecord, key_column: Option<&str>) -> Result<Self, String> {
         let mut names: Vec<&str> = Vec::new();
         for name in header {
@@ -83,7 +83,7 @@ impl Columns {
         Ok(Self { count: names.len(), fields, key: key.transpose()? })
     }
 
-    fn row(&self, record: &ByteRecord) -> Result<Row, String> {
+    fn row(&self, record: &ByteRecord) -> Result<ImportRow, String> {
         if record.len() != self.count {
             return Err(format!(
                 "The row has {} values, but the header {} columns.",
@@ -116,7 +116,7 @@ impl Columns {
         };
         // Never absent: the header has every required column.
         let pet = pet.into_new_pet().ok_or("The row is not a pet.")?;
-        Ok(Row { pet, key })
+        Ok(ImportRow { pet, key })
     }
 }
 
@@ -227,7 +227,7 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::super::tests::outcomes;
-    use super::super::{FileError, Format};
+    use super::super::{FileError, FileFormat};
     use super::MAX_ROW;
 
     const HEADER: &str = "name,categoryId";
@@ -240,7 +240,11 @@ mod tests {
         for end in ["\n", "\r\n"] {
             for last_end in ["", end] {
                 let content = format!("{HEADER}{end}{}{last_end}", lines.join(end));
-                assert_eq!(outcomes(&content, Format::Csv).unwrap(), expected, "{end:?}, last {last_end:?}");
+                assert_eq!(
+                    outcomes(&content, FileFormat::Csv).unwrap(),
+                    expected,
+                    "{end:?}, last {last_end:?}"
+                );
             }
         }
     }
@@ -254,7 +258,7 @@ mod tests {
                 let read = |length: usize| {
                     let zeros = "0".repeat(length - "Tom,2".len());
                     let (good, bad) = (format!("Tom,{zeros}2{end}"), format!(",{zeros}3Tom{end}"));
-                    outcomes(&format!("{short}{good}{bad}Kit,4{end}"), Format::Csv)
+                    outcomes(&format!("{short}{good}{bad}Kit,4{end}"), FileFormat::Csv)
                 };
                 for length in [MAX_ROW - 8192, MAX_ROW - 3, MAX_ROW - end.len()] {
                     let expected = [vec![Ok(1); before], vec![Ok(2), Err(before as u64 + 3), Ok(4)]].concat();
@@ -277,7 +281,7 @@ mod tests {
         for end in ["\n", "\r\n"] {
             let content = format!("{HEADER}{end}Rex,1{end}{},2{end}Tom,3", end.repeat(MAX_ROW));
             let expected = [Ok(1), Err(MAX_ROW as u64 + 3), Ok(3)];
-            assert_eq!(outcomes(&content, Format::Csv).unwrap(), expected, "{end:?}");
+            assert_eq!(outcomes(&content, FileFormat::Csv).unwrap(), expected, "{end:?}");
         }
     }
 }

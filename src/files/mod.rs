@@ -27,14 +27,14 @@ use ndjson::NdjsonRows;
 
 /// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum FileFormat {
     /// Comma-separated values with a header.
     Csv,
     /// One JSON object per line.
     Ndjson,
 }
 
-impl Format {
+impl FileFormat {
     /// The format that the extension of a file names, compressed or not.
     #[must_use]
     pub fn from_extension(file: &Path) -> Option<Self> {
@@ -49,7 +49,7 @@ impl Format {
 
 /// A row that can be imported.
 #[derive(Debug)]
-pub struct Row {
+pub struct ImportRow {
     /// The pet.
     pub pet: NewPet,
     /// The source's key for it, if a key column was named.
@@ -85,29 +85,29 @@ pub enum FileError {
 }
 
 /// Reads the rows of a file one by one.
-pub enum Rows {
+pub enum ImportRows {
     /// From CSV.
     Csv(CsvRows),
     /// From JSON.
     Ndjson(NdjsonRows),
 }
 
-impl Rows {
+impl ImportRows {
     /// Starts to read a file whose column or member of this name has the source's keys.
     pub fn read(
         input: Box<dyn io::BufRead + Send>,
-        format: Format,
+        format: FileFormat,
         key_column: Option<String>,
     ) -> Result<Self, FileError> {
         Ok(match format {
-            Format::Csv => Self::Csv(CsvRows::read(input, key_column.as_deref())?),
-            Format::Ndjson => Self::Ndjson(NdjsonRows::new(input, key_column)),
+            FileFormat::Csv => Self::Csv(CsvRows::read(input, key_column.as_deref())?),
+            FileFormat::Ndjson => Self::Ndjson(NdjsonRows::new(input, key_column)),
         })
     }
 
     /// The next row, valid or rejected, if there is one.
     #[expect(clippy::should_implement_trait, reason = "as an iterator it would yield nested results")]
-    pub fn next(&mut self) -> Result<Option<Result<Row, RejectedRow>>, FileError> {
+    pub fn next(&mut self) -> Result<Option<Result<ImportRow, RejectedRow>>, FileError> {
         match self {
             Self::Csv(rows) => rows.next(),
             Self::Ndjson(rows) => rows.next(),
@@ -118,10 +118,10 @@ impl Rows {
 /// Appends a pet on one line.
 ///
 /// With `escape_formulas`, a name in CSV that a spreadsheet may evaluate as a formula is prefixed with `'`.
-pub fn write(out: &mut Vec<u8>, format: Format, escape_formulas: bool, pet: &crate::domain::pet::Pet) {
+pub fn write(out: &mut Vec<u8>, format: FileFormat, escape_formulas: bool, pet: &crate::domain::pet::Pet) {
     match format {
-        Format::Csv => csv::write_row(out, pet, escape_formulas),
-        Format::Ndjson => ndjson::write_line(out, pet),
+        FileFormat::Csv => csv::write_row(out, pet, escape_formulas),
+        FileFormat::Ndjson => ndjson::write_line(out, pet),
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
     /// They must be the same however the file is compressed, and wherever reads cut it.
     pub(in crate::files) fn outcomes(
         content: &str,
-        format: Format,
+        format: FileFormat,
     ) -> Result<Vec<Result<i64, u64>>, FileError> {
         let packed = [Compression::Plain, Compression::Gzip, Compression::Zstd].map(|packing| {
             let mut bytes = Vec::new();
@@ -152,7 +152,7 @@ mod tests {
             Box::new(BufReader::with_capacity(size, Cursor::new(content.to_owned())))
         });
         let mut all = packed.into_iter().chain(cut).map(|input| {
-            let mut rows = Rows::read(input, format, None)?;
+            let mut rows = ImportRows::read(input, format, None)?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
                 found.push(row.map(|row| row.pet.category_id.0).map_err(|rejected| rejected.line));
@@ -181,15 +181,15 @@ mod tests {
                 category_id: CategoryId(category_id),
                 status,
             };
-            for format in [Format::Csv, Format::Ndjson] {
+            for format in [FileFormat::Csv, FileFormat::Ndjson] {
                 let mut written = Vec::new();
-                if format == Format::Csv {
+                if format == FileFormat::Csv {
                     write_header(&mut written);
                 }
                 write(&mut written, format, false, &pet);
                 write(&mut written, format, false, &pet);
                 let input = Box::new(Cursor::new(written));
-                let mut rows = Rows::read(input, format, Some("id".to_owned())).unwrap();
+                let mut rows = ImportRows::read(input, format, Some("id".to_owned())).unwrap();
                 for _ in 0..2 {
                     let row = rows.next().unwrap().unwrap().unwrap();
                     prop_assert_eq!(&row.pet.with_id(pet.id), &pet);
@@ -204,15 +204,15 @@ mod tests {
     #[test]
     fn the_extension_of_a_file_names_its_format() {
         for (name, format) in [
-            ("a.csv", Some(Format::Csv)),
-            ("shop/a.csv.gz", Some(Format::Csv)),
-            ("a.ndjson", Some(Format::Ndjson)),
-            ("a.jsonl.zst", Some(Format::Ndjson)),
+            ("a.csv", Some(FileFormat::Csv)),
+            ("shop/a.csv.gz", Some(FileFormat::Csv)),
+            ("a.ndjson", Some(FileFormat::Ndjson)),
+            ("a.jsonl.zst", Some(FileFormat::Ndjson)),
             ("a.json", None),
             ("csv", None),
             ("a.gz", None),
         ] {
-            assert_eq!(Format::from_extension(Path::new(name)), format, "{name}");
+            assert_eq!(FileFormat::from_extension(Path::new(name)), format, "{name}");
         }
     }
 }

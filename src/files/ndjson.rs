@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
-use super::{FileError, RejectedRow, Row};
+use super::{FileError, ImportRow, RejectedRow};
 use crate::domain::import_key::ImportKey;
 use crate::domain::pet::{NewPet, Pet};
 use crate::wire::json::{BodyError, FromObject, JsonObject};
@@ -34,7 +34,7 @@ impl NdjsonRows {
     }
 
     /// The next row. Blank lines are counted, but are not rows.
-    pub(super) fn next(&mut self) -> Result<Option<Result<Row, RejectedRow>>, FileError> {
+    pub(super) fn next(&mut self) -> Result<Option<Result<ImportRow, RejectedRow>>, FileError> {
         while let Some(length) = self.read_line()? {
             self.line += 1;
             if length == LineLength::TooLong {
@@ -74,7 +74,7 @@ impl NdjsonRows {
     }
 }
 
-fn row(text: &[u8], key_column: Option<&str>) -> Result<Row, String> {
+fn row(text: &[u8], key_column: Option<&str>) -> Result<ImportRow, String> {
     let mut object = JsonObject::parse(text).map_err(message)?;
     let key = key_column.map(|column| (column, object.remove(column)));
     let pet = NewPet::from_object(&object).map_err(message)?;
@@ -85,7 +85,7 @@ fn row(text: &[u8], key_column: Option<&str>) -> Result<Row, String> {
             Some(source_key(&value).map_err(|problem| format!("`/{column}` {problem}."))?)
         }
     };
-    Ok(Row { pet, key })
+    Ok(ImportRow { pet, key })
 }
 
 /// What is wrong with a line. Its number is not 1, as the JSON parser believes, and is reported separately.
@@ -118,7 +118,7 @@ pub(super) fn write_line(out: &mut Vec<u8>, pet: &Pet) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Format;
+    use super::super::FileFormat;
     use super::super::tests::outcomes;
     use super::MAX_LINE;
 
@@ -141,7 +141,7 @@ mod tests {
                         "{long}{end}{short}{end}{end}{long}{end}{long}{end}{short}{end}{long}{last_end}"
                     );
                     let expected = [row(1, 1), Ok(2), row(4, 1), row(5, 1), Ok(2), row(7, 1)];
-                    let found = outcomes(&content, Format::Ndjson).unwrap();
+                    let found = outcomes(&content, FileFormat::Ndjson).unwrap();
                     assert_eq!(found, expected, "{length} bytes, then {end:?}; last {last_end:?}");
                 }
             }

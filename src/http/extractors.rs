@@ -74,9 +74,9 @@ fn is_sent_as(accepted: &[&str], headers: &HeaderMap) -> bool {
 }
 
 /// The query parameters of a request, every one of them known to the operation.
-pub(crate) struct Query(Vec<(String, String)>);
+pub(crate) struct QueryParameters(Vec<(String, String)>);
 
-impl Query {
+impl QueryParameters {
     /// Splits a query; refuses a parameter that the operation does not have, so that a misspelt filter does not
     /// silently list everything.
     pub(crate) fn parse(parts: &Parts, parameters: &[ParameterDescription]) -> Result<Self, ApiError> {
@@ -108,7 +108,7 @@ impl Query {
 }
 
 /// What every list takes besides its filters.
-impl Query {
+impl QueryParameters {
     /// `limit`: how many things the page may hold.
     pub(crate) fn limit(&self) -> Result<PageLimit, ApiError> {
         match self.one("limit")? {
@@ -139,7 +139,7 @@ impl<S: Sync> FromRequestParts<S> for NoQuery {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        Query::parse(parts, &[]).map(|_| Self)
+        QueryParameters::parse(parts, &[]).map(|_| Self)
     }
 }
 

@@ -168,7 +168,7 @@ fn put_row<const FIELDS: usize>(copy: &mut BytesMut, row: [Option<&[u8]>; FIELDS
 
 /// An import in progress, on its own connection without a deadline. If it is dropped before it finishes, it inserts no more
 /// rows; with `atomic`, none at all.
-pub struct Import {
+pub struct ImportSession {
     client: Client,
     copy: Statement,
     source: Option<ImportSource>,
@@ -177,7 +177,7 @@ pub struct Import {
     keys_loaded: bool,
 }
 
-impl Import {
+impl ImportSession {
     /// Starts an import: from a named source if its rows have keys; with `atomic`, in one transaction.
     pub async fn start(
         url: &DatabaseUrl,

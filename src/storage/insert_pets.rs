@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::pets::{insert, insert_idempotent};
 use super::postgres::error::unexpected;
 use super::postgres::executor::Database;
-use super::request_batcher::{BatchHandler, CallError};
+use super::request_batcher::{BatchError, BatchHandler};
 use super::{Storage, StorageError};
 use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::pet::{NewPet, Pet};
@@ -49,7 +49,7 @@ impl Storage {
         idempotency: Option<IdempotentRequest>,
     ) -> Result<InsertOutcome, StorageError> {
         self.insert_pet.call(InsertRequest { pet, idempotency }).await.map_err(|error| match error {
-            CallError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
+            BatchError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
             not_started => not_started.into(),
         })?
     }

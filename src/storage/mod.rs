@@ -27,7 +27,7 @@ use api_keys::FindKeys;
 pub use demo_guard::{DatabaseContents, database_contents};
 pub use diagnostics::{Diagnosis, ExamineError, diagnose};
 pub use exports::ExportStream;
-pub use imports::{CopyBuffer, CopyChunk, Import};
+pub use imports::{CopyBuffer, CopyChunk, ImportSession};
 pub use insert_pets::InsertOutcome;
 use insert_pets::InsertPets;
 pub use key_notifications::{KeyNotification, ListenError};

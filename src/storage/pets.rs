@@ -352,10 +352,10 @@ pub(super) async fn insert_idempotent(
     database.write(INSERT_IDEMPOTENT, parameters, outcomes).await
 }
 
-type Columns<'a> = (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>);
+type InsertColumns<'a> = (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>);
 
 /// The columns of the pets, each as one array.
-fn columns<'a>(pets: &[&'a NewPet]) -> Columns<'a> {
+fn columns<'a>(pets: &[&'a NewPet]) -> InsertColumns<'a> {
     let row = |&NewPet { name, category_id, status }: &&'a NewPet| (name.as_str(), category_id.0, *status);
     pets.iter().map(row).collect()
 }

@@ -9,7 +9,7 @@
 //!   handled alone;
 //! - requests are taken in order of arrival, each exactly once; a request whose caller is gone by then is skipped;
 //! - a full queue rejects a request at once, and a request that has waited too long is rejected instead of started;
-//! - every request completes: if a handler panics, or returns too few responses, the callers get [`CallError::Lost`], and
+//! - every request completes: if a handler panics, or returns too few responses, the callers get [`BatchError::Lost`], and
 //!   the worker continues. Requests that are queued when the [`Batcher`] is dropped are still handled.
 
 use std::panic::AssertUnwindSafe;
@@ -53,7 +53,7 @@ pub(super) struct QueueLimits {
 
 /// Why a request got no response.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallError {
+pub(super) enum BatchError {
     /// The queue is full: the request was not started.
     #[error("the queue for the database is full")]
     QueueFull,
@@ -65,11 +65,11 @@ pub(super) enum CallError {
     Lost,
 }
 
-impl From<CallError> for StorageError {
-    fn from(error: CallError) -> Self {
+impl From<BatchError> for StorageError {
+    fn from(error: BatchError) -> Self {
         match error {
-            CallError::QueueFull | CallError::QueueTimeout => Self::Unavailable(Arc::new(error)),
-            CallError::Lost => Self::Unexpected(Arc::new(error)),
+            BatchError::QueueFull | BatchError::QueueTimeout => Self::Unavailable(Arc::new(error)),
+            BatchError::Lost => Self::Unexpected(Arc::new(error)),
         }
     }
 }
@@ -79,7 +79,7 @@ struct QueuedRequest<H: BatchHandler> {
     arrived: Instant,
     /// The trace of the caller, if tracing is on.
     trace: Option<Context>,
-    response: oneshot::Sender<Result<H::Response, CallError>>,
+    response: oneshot::Sender<Result<H::Response, BatchError>>,
 }
 
 /// Queues requests for its workers.
@@ -119,17 +119,17 @@ impl<H: BatchHandler> Batcher<H> {
     }
 
     /// Queues a request and waits for its response.
-    pub(super) async fn call(&self, request: H::Request) -> Result<H::Response, CallError> {
+    pub(super) async fn call(&self, request: H::Request) -> Result<H::Response, BatchError> {
         let (response, receiver) = oneshot::channel();
         let queued = QueuedRequest { request, arrived: Instant::now(), trace: traces::current(), response };
         self.queue.try_send(queued).map_err(|error| match error {
             TrySendError::Full(_) => {
                 self.full.increment(1);
-                CallError::QueueFull
+                BatchError::QueueFull
             }
-            TrySendError::Closed(_) => CallError::Lost,
+            TrySendError::Closed(_) => BatchError::Lost,
         })?;
-        receiver.await.unwrap_or(Err(CallError::Lost))
+        receiver.await.unwrap_or(Err(BatchError::Lost))
     }
 }
 
@@ -148,7 +148,7 @@ async fn run_worker<H: BatchHandler>(
         for queued in taken.drain(..).filter(|queued| !queued.response.is_closed()) {
             if queued.arrived.elapsed() > limits.max_wait {
                 metrics.late.increment(1);
-                let _ = queued.response.send(Err(CallError::QueueTimeout));
+                let _ = queued.response.send(Err(BatchError::QueueTimeout));
             } else {
                 requests.push(queued.request);
                 callers.push(queued.response);
@@ -164,7 +164,7 @@ async fn run_worker<H: BatchHandler>(
             None => handling.await,
             Some(trace) => handling.with_context(trace).await,
         };
-        // After a panic the senders are dropped, which gives their callers `CallError::Lost`.
+        // After a panic the senders are dropped, which gives their callers `BatchError::Lost`.
         for (caller, response) in callers.into_iter().zip(responses.unwrap_or_default()) {
             // A caller that is gone by now needs no response.
             let _ = caller.send(Ok(response));
@@ -217,7 +217,7 @@ mod tests {
         (handler.clone(), Batcher::start("test", handler, limits))
     }
 
-    type Calls = Vec<JoinHandle<Result<u32, CallError>>>;
+    type Calls = Vec<JoinHandle<Result<u32, BatchError>>>;
 
     /// Calls with all numbers, in order, before any of them is handled.
     fn call_all(batcher: &Batcher<Doubler>, numbers: impl IntoIterator<Item = u32>) -> Calls {
@@ -228,7 +228,7 @@ mod tests {
         numbers.into_iter().map(call).collect()
     }
 
-    async fn responses(calls: Calls) -> Vec<Result<u32, CallError>> {
+    async fn responses(calls: Calls) -> Vec<Result<u32, BatchError>> {
         join_all(calls).await.into_iter().map(Result::unwrap).collect()
     }
 
@@ -283,7 +283,7 @@ mod tests {
         let waiting = call_all(&batcher, [1, 2, 3]);
         tokio::task::yield_now().await;
         let asked = Instant::now();
-        assert_eq!(batcher.call(4).await, Err(CallError::QueueFull));
+        assert_eq!(batcher.call(4).await, Err(BatchError::QueueFull));
         assert_eq!(asked.elapsed(), Duration::ZERO);
         assert_eq!(responses(busy).await, [Ok(0)]);
         assert_eq!(responses(waiting).await, [Ok(2), Ok(4), Ok(6)]);
@@ -299,7 +299,10 @@ mod tests {
         sleep(Duration::from_millis(800)).await;
         let in_time = call_all(&batcher, [3]);
         assert_eq!(responses(busy).await, [Ok(0)]);
-        assert_eq!(responses(too_early).await, [Err(CallError::QueueTimeout), Err(CallError::QueueTimeout)]);
+        assert_eq!(
+            responses(too_early).await,
+            [Err(BatchError::QueueTimeout), Err(BatchError::QueueTimeout)]
+        );
         assert_eq!(responses(in_time).await, [Ok(6)]);
         assert_eq!(handler.batches(), [[0], [3]]);
     }
@@ -321,7 +324,7 @@ mod tests {
     async fn a_panic_fails_only_its_own_batch() {
         let (_, batcher) = start(0, QueueLimits { workers: 1, ..LIMITS });
         let unlucky = call_all(&batcher, [12, 13]);
-        assert_eq!(responses(unlucky).await, [Err(CallError::Lost), Err(CallError::Lost)]);
+        assert_eq!(responses(unlucky).await, [Err(BatchError::Lost), Err(BatchError::Lost)]);
         assert_eq!(batcher.call(1).await, Ok(2));
     }
 
@@ -329,7 +332,7 @@ mod tests {
     async fn a_call_without_a_response_is_lost_not_left_waiting() {
         let (_, batcher) = start(0, QueueLimits { workers: 1, ..LIMITS });
         let calls = call_all(&batcher, [1, 14, 2]);
-        assert_eq!(responses(calls).await, [Ok(2), Err(CallError::Lost), Err(CallError::Lost)]);
+        assert_eq!(responses(calls).await, [Ok(2), Err(BatchError::Lost), Err(BatchError::Lost)]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,16 +24,16 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A writer of log lines that never blocks. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct LogWriter(Arc<Shared>);
+pub(super) struct LogWriter(Arc<SharedBuffer>);
 
 #[derive(Default)]
-struct Shared {
-    buffer: Mutex<Buffer>,
+struct SharedBuffer {
+    buffer: Mutex<LogBuffer>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Buffer {
+struct LogBuffer {
     lines: Vec<u8>,
     dropped: u64,
     state: State,
@@ -97,8 +97,8 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Buffer> {
+impl SharedBuffer {
+    fn lock(&self) -> MutexGuard<'_, LogBuffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

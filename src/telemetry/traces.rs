@@ -130,12 +130,12 @@ pub fn shared(contexts: Vec<Context>) -> Option<Context> {
 }
 
 /// The span of a statement in progress.
-pub struct Statement(Option<opentelemetry_sdk::trace::Span>);
+pub struct StatementSpan(Option<opentelemetry_sdk::trace::Span>);
 
 /// Starts the span of a statement, as a child of the current request's.
 #[must_use]
-pub fn statement(text: &'static str) -> Statement {
-    Statement(TRACER.get().map(|tracer| {
+pub fn statement(text: &'static str) -> StatementSpan {
+    StatementSpan(TRACER.get().map(|tracer| {
         let parent = Context::current();
         let links = parent.get::<BatchLinks>().map(|links| links.0.clone()).unwrap_or_default();
         let name = text.split_whitespace().next().unwrap_or("statement");
@@ -151,7 +151,7 @@ pub fn statement(text: &'static str) -> Statement {
     }))
 }
 
-impl Statement {
+impl StatementSpan {
     /// Ends the span.
     pub fn end(mut self, succeeded: bool) {
         if let Some(span) = &mut self.0

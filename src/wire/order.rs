@@ -7,7 +7,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::json::{BodyError, FromObject, JsonObject};
 use super::resource_description::{
-    Field, Input, ResourceDescription, identifier, integer, keyword, reference, string,
+    Field, FieldInput, ResourceDescription, identifier, integer, keyword, reference, string,
 };
 use super::value::{Scalar, ValueError};
 use crate::domain::order::{Order, OrderStatus};
@@ -37,7 +37,7 @@ pub(crate) const ORDER: ResourceDescription<Order, OrderDraft> = ResourceDescrip
         "petId",
         |order| Some(Scalar::Integer(order.pet_id.get())),
         || identifier("Identifier of the pet."),
-        Some(Input {
+        Some(FieldInput {
             set: |order, value| {
                 let id = PetId::try_from(value.integer()?);
                 order.pet_id = Some(id.map_err(|_| ValueError::Invalid("must be at least 1".into()))?);

@@ -8,7 +8,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::json::MEDIA_TYPE;
 use super::json::{BodyError, FromObject, JsonObject};
 use super::resource_description::{
-    Field, Input, ResourceDescription, identifier, integer, keyword, reference, string,
+    Field, FieldInput, ResourceDescription, identifier, integer, keyword, reference, string,
 };
 use super::value::Scalar;
 use crate::domain::pet::{CategoryId, NewPet, PET_NAME_MAX_CHARS, Pet, PetPatch, PetStatus};
@@ -28,7 +28,7 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
         "name",
         |pet| Some(Scalar::Text(pet.name.as_str())),
         || name("The animal's name.").into(),
-        Some(Input {
+        Some(FieldInput {
             set: |pet, value| value.text().map(|name| pet.name = Some(name)),
             expected: "must be a string of 1 to 255 characters",
             schema: || {
@@ -42,7 +42,7 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
         "categoryId",
         |pet| Some(Scalar::Integer(pet.category_id.0)),
         || integer("Identifier of the category the animal belongs to.").into(),
-        Some(Input {
+        Some(FieldInput {
             set: |pet, value| value.integer().map(|id| pet.category_id = Some(CategoryId(id))),
             expected: "must be an integer",
             schema: || {
@@ -54,7 +54,7 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
         "status",
         |pet| pet.status.map(|status| Scalar::Keyword(status.as_str())),
         || reference("PetStatus", "Availability status. Absent if none was set on creation."),
-        Some(Input {
+        Some(FieldInput {
             set: |pet, value| value.keyword().map(|status| pet.status = Some(status)),
             expected: "must be one of `available`, `pending`, `sold`",
             schema: || {

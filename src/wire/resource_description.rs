@@ -21,11 +21,11 @@ pub(crate) struct Field<Resource, Draft> {
     /// The schema in a response.
     schema: fn() -> RefOr<Schema>,
     /// How a client sets the field. Absent if only the service does.
-    pub(crate) input: Option<Input<Draft>>,
+    pub(crate) input: Option<FieldInput<Draft>>,
 }
 
 /// How a client sets a field.
-pub(crate) struct Input<Draft> {
+pub(crate) struct FieldInput<Draft> {
     /// Parses a value into the draft.
     pub(crate) set: fn(&mut Draft, &Value<'_>) -> Result<(), ValueError>,
     /// What the value must be, for the client that left it out.
@@ -40,7 +40,7 @@ impl<Resource, Draft> Field<Resource, Draft> {
         name: &'static str,
         get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
         schema: fn() -> RefOr<Schema>,
-        input: Option<Input<Draft>>,
+        input: Option<FieldInput<Draft>>,
     ) -> Self {
         Self { name, required: true, get, schema, input }
     }
@@ -50,7 +50,7 @@ impl<Resource, Draft> Field<Resource, Draft> {
         name: &'static str,
         get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
         schema: fn() -> RefOr<Schema>,
-        input: Option<Input<Draft>>,
+        input: Option<FieldInput<Draft>>,
     ) -> Self {
         Self { name, required: false, get, schema, input }
     }
@@ -68,7 +68,7 @@ impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
     /// The fields that a client can set.
     pub(crate) fn inputs(
         &self,
-    ) -> impl Iterator<Item = (&'static Field<Resource, Draft>, &'static Input<Draft>)> {
+    ) -> impl Iterator<Item = (&'static Field<Resource, Draft>, &'static FieldInput<Draft>)> {
         self.0.iter().filter_map(|field| Some((field, field.input.as_ref()?)))
     }
 

@@ -14,7 +14,7 @@ use tokio::select;
 use tokio::time::sleep;
 
 use super::progress::grouped;
-use super::{Failure, print, seed, stop_signals, storage};
+use super::{CommandError, print, seed, stop_signals, storage};
 use crate::app::{App, AppError};
 use crate::config::{DatabaseSettings, DatabaseUrl, DemoSettings, ServeSettings};
 use crate::domain::api_key::ApiKey;
@@ -49,7 +49,7 @@ pub(super) struct Demo {
 }
 
 impl Demo {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         let started = Instant::now();
         let mut stop_signal = stop_signals()?;
         let mut stop = pin!(stop_signal());
@@ -78,7 +78,7 @@ impl Demo {
         url: &DatabaseUrl,
         started: Instant,
         mut stop: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandError> {
         let (storage, app, key) = select! {
             () = &mut stop => return Ok(()),
             ready = self.prepare(url, started) => ready?,
@@ -93,7 +93,11 @@ impl Demo {
 
     /// Fills the database, starts to listen, creates the key and prints the instructions. The key comes last, so that a
     /// failure leaves none behind.
-    async fn prepare(&self, url: &DatabaseUrl, started: Instant) -> Result<(Storage, App, KeyId), Failure> {
+    async fn prepare(
+        &self,
+        url: &DatabaseUrl,
+        started: Instant,
+    ) -> Result<(Storage, App, KeyId), CommandError> {
         let temporary = self.settings.database_url.is_none();
         let contents =
             if temporary { wait_until_ready(url, started).await? } else { database_contents(url).await? };
@@ -125,8 +129,8 @@ impl Demo {
     }
 
     /// Listens on the given address, or else on the first free port.
-    async fn listen(&self, url: &DatabaseUrl) -> Result<App, Failure> {
-        let start = async |address| -> Result<Result<App, AppError>, Failure> {
+    async fn listen(&self, url: &DatabaseUrl) -> Result<App, CommandError> {
+        let start = async |address| -> Result<Result<App, AppError>, CommandError> {
             let settings = ServeSettings::for_demo(url, address)?;
             Ok(App::start(settings, Listeners::default(), Arc::new(Timestamp::now)).await)
         };
@@ -147,7 +151,7 @@ impl Demo {
     }
 }
 
-fn actor() -> Result<Actor, Failure> {
+fn actor() -> Result<Actor, CommandError> {
     Ok("petstore demo".parse()?)
 }
 
@@ -165,7 +169,7 @@ async fn wait_until_ready(url: &DatabaseUrl, started: Instant) -> Result<Databas
     }
 }
 
-fn unsuitable_database(contents: &str) -> Failure {
+fn unsuitable_database(contents: &str) -> CommandError {
     format!(
         "the database at DATABASE_URL contains {contents}: unset DATABASE_URL to use a temporary database, or set it \
          to an empty one"

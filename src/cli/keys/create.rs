@@ -4,7 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::{ActorArgs, Expiry, expiry};
-use crate::cli::{Failure, print, storage};
+use crate::cli::{CommandError, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::{KeyName, NewKey, Scope};
@@ -47,7 +47,7 @@ pub(in crate::cli) struct Create {
 }
 
 impl Create {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         let mut scopes = if self.scopes.is_empty() { Scope::ALL.to_vec() } else { self.scopes };
         scopes.dedup();
         let new = NewKey {

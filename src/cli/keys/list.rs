@@ -4,7 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::output::{KeyOutput, table};
-use crate::cli::{Failure, print, storage};
+use crate::cli::{CommandError, print, storage};
 use crate::config::DatabaseSettings;
 
 /// Lists all keys, including expired and revoked ones, with scopes, rate limit, expiry and last use.
@@ -23,7 +23,7 @@ pub(in crate::cli) struct List {
 }
 
 impl List {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         let keys = storage(&self.database)?.list_api_keys().await?;
         let now = Timestamp::now();
         let keys: Vec<KeyOutput> = keys.into_iter().map(|key| KeyOutput::new(key, now)).collect();

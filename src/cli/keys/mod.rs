@@ -14,7 +14,7 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
-use super::Failure;
+use super::CommandError;
 use crate::domain::key_record::{Actor, KeyId};
 
 /// Manages API keys: creates, lists, rotates and revokes them.
@@ -28,7 +28,7 @@ pub(super) enum Keys {
 }
 
 impl Keys {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         match self {
             Self::Create(create) => create.run().await,
             Self::List(list) => list.run().await,
@@ -49,7 +49,7 @@ struct ActorArgs {
 }
 
 impl ActorArgs {
-    fn actor(self) -> Result<Actor, Failure> {
+    fn actor(self) -> Result<Actor, CommandError> {
         if let Some(actor) = self.by {
             return Ok(actor);
         }
@@ -63,7 +63,7 @@ fn key_id(text: &str) -> Result<KeyId, &'static str> {
     id.map(KeyId).ok_or("must be the id of a key: see `petstore keys list`")
 }
 
-fn no_such_key(id: KeyId) -> Failure {
+fn no_such_key(id: KeyId) -> CommandError {
     format!("no key has the id {}: see `petstore keys list`", id.0).into()
 }
 
@@ -75,7 +75,7 @@ enum Expiry {
 }
 
 impl Expiry {
-    fn at(self, now: Timestamp) -> Result<SystemTime, Failure> {
+    fn at(self, now: Timestamp) -> Result<SystemTime, CommandError> {
         let at = match self {
             Self::After(time) => now.checked_add(time)?,
             Self::On(day) => day.to_zoned(TimeZone::UTC)?.timestamp(),

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{ActorArgs, key_id, no_such_key};
-use crate::cli::{Failure, print, storage};
+use crate::cli::{CommandError, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::key_record::KeyId;
 
@@ -24,7 +24,7 @@ pub(in crate::cli) struct Revoke {
 }
 
 impl Revoke {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         let storage = storage(&self.database)?;
         let text = if storage.revoke_api_key(self.id, &self.by.actor()?).await? {
             format!("key {} revoked\n", self.id.0)

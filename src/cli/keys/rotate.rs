@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::{ActorArgs, Expiry, duration, expiry, key_id};
-use crate::cli::{Failure, print, storage};
+use crate::cli::{CommandError, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::KeyId;
@@ -42,7 +42,7 @@ pub(in crate::cli) struct Rotate {
 }
 
 impl Rotate {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         let expires_at = self.expires.map(|expires| expires.at(Timestamp::now())).transpose()?;
         let successor = ApiKey::generate(rand::random);
         let rotated = storage(&self.database)?

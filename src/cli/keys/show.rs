@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::output::{EventOutput, KeyOutput};
 use super::{key_id, no_such_key};
-use crate::cli::{Failure, print, storage};
+use crate::cli::{CommandError, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::key_record::KeyId;
 
@@ -33,7 +33,7 @@ struct ShowOutput {
 }
 
 impl Show {
-    pub(super) async fn run(self) -> Result<(), Failure> {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
         let storage = storage(&self.database)?;
         let key = storage.find_key_record(self.id).await?.ok_or_else(|| no_such_key(self.id))?;
         let key = KeyOutput::new(key, Timestamp::now());

@@ -10,7 +10,7 @@ use crate::domain::order::{Order, OrderFilter, OrderPageRequest};
 use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
-use crate::http::extractors::{Query, id_in_text};
+use crate::http::extractors::{QueryParameters, id_in_text};
 use crate::http::parameter_description::{self, ParameterDescription};
 use crate::wire::order::ORDER;
 use crate::wire::resource_description::{integer, reference};
@@ -68,7 +68,7 @@ impl<S: Sync> FromRequestParts<S> for ListOrdersQuery {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let query = Query::parse(parts, PARAMETERS)?;
+        let query = QueryParameters::parse(parts, PARAMETERS)?;
         let (limit, status) = (query.limit()?, query.status()?);
         let problem = "must be a positive 64-bit integer";
         let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));

@@ -11,7 +11,7 @@ use crate::domain::pet::{Pet, PetFilter, PetId, PetPageRequest};
 use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
-use crate::http::extractors::{Query, id_in_text};
+use crate::http::extractors::{QueryParameters, id_in_text};
 use crate::http::parameter_description::{self, ParameterDescription};
 use crate::wire::pet::PET;
 use crate::wire::resource_description::{integer, reference};
@@ -82,7 +82,7 @@ impl<S: Sync> FromRequestParts<S> for ListPetsQuery {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let query = Query::parse(parts, PARAMETERS)?;
+        let query = QueryParameters::parse(parts, PARAMETERS)?;
         let (limit, status) = (query.limit()?, query.status()?);
         let ids: Option<Vec<PetId>> = query.all("id").map(id_in_text).collect();
         let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {

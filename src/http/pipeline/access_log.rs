@@ -75,7 +75,7 @@ fn method_label(method: &Method) -> &'static str {
 }
 
 /// Observes a request from its arrival to its log line.
-pub(crate) struct Observation {
+pub(crate) struct RequestLogEntry {
     started: Instant,
     request_id: HeaderValue,
     method: &'static str,
@@ -83,7 +83,7 @@ pub(crate) struct Observation {
     pub(crate) trace: Option<Context>,
 }
 
-impl Observation {
+impl RequestLogEntry {
     /// Assigns a request id, and a span if `traced`.
     pub(crate) fn start<B>(request: &hyper::Request<B>, traced: bool) -> Self {
         let method = method_label(request.method());

@@ -33,7 +33,7 @@ use super::AppState;
 use super::error::ApiError;
 use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
 
-use access_log::{Observation, Route};
+use access_log::{RequestLogEntry, Route};
 pub(crate) use admission_control::Admission;
 use authentication::required_key;
 use cors::AllowedOrigins;
@@ -42,9 +42,9 @@ pub(crate) use key_cache::KeyCache;
 
 /// Answers all requests of a listener. Cheap to clone.
 #[derive(Clone)]
-pub struct Pipeline(Arc<Inner>);
+pub struct Pipeline(Arc<PipelineInner>);
 
-struct Inner {
+struct PipelineInner {
     routes: TowerToHyperService<Router>,
     /// What only the public listener checks.
     public: Option<PublicChecks>,
@@ -71,12 +71,12 @@ impl Pipeline {
 
     fn new(routes: Router, public: Option<PublicChecks>) -> Self {
         let routes = TowerToHyperService::new(routes);
-        Self(Arc::new(Inner { routes, public, unmatched: Route::default() }))
+        Self(Arc::new(PipelineInner { routes, public, unmatched: Route::default() }))
     }
 
     /// Answers a request, even if its handler panics. `client` is its address, unless the peer is a trusted proxy.
     pub(super) async fn handle(&self, request: hyper::Request<Incoming>, client: Option<IpAddr>) -> Response {
-        let observation = Observation::start(&request, self.0.public.is_some());
+        let observation = RequestLogEntry::start(&request, self.0.public.is_some());
         let (head, body) = request.into_parts();
         let (body, unread) = unread_body::track(&head.headers, body);
         // The panic hook logs a panic; the client gets the usual Error body.
