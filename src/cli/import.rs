@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use super::progress::{Counters, CountingReader, Progress, grouped};
+use super::progress::{CountingReader, Progress, ProgressCounters, grouped};
 use super::{CommandError, print};
 use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
@@ -225,7 +225,7 @@ struct RowReader {
     key_column: Option<String>,
     rejects: RejectsWriter,
     /// Counts the rows of a dry run, which nothing else counts.
-    counters: Option<Arc<Counters>>,
+    counters: Option<Arc<ProgressCounters>>,
 }
 
 struct RowReaderSummary {

@@ -12,12 +12,12 @@ use tokio::task::JoinHandle;
 
 /// Reports progress until it is dropped.
 pub(super) struct Progress {
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<ProgressCounters>,
     reporter: JoinHandle<()>,
 }
 
 /// What the progress is computed from.
-pub(super) struct Counters {
+pub(super) struct ProgressCounters {
     unit: &'static str,
     rows: AtomicU64,
     bytes: AtomicU64,
@@ -30,7 +30,7 @@ impl Progress {
     /// Starts to report the rows that are done, called `unit`, and the share of the input that was read.
     pub(super) fn start(unit: &'static str, size: Option<u64>) -> Self {
         let (rows, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let counters = Arc::new(Counters { unit, rows, bytes, size, started: Instant::now() });
+        let counters = Arc::new(ProgressCounters { unit, rows, bytes, size, started: Instant::now() });
         let (current, terminal) = (counters.clone(), io::stderr().is_terminal());
         let interval = if terminal { Duration::from_millis(200) } else { Duration::from_secs(5) };
         let reporter = tokio::spawn(async move {
@@ -58,7 +58,7 @@ impl Drop for Progress {
     }
 }
 
-impl Counters {
+impl ProgressCounters {
     /// Adds rows that are done.
     pub(super) fn add(&self, rows: u64) {
         self.rows.fetch_add(rows, Ordering::Relaxed);
@@ -123,7 +123,7 @@ pub(super) fn grouped(number: u64) -> String {
 /// A reader that counts its bytes.
 pub(super) struct CountingReader<R> {
     pub(super) input: R,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<ProgressCounters>,
 }
 
 impl<R: Read> Read for CountingReader<R> {
@@ -141,7 +141,8 @@ mod tests {
     #[test]
     fn a_line_has_the_rows_the_rate_the_percentage_and_the_time_left() {
         let started = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
-        let counters = |size| Counters { unit: "rows", rows: 25_000.into(), bytes: 50.into(), size, started };
+        let counters =
+            |size| ProgressCounters { unit: "rows", rows: 25_000.into(), bytes: 50.into(), size, started };
         let (plain, line) = (counters(None).line(), counters(Some(200)).line());
         assert!(plain.starts_with("25,000 rows, 2,"), "{plain}");
         assert!(line.ends_with("/s, 25 %, 30 s left"), "{line}");

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use thiserror::Error;
 
+use super::keyword::keywords;
 use super::rate_limit::RateLimit;
 
 /// Identifier of a key, safe to show and to log.
@@ -42,7 +43,7 @@ fn is_label(text: &str, longest: usize) -> bool {
     !blank && text.chars().count() <= longest && !text.chars().any(char::is_control)
 }
 
-/// A permission that a key can have.
+/// A permission that a key can have. A new key has all of them by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// List and fetch pets.
@@ -55,38 +56,20 @@ pub enum Scope {
     OrdersWrite,
 }
 
-impl Scope {
-    /// Every scope, which is the default of a new key.
-    pub const ALL: [Self; 4] = [Self::PetsRead, Self::PetsWrite, Self::OrdersRead, Self::OrdersWrite];
-
-    /// The scope on the command line and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::PetsRead => "pets:read",
-            Self::PetsWrite => "pets:write",
-            Self::OrdersRead => "orders:read",
-            Self::OrdersWrite => "orders:write",
-        }
-    }
-}
-
-/// The text is not a scope.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("must be one of `pets:read`, `pets:write`, `orders:read`, `orders:write`")]
-pub struct ScopeError;
-
-impl FromStr for Scope {
-    type Err = ScopeError;
-
-    fn from_str(word: &str) -> Result<Self, ScopeError> {
-        Self::ALL.into_iter().find(|scope| scope.as_str() == word).ok_or(ScopeError)
-    }
-}
+keywords!(
+    Scope {
+        PetsRead => "pets:read",
+        PetsWrite => "pets:write",
+        OrdersRead => "orders:read",
+        OrdersWrite => "orders:write"
+    },
+    ScopeError,
+    "must be one of `pets:read`, `pets:write`, `orders:read`, `orders:write`"
+);
 
 /// A key that is not revoked, as a node needs it to authenticate a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IssuedKey {
+pub struct ActiveKey {
     /// Its identifier.
     pub id: KeyId,
     /// The first key in its chain of rotations; itself if it is that key. Idempotency keys belong to the lineage, so
@@ -100,7 +83,7 @@ pub struct IssuedKey {
     pub rate_limit: Option<RateLimit>,
 }
 
-impl IssuedKey {
+impl ActiveKey {
     /// Whether the key has expired.
     #[must_use]
     pub fn expired(&self, now: SystemTime) -> bool {

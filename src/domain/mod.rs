@@ -10,6 +10,7 @@ pub mod idempotency;
 pub mod identifier;
 pub mod import_key;
 pub mod key_record;
+mod keyword;
 pub mod order;
 pub mod page;
 pub mod pet;

@@ -3,12 +3,10 @@
 //! A pet can be ordered while it is available. It is pending while its order is open. Completing the order makes it
 //! sold; cancelling makes it available again. Nothing else changes the status of a pet with an open order.
 
-use std::str::FromStr;
 use std::time::SystemTime;
 
-use thiserror::Error;
-
 use super::identifier::identifier;
+use super::keyword::keywords;
 use super::page::{HasId, PageRequest};
 use super::pet::{PetId, PetStatus};
 
@@ -30,33 +28,11 @@ pub enum OrderStatus {
     Cancelled,
 }
 
-impl OrderStatus {
-    /// Every status.
-    pub const ALL: [Self; 3] = [Self::Placed, Self::Completed, Self::Cancelled];
-
-    /// The status in JSON, in a query and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Placed => "placed",
-            Self::Completed => "completed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// The text is not a status.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("must be one of `placed`, `completed`, `cancelled`")]
-pub struct OrderStatusError;
-
-impl FromStr for OrderStatus {
-    type Err = OrderStatusError;
-
-    fn from_str(word: &str) -> Result<Self, OrderStatusError> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word).ok_or(OrderStatusError)
-    }
-}
+keywords!(
+    OrderStatus { Placed => "placed", Completed => "completed", Cancelled => "cancelled" },
+    OrderStatusError,
+    "must be one of `placed`, `completed`, `cancelled`"
+);
 
 /// The status that a pet must have to be ordered.
 pub const ORDERABLE: PetStatus = PetStatus::Available;

@@ -1,10 +1,9 @@
 //! The pet.
 
-use std::str::FromStr;
-
 use thiserror::Error;
 
 use super::identifier::identifier;
+use super::keyword::keywords;
 use super::page::{HasId, PageRequest};
 
 /// The maximum length of a name, in characters.
@@ -81,38 +80,18 @@ pub enum PetStatus {
     Sold,
 }
 
-impl PetStatus {
-    /// Every status, in the order of a sale.
-    pub const ALL: [Self; 3] = [Self::Available, Self::Pending, Self::Sold];
+keywords!(
+    PetStatus { Available => "available", Pending => "pending", Sold => "sold" },
+    PetStatusError,
+    "must be one of `available`, `pending`, `sold`"
+);
 
+impl PetStatus {
     /// Whether a pet's status may change from `from` to `to`. Only sold to pending is forbidden. An unchanged status is
     /// always allowed.
     #[must_use]
     pub fn may_become(from: Option<Self>, to: Self) -> bool {
         from != Some(Self::Sold) || to != Self::Pending
-    }
-
-    /// The status in JSON, in a query and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Available => "available",
-            Self::Pending => "pending",
-            Self::Sold => "sold",
-        }
-    }
-}
-
-/// The text is not a status.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("must be one of `available`, `pending`, `sold`")]
-pub struct PetStatusError;
-
-impl FromStr for PetStatus {
-    type Err = PetStatusError;
-
-    fn from_str(word: &str) -> Result<Self, PetStatusError> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word).ok_or(PetStatusError)
     }
 }
 

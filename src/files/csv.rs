@@ -7,9 +7,9 @@ use csv::{ByteRecord, Reader, ReaderBuilder};
 use super::{FileError, ImportRow, RejectedRow};
 use crate::domain::import_key::ImportKey;
 use crate::domain::pet::{Pet, PetPatch};
+use crate::wire::field_value::{FieldValue, FieldValueError, Scalar};
 use crate::wire::pet::PET;
-use crate::wire::resource_description::Field;
-use crate::wire::value::{Scalar, Value, ValueError};
+use crate::wire::resource_description::ResourceField;
 
 /// The longest row, with its line end. A longer one most likely has an unclosed quote, which would swallow the rest of the
 /// file.
@@ -30,7 +30,7 @@ struct CsvColumns {
     key: Option<(String, usize)>,
 }
 
-type PetField = Field<Pet, PetPatch>;
+type PetField = ResourceField<Pet, PetPatch>;
 
 impl CsvRows {
     pub(super) fn read(input: Box<dyn BufRead + Send>, key_column: Option<&str>) -> Result<Self, FileError> {
@@ -100,8 +100,8 @@ impl CsvColumns {
             let text = value(*column)?;
             // An empty cell is the absence of an optional value.
             if let Some(input) = field.input.as_ref().filter(|_| field.required || !text.is_empty()) {
-                (input.set)(&mut pet, &Value::Csv(text)).map_err(|error| match error {
-                    ValueError::Invalid(problem) | ValueError::Malformed(problem) => {
+                (input.set)(&mut pet, &FieldValue::Csv(text)).map_err(|error| match error {
+                    FieldValueError::Invalid(problem) | FieldValueError::Malformed(problem) => {
                         format!("`{}` {problem}.", field.name)
                     }
                 })?;

@@ -5,9 +5,9 @@ use std::io::{self, BufRead, Read};
 use super::{FileError, ImportRow, RejectedRow};
 use crate::domain::import_key::ImportKey;
 use crate::domain::pet::{NewPet, Pet};
+use crate::wire::field_value::{FieldValue, FieldValueError};
 use crate::wire::json::{BodyError, FromObject, JsonObject};
 use crate::wire::pet::PET;
-use crate::wire::value::{Value, ValueError};
 
 /// The longest line without its end: the same as the longest request body.
 const MAX_LINE: usize = 16 * 1024;
@@ -100,11 +100,11 @@ fn message(error: BodyError) -> String {
 }
 
 /// A string or an integer: `7` and `"7"` are the same key, as they are in CSV.
-fn source_key(value: &Value<'_>) -> Result<ImportKey, String> {
+fn source_key(value: &FieldValue<'_>) -> Result<ImportKey, String> {
     let text = match value.string() {
         Ok(text) => text,
-        Err(ValueError::Malformed(problem)) => return Err(problem),
-        Err(ValueError::Invalid(_)) => {
+        Err(FieldValueError::Malformed(problem)) => return Err(problem),
+        Err(FieldValueError::Invalid(_)) => {
             value.integer().map_err(|_| "must be a string or an integer")?.to_string()
         }
     };

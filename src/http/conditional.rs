@@ -8,25 +8,23 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use utoipa::IntoParams;
-use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 
-use super::parameter_description::ParameterDescription;
+use super::parameter_description::{ParameterDescription, document_parameters};
 use crate::wire::json;
 use crate::wire::resource_description::string;
 
 /// The `If-None-Match` header, which may be absent. A malformed one matches nothing.
 pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
 
-impl IntoParams for IfNoneMatch {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        let description = "The `ETag` of a response that you have. If it is still current, the response is 304 without a body.";
-        vec![
-            ParameterDescription::new("If-None-Match", description, || string(None).into())
-                .document(ParameterIn::Header),
-        ]
-    }
-}
+document_parameters!(
+    IfNoneMatch,
+    Header,
+    [ParameterDescription::new(
+        "If-None-Match",
+        "The `ETag` of a response that you have. If it is still current, the response is 304 without a body.",
+        || string(None).into(),
+    )]
+);
 
 impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
     type Rejection = Infallible;
@@ -68,15 +66,15 @@ fn tags(values: &[HeaderValue]) -> impl Iterator<Item = &str> {
 /// The `If-Match` header, which may be absent. A malformed one matches nothing.
 pub(crate) struct IfMatch(Vec<HeaderValue>);
 
-impl IntoParams for IfMatch {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        let description = "The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.";
-        vec![
-            ParameterDescription::new("If-Match", description, || string(None).into())
-                .document(ParameterIn::Header),
-        ]
-    }
-}
+document_parameters!(
+    IfMatch,
+    Header,
+    [ParameterDescription::new(
+        "If-Match",
+        "The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.",
+        || string(None).into(),
+    )]
+);
 
 impl<S: Sync> FromRequestParts<S> for IfMatch {
     type Rejection = Infallible;

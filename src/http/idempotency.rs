@@ -3,11 +3,9 @@
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue};
-use utoipa::IntoParams;
-use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 
 use super::error::ApiError;
-use super::parameter_description::ParameterDescription;
+use super::parameter_description::{ParameterDescription, document_parameters};
 use crate::domain::idempotency::IdempotencyKey;
 use crate::wire::resource_description::string;
 
@@ -26,11 +24,7 @@ const PARAMETER: ParameterDescription = ParameterDescription::new(
 )
 .with_example("8e03978e-40d5-43e8-bc93-6894a57f9324");
 
-impl IntoParams for OptionalIdempotencyKey {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        vec![PARAMETER.document(ParameterIn::Header)]
-    }
-}
+document_parameters!(OptionalIdempotencyKey, Header, [PARAMETER]);
 
 impl<S: Sync> FromRequestParts<S> for OptionalIdempotencyKey {
     type Rejection = ApiError;

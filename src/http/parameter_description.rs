@@ -1,6 +1,6 @@
 //! Query parameters and headers of operations, each described once: under that name it is read and documented.
 
-use utoipa::openapi::path::{Parameter as Documented, ParameterBuilder, ParameterIn};
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, Required};
 
@@ -47,7 +47,7 @@ impl ParameterDescription {
     }
 
     /// The parameter in the OpenAPI document.
-    pub(crate) fn document(&self, place: ParameterIn) -> Documented {
+    pub(crate) fn document(&self, place: ParameterIn) -> Parameter {
         ParameterBuilder::new()
             .name(self.name)
             .parameter_in(place)
@@ -59,7 +59,18 @@ impl ParameterDescription {
     }
 }
 
-/// The query parameters of an operation in the OpenAPI document.
-pub(crate) fn query(parameters: &[ParameterDescription]) -> Vec<Documented> {
-    parameters.iter().map(|parameter| parameter.document(ParameterIn::Query)).collect()
+/// Documents an extractor by the parameters that it reads.
+macro_rules! document_parameters {
+    ($extractor:ty, $place:ident, $parameters:expr) => {
+        impl utoipa::IntoParams for $extractor {
+            fn into_params(
+                _: impl Fn() -> Option<utoipa::openapi::path::ParameterIn>,
+            ) -> Vec<utoipa::openapi::path::Parameter> {
+                let place = || utoipa::openapi::path::ParameterIn::$place;
+                $parameters.iter().map(|parameter| parameter.document(place())).collect()
+            }
+        }
+    };
 }
+
+pub(crate) use document_parameters;

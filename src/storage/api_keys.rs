@@ -14,7 +14,7 @@ use super::postgres::executor::Database;
 use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};
 use crate::domain::api_key::{ApiKey, KeyDigest};
-use crate::domain::key_record::{Actor, IssuedKey, KeyEvent, KeyId, KeyRecord, NewKey};
+use crate::domain::key_record::{ActiveKey, Actor, KeyEvent, KeyId, KeyRecord, NewKey};
 use crate::domain::rate_limit::RateLimit;
 
 const FIND: &str = "\
@@ -96,22 +96,22 @@ const UPDATE_LAST_USED: &str = "\
 pub(super) const STATEMENTS: &[&str] = &[FIND, INSERT, LIST, LIST_EVENTS, REVOKE, ROTATE, UPDATE_LAST_USED];
 
 /// Handles batches of key lookups with one statement.
-pub(super) struct FindKeys(pub(super) Database);
+pub(super) struct FindKeysBatch(pub(super) Database);
 
-impl FindKeys {
-    async fn find(&self, digests: &[KeyDigest]) -> Result<Vec<Option<IssuedKey>>, StorageError> {
+impl FindKeysBatch {
+    async fn find(&self, digests: &[KeyDigest]) -> Result<Vec<Option<ActiveKey>>, StorageError> {
         let bytes: Vec<&[u8]> = digests.iter().map(KeyDigest::as_bytes).collect();
         let rows = self.0.read(FIND, &[&bytes]).await?;
-        let key = |row| Ok::<_, tokio_postgres::Error>((Row::try_get(row, "digest")?, issued_key(row)?));
-        let found: HashMap<&[u8], IssuedKey> =
+        let key = |row| Ok::<_, tokio_postgres::Error>((Row::try_get(row, "digest")?, active_key(row)?));
+        let found: HashMap<&[u8], ActiveKey> =
             rows.iter().map(key).collect::<Result<_, _>>().map_err(unexpected)?;
         Ok(bytes.iter().map(|digest| found.get(digest).cloned()).collect())
     }
 }
 
-impl BatchHandler for FindKeys {
+impl BatchHandler for FindKeysBatch {
     type Request = KeyDigest;
-    type Response = Result<Option<IssuedKey>, StorageError>;
+    type Response = Result<Option<ActiveKey>, StorageError>;
 
     async fn handle(&self, digests: Vec<KeyDigest>) -> Vec<Self::Response> {
         match self.find(&digests).await {
@@ -123,7 +123,7 @@ impl BatchHandler for FindKeys {
 
 impl Storage {
     /// The key with this digest, if it exists and is not revoked. It may have expired.
-    pub async fn find_api_key(&self, digest: KeyDigest) -> Result<Option<IssuedKey>, StorageError> {
+    pub async fn find_api_key(&self, digest: KeyDigest) -> Result<Option<ActiveKey>, StorageError> {
         self.find_api_key.call(digest).await?
     }
 
@@ -224,9 +224,9 @@ fn first_id(rows: &[Row]) -> Result<Option<KeyId>, StorageError> {
     rows.first().map(|row| row.try_get("id").map(KeyId)).transpose().map_err(unexpected)
 }
 
-fn issued_key(row: &Row) -> Result<IssuedKey, tokio_postgres::Error> {
+fn active_key(row: &Row) -> Result<ActiveKey, tokio_postgres::Error> {
     let scopes: Vec<&str> = row.try_get("scopes")?;
-    Ok(IssuedKey {
+    Ok(ActiveKey {
         id: KeyId(row.try_get("id")?),
         lineage: KeyId(row.try_get("lineage_id")?),
         // An unknown scope comes from a newer version of this program, and permits nothing here.

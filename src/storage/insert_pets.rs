@@ -39,7 +39,7 @@ pub enum InsertOutcome {
 type InsertResult = Result<InsertOutcome, StorageError>;
 
 /// Handles batches of inserts with one statement.
-pub(super) struct InsertPets(pub(super) Database);
+pub(super) struct InsertPetsBatch(pub(super) Database);
 
 impl Storage {
     /// Inserts a pet; with an idempotency key, once.
@@ -55,7 +55,7 @@ impl Storage {
     }
 }
 
-impl BatchHandler for InsertPets {
+impl BatchHandler for InsertPetsBatch {
     type Request = InsertRequest;
     type Response = InsertResult;
 
@@ -86,7 +86,7 @@ fn split_by_key(requests: &[InsertRequest]) -> (Vec<usize>, Vec<usize>) {
         .partition(|index| requests[*index].idempotency.is_none_or(|key| seen.insert(key.digest)))
 }
 
-impl InsertPets {
+impl InsertPetsBatch {
     async fn insert_all(
         &self,
         requests: &[InsertRequest],

@@ -9,7 +9,7 @@
 
 mod api_keys;
 mod database_metrics;
-mod demo_guard;
+mod demo_database_check;
 mod diagnostics;
 mod exports;
 mod idempotency_keys;
@@ -23,16 +23,16 @@ mod request_batcher;
 
 use crate::config::{DatabaseUrl, PoolSettings};
 
-use api_keys::FindKeys;
-pub use demo_guard::{DatabaseContents, database_contents};
+use api_keys::FindKeysBatch;
+pub use demo_database_check::{DatabaseContents, database_contents};
 pub use diagnostics::{Diagnosis, ExamineError, diagnose};
 pub use exports::ExportStream;
 pub use imports::{CopyBuffer, CopyChunk, ImportSession};
 pub use insert_pets::InsertOutcome;
-use insert_pets::InsertPets;
+use insert_pets::InsertPetsBatch;
 pub use key_notifications::{KeyNotification, ListenError};
 pub use orders::{EndOrderOutcome, PlaceOrderOutcome};
-use pets::{FindPets, ListPets};
+use pets::{FindPetsBatch, ListPetsBatch};
 pub use pets::{SharedPage, UpdateOutcome};
 pub use postgres::connect::{ConnectError, DatabaseUrlError};
 pub use postgres::error::StorageError;
@@ -54,10 +54,10 @@ const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, work
 #[derive(Clone)]
 pub struct Storage {
     database: Database,
-    list_pets: Batcher<ListPets>,
-    find_pet: Batcher<FindPets>,
-    insert_pet: Batcher<InsertPets>,
-    find_api_key: Batcher<FindKeys>,
+    list_pets: Batcher<ListPetsBatch>,
+    find_pet: Batcher<FindPetsBatch>,
+    insert_pet: Batcher<InsertPetsBatch>,
+    find_api_key: Batcher<FindKeysBatch>,
 }
 
 impl Storage {
@@ -67,10 +67,10 @@ impl Storage {
     pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let database = Database::new(url, settings)?;
         Ok(Self {
-            list_pets: Batcher::start("list_pets", ListPets(database.clone()), LIMITS),
-            find_pet: Batcher::start("find_pet", FindPets(database.clone()), LIMITS),
-            insert_pet: Batcher::start("insert_pet", InsertPets(database.clone()), LIMITS),
-            find_api_key: Batcher::start("find_key", FindKeys(database.clone()), LIMITS),
+            list_pets: Batcher::start("list_pets", ListPetsBatch(database.clone()), LIMITS),
+            find_pet: Batcher::start("find_pet", FindPetsBatch(database.clone()), LIMITS),
+            insert_pet: Batcher::start("insert_pet", InsertPetsBatch(database.clone()), LIMITS),
+            find_api_key: Batcher::start("find_key", FindKeysBatch(database.clone()), LIMITS),
             database,
         })
     }

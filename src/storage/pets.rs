@@ -191,9 +191,9 @@ impl SharedPage {
 }
 
 /// Handles batches of list requests: one statement for those without a filter, one by status, one by id.
-pub(super) struct ListPets(pub(super) Database);
+pub(super) struct ListPetsBatch(pub(super) Database);
 
-impl BatchHandler for ListPets {
+impl BatchHandler for ListPetsBatch {
     type Request = PetPageRequest;
     type Response = Result<Arc<SharedPage>, StorageError>;
 
@@ -216,7 +216,7 @@ impl BatchHandler for ListPets {
     }
 }
 
-impl ListPets {
+impl ListPetsBatch {
     async fn list(
         &self,
         requests: &[&PetPageRequest],
@@ -280,9 +280,9 @@ fn split_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<Pa
 }
 
 /// Handles batches of lookups of single pets with one statement.
-pub(super) struct FindPets(pub(super) Database);
+pub(super) struct FindPetsBatch(pub(super) Database);
 
-impl BatchHandler for FindPets {
+impl BatchHandler for FindPetsBatch {
     type Request = PetId;
     type Response = Result<Option<Pet>, StorageError>;
 

@@ -74,7 +74,7 @@ impl From<BatchError> for StorageError {
     }
 }
 
-struct QueuedRequest<H: BatchHandler> {
+struct BatchedRequest<H: BatchHandler> {
     request: H::Request,
     arrived: Instant,
     /// The trace of the caller, if tracing is on.
@@ -84,7 +84,7 @@ struct QueuedRequest<H: BatchHandler> {
 
 /// Queues requests for its workers.
 pub(super) struct Batcher<H: BatchHandler> {
-    queue: mpsc::Sender<QueuedRequest<H>>,
+    queue: mpsc::Sender<BatchedRequest<H>>,
     full: Counter,
 }
 
@@ -121,7 +121,7 @@ impl<H: BatchHandler> Batcher<H> {
     /// Queues a request and waits for its response.
     pub(super) async fn call(&self, request: H::Request) -> Result<H::Response, BatchError> {
         let (response, receiver) = oneshot::channel();
-        let queued = QueuedRequest { request, arrived: Instant::now(), trace: traces::current(), response };
+        let queued = BatchedRequest { request, arrived: Instant::now(), trace: traces::current(), response };
         self.queue.try_send(queued).map_err(|error| match error {
             TrySendError::Full(_) => {
                 self.full.increment(1);
@@ -135,7 +135,7 @@ impl<H: BatchHandler> Batcher<H> {
 
 async fn run_worker<H: BatchHandler>(
     handler: Arc<H>,
-    queue: Arc<Mutex<mpsc::Receiver<QueuedRequest<H>>>>,
+    queue: Arc<Mutex<mpsc::Receiver<BatchedRequest<H>>>>,
     limits: QueueLimits,
     metrics: BatchMetrics,
 ) {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 
 /// A value in a request body or a file, not yet parsed.
-pub(crate) enum Value<'a> {
+pub(crate) enum FieldValue<'a> {
     /// The value as it stands in valid JSON.
     Json(&'a str),
     /// The text of a CSV cell.
@@ -15,42 +15,42 @@ pub(crate) enum Value<'a> {
 
 /// Why a value is refused.
 #[derive(Debug)]
-pub(crate) enum ValueError {
+pub(crate) enum FieldValueError {
     /// It is not valid JSON after all: an escape that encodes no character.
     Malformed(String),
     /// It breaks a rule. The text continues a sentence that starts with the field's name: "must be a string".
     Invalid(String),
 }
 
-impl Value<'_> {
+impl FieldValue<'_> {
     /// The value as a string.
-    pub(crate) fn string(&self) -> Result<String, ValueError> {
+    pub(crate) fn string(&self) -> Result<String, FieldValueError> {
         match *self {
             Self::Csv(text) => Ok(text.to_owned()),
             Self::Json(json) if json.starts_with('"') => {
-                serde_json::from_str(json).map_err(|error| ValueError::Malformed(error.to_string()))
+                serde_json::from_str(json).map_err(|error| FieldValueError::Malformed(error.to_string()))
             }
-            Self::Json(_) => Err(ValueError::Invalid("must be a string".into())),
+            Self::Json(_) => Err(FieldValueError::Invalid("must be a string".into())),
         }
     }
 
     /// The value as a type that is a checked string.
-    pub(crate) fn text<T: TryFrom<String, Error: ToString>>(&self) -> Result<T, ValueError> {
-        self.string()?.try_into().map_err(|error: T::Error| ValueError::Invalid(error.to_string()))
+    pub(crate) fn text<T: TryFrom<String, Error: ToString>>(&self) -> Result<T, FieldValueError> {
+        self.string()?.try_into().map_err(|error: T::Error| FieldValueError::Invalid(error.to_string()))
     }
 
     /// The value as a member of an enumeration.
-    pub(crate) fn keyword<T: FromStr<Err: ToString>>(&self) -> Result<T, ValueError> {
-        self.string()?.parse().map_err(|error: T::Err| ValueError::Invalid(error.to_string()))
+    pub(crate) fn keyword<T: FromStr<Err: ToString>>(&self) -> Result<T, FieldValueError> {
+        self.string()?.parse().map_err(|error: T::Err| FieldValueError::Invalid(error.to_string()))
     }
 
     /// The value as an integer. JSON may write it in any way: `7`, `7.0`, `70e-1`.
-    pub(crate) fn integer(&self) -> Result<i64, ValueError> {
+    pub(crate) fn integer(&self) -> Result<i64, FieldValueError> {
         let integer = match *self {
             Self::Csv(text) => text.parse().ok(),
             Self::Json(json) => integer(json),
         };
-        integer.ok_or_else(|| ValueError::Invalid("must be an integer from -2^63 to 2^63 - 1".into()))
+        integer.ok_or_else(|| FieldValueError::Invalid("must be an integer from -2^63 to 2^63 - 1".into()))
     }
 }
 

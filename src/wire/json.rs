@@ -11,8 +11,8 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
+use super::field_value::FieldValue;
 use super::suggestions::{nearest, shown};
-use super::value::Value;
 
 /// The media type of every body.
 pub(crate) const MEDIA_TYPE: &str = "application/json";
@@ -78,14 +78,14 @@ impl<'a> JsonObject<'a> {
     }
 
     /// Removes a member and returns its value.
-    pub(crate) fn remove(&mut self, name: &str) -> Option<Value<'a>> {
+    pub(crate) fn remove(&mut self, name: &str) -> Option<FieldValue<'a>> {
         let index = self.0.iter().position(|(member, _)| member == name)?;
-        Some(Value::Json(self.0.swap_remove(index).1.get()))
+        Some(FieldValue::Json(self.0.swap_remove(index).1.get()))
     }
 
     /// The value of a member.
-    pub(crate) fn get(&self, name: &str) -> Option<Value<'a>> {
-        self.0.iter().find(|(member, _)| member == name).map(|(_, value)| Value::Json(value.get()))
+    pub(crate) fn get(&self, name: &str) -> Option<FieldValue<'a>> {
+        self.0.iter().find(|(member, _)| member == name).map(|(_, value)| FieldValue::Json(value.get()))
     }
 }
 

@@ -3,9 +3,9 @@
 //! **Invariant:** a field is described once, in [`pet`] or [`order`]. Reading, writing and the document derive from that
 //! description, so none of them can disagree with another.
 
+pub(crate) mod field_value;
 pub(crate) mod json;
 pub(crate) mod order;
 pub(crate) mod pet;
 pub(crate) mod resource_description;
 pub(crate) mod suggestions;
-pub(crate) mod value;

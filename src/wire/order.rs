@@ -5,11 +5,11 @@ use utoipa::openapi::schema::Schema;
 use utoipa::openapi::{KnownFormat, RefOr, SchemaFormat};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::field_value::{FieldValueError, Scalar};
 use super::json::{BodyError, FromObject, JsonObject};
 use super::resource_description::{
-    Field, FieldInput, ResourceDescription, identifier, integer, keyword, reference, string,
+    FieldInput, ResourceDescription, ResourceField, identifier, integer, keyword, reference, string,
 };
-use super::value::{Scalar, ValueError};
 use crate::domain::order::{Order, OrderStatus};
 use crate::domain::pet::PetId;
 
@@ -27,39 +27,39 @@ pub(crate) struct OrderDraft {
 
 /// The fields of an order.
 pub(crate) const ORDER: ResourceDescription<Order, OrderDraft> = ResourceDescription(&[
-    Field::required(
+    ResourceField::required(
         "id",
         |order| Some(Scalar::Integer(order.id.get())),
         || identifier("Unique identifier, assigned by the service."),
         None,
     ),
-    Field::required(
+    ResourceField::required(
         "petId",
         |order| Some(Scalar::Integer(order.pet_id.get())),
         || identifier("Identifier of the pet."),
         Some(FieldInput {
             set: |order, value| {
                 let id = PetId::try_from(value.integer()?);
-                order.pet_id = Some(id.map_err(|_| ValueError::Invalid("must be at least 1".into()))?);
+                order.pet_id = Some(id.map_err(|_| FieldValueError::Invalid("must be at least 1".into()))?);
                 Ok(())
             },
             expected: "must be the id of a pet",
             schema: || integer("Identifier of an existing pet that is `available`.").minimum(Some(1)).into(),
         }),
     ),
-    Field::required(
+    ResourceField::required(
         "status",
         |order| Some(Scalar::Keyword(order.status.as_str())),
         || reference("OrderStatus", "`placed` while the order is open, then how it ended."),
         None,
     ),
-    Field::required(
+    ResourceField::required(
         "createdAt",
         |order| Some(Scalar::Time(order.created_at)),
         || date_time("When the order was placed (RFC 3339, UTC)."),
         None,
     ),
-    Field::required(
+    ResourceField::required(
         "updatedAt",
         |order| Some(Scalar::Time(order.updated_at)),
         || date_time("When its status last changed (RFC 3339, UTC)."),

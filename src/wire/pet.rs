@@ -5,12 +5,12 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::field_value::Scalar;
 use super::json::MEDIA_TYPE;
 use super::json::{BodyError, FromObject, JsonObject};
 use super::resource_description::{
-    Field, FieldInput, ResourceDescription, identifier, integer, keyword, reference, string,
+    FieldInput, ResourceDescription, ResourceField, identifier, integer, keyword, reference, string,
 };
-use super::value::Scalar;
 use crate::domain::pet::{CategoryId, NewPet, PET_NAME_MAX_CHARS, Pet, PetPatch, PetStatus};
 
 /// At least one character that is not white space, and no control characters.
@@ -18,13 +18,13 @@ const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007
 
 /// The fields of a pet.
 pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&[
-    Field::required(
+    ResourceField::required(
         "id",
         |pet| Some(Scalar::Integer(pet.id.get())),
         || identifier("Unique identifier, assigned by the service on creation."),
         None,
     ),
-    Field::required(
+    ResourceField::required(
         "name",
         |pet| Some(Scalar::Text(pet.name.as_str())),
         || name("The animal's name.").into(),
@@ -38,7 +38,7 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
             },
         }),
     ),
-    Field::required(
+    ResourceField::required(
         "categoryId",
         |pet| Some(Scalar::Integer(pet.category_id.0)),
         || integer("Identifier of the category the animal belongs to.").into(),
@@ -50,7 +50,7 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
             },
         }),
     ),
-    Field::optional(
+    ResourceField::optional(
         "status",
         |pet| pet.status.map(|status| Scalar::Keyword(status.as_str())),
         || reference("PetStatus", "Availability status. Absent if none was set on creation."),

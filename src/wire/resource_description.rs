@@ -4,14 +4,14 @@ use serde_json::Value as Example;
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{KnownFormat, Ref, RefOr, SchemaFormat};
 
+use super::field_value::{FieldValue, FieldValueError, Scalar};
 use super::json::{BodyError, JsonObject};
-use super::value::{Scalar, Value, ValueError};
 use crate::domain::identifier::MAX_ISSUED;
 
 /// One field of a resource: a member of its JSON, a column of its CSV, a property of its schema.
 ///
 /// `Draft` collects what a client sets, every field optional.
-pub(crate) struct Field<Resource, Draft> {
+pub(crate) struct ResourceField<Resource, Draft> {
     /// The name of the member, the column and the property.
     pub(crate) name: &'static str,
     /// Whether every resource has the field.
@@ -27,14 +27,14 @@ pub(crate) struct Field<Resource, Draft> {
 /// How a client sets a field.
 pub(crate) struct FieldInput<Draft> {
     /// Parses a value into the draft.
-    pub(crate) set: fn(&mut Draft, &Value<'_>) -> Result<(), ValueError>,
+    pub(crate) set: fn(&mut Draft, &FieldValue<'_>) -> Result<(), FieldValueError>,
     /// What the value must be, for the client that left it out.
     pub(crate) expected: &'static str,
     /// The schema in a request.
     pub(crate) schema: fn() -> RefOr<Schema>,
 }
 
-impl<Resource, Draft> Field<Resource, Draft> {
+impl<Resource, Draft> ResourceField<Resource, Draft> {
     /// A field that every resource has.
     pub(crate) const fn required(
         name: &'static str,
@@ -58,7 +58,7 @@ impl<Resource, Draft> Field<Resource, Draft> {
 
 /// A resource described by its fields, in the order in which they are written.
 pub(crate) struct ResourceDescription<Resource: 'static, Draft: 'static>(
-    pub(crate) &'static [Field<Resource, Draft>],
+    pub(crate) &'static [ResourceField<Resource, Draft>],
 );
 
 /// Enough bytes for the JSON of most resources.
@@ -68,7 +68,7 @@ impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
     /// The fields that a client can set.
     pub(crate) fn inputs(
         &self,
-    ) -> impl Iterator<Item = (&'static Field<Resource, Draft>, &'static FieldInput<Draft>)> {
+    ) -> impl Iterator<Item = (&'static ResourceField<Resource, Draft>, &'static FieldInput<Draft>)> {
         self.0.iter().filter_map(|field| Some((field, field.input.as_ref()?)))
     }
 
@@ -114,11 +114,11 @@ impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
     pub(crate) fn read(&self, object: &JsonObject<'_>, complete: bool) -> Result<Draft, BodyError> {
         object.refuse_unknown(&self.inputs().map(|(field, _)| field.name).collect::<Vec<_>>())?;
         let mut draft = Draft::default();
-        for (&Field { name, required, .. }, input) in self.inputs() {
+        for (&ResourceField { name, required, .. }, input) in self.inputs() {
             match object.get(name) {
                 Some(value) => (input.set)(&mut draft, &value).map_err(|error| match error {
-                    ValueError::Malformed(problem) => BodyError::InvalidJson { problem },
-                    ValueError::Invalid(problem) => BodyError::InvalidField { name, problem },
+                    FieldValueError::Malformed(problem) => BodyError::InvalidJson { problem },
+                    FieldValueError::Invalid(problem) => BodyError::InvalidField { name, problem },
                 })?,
                 None if complete && required => {
                     return Err(BodyError::MissingField { name, expected: input.expected });

@@ -26,7 +26,7 @@ pub(in crate::cli) struct Show {
 }
 
 #[derive(Serialize)]
-struct ShowOutput {
+struct KeyDetailsOutput {
     #[serde(flatten)]
     key: KeyOutput,
     events: Vec<EventOutput>,
@@ -40,7 +40,7 @@ impl Show {
         let events: Vec<EventOutput> =
             storage.key_events(self.id).await?.into_iter().map(Into::into).collect();
         let text = if self.json {
-            serde_json::to_string_pretty(&ShowOutput { key, events })? + "\n"
+            serde_json::to_string_pretty(&KeyDetailsOutput { key, events })? + "\n"
         } else {
             let history: String = events.iter().map(EventOutput::line).collect();
             format!("{}\n{history}", key.text())

@@ -3,7 +3,6 @@
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::response::Response;
-use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 
 use crate::domain::order::{Order, OrderFilter, OrderPageRequest};
 
@@ -11,7 +10,7 @@ use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extractors::{QueryParameters, id_in_text};
-use crate::http::parameter_description::{self, ParameterDescription};
+use crate::http::parameter_description::{ParameterDescription, document_parameters};
 use crate::wire::order::ORDER;
 use crate::wire::resource_description::{integer, reference};
 
@@ -58,11 +57,7 @@ const PARAMETERS: &[ParameterDescription] = &[
 /// The page that a request asks for.
 pub(crate) struct ListOrdersQuery(OrderPageRequest);
 
-impl utoipa::IntoParams for ListOrdersQuery {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        parameter_description::query(PARAMETERS)
-    }
-}
+document_parameters!(ListOrdersQuery, Query, PARAMETERS);
 
 impl<S: Sync> FromRequestParts<S> for ListOrdersQuery {
     type Rejection = ApiError;

@@ -3,7 +3,6 @@
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::response::Response;
-use utoipa::openapi::path::{Parameter as Documented, ParameterIn};
 use utoipa::openapi::schema::ArrayBuilder;
 
 use crate::domain::pet::{Pet, PetFilter, PetId, PetPageRequest};
@@ -12,7 +11,7 @@ use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::extractors::{QueryParameters, id_in_text};
-use crate::http::parameter_description::{self, ParameterDescription};
+use crate::http::parameter_description::{ParameterDescription, document_parameters};
 use crate::wire::pet::PET;
 use crate::wire::resource_description::{integer, reference};
 
@@ -72,11 +71,7 @@ const MAX_IDS: usize = 100;
 /// The page that a request asks for.
 pub(crate) struct ListPetsQuery(PetPageRequest);
 
-impl utoipa::IntoParams for ListPetsQuery {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Documented> {
-        parameter_description::query(PARAMETERS)
-    }
-}
+document_parameters!(ListPetsQuery, Query, PARAMETERS);
 
 impl<S: Sync> FromRequestParts<S> for ListPetsQuery {
     type Rejection = ApiError;

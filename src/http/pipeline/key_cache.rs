@@ -23,7 +23,7 @@ use super::key_freshness::{KeyFreshness, LookupStart};
 use super::rate_limits::{KeyRateLimiter, RateLimiterCache};
 use super::unknown_key_throttle::UnknownKeyThrottle;
 use crate::domain::api_key::{ApiKey, KeyDigest};
-use crate::domain::key_record::{IssuedKey, KeyId};
+use crate::domain::key_record::{ActiveKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
 use crate::http::error::ApiError;
 use crate::storage::{KeyNotification, Storage, StorageError};
@@ -41,7 +41,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The caller of a request: a valid key and its rate limiter.
 pub(crate) struct Caller {
-    pub(crate) key: IssuedKey,
+    pub(crate) key: ActiveKey,
     pub(crate) limiter: Option<Arc<KeyRateLimiter>>,
     get_pet_calls: OnceLock<Counter>,
     lookup: LookupStart,

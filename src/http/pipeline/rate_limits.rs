@@ -12,7 +12,7 @@ use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use moka::sync::Cache;
 
-use crate::domain::key_record::{IssuedKey, KeyId};
+use crate::domain::key_record::{ActiveKey, KeyId};
 use crate::domain::rate_limit::RateLimit;
 use crate::http::error::ApiError;
 
@@ -34,7 +34,7 @@ impl RateLimiterCache {
     }
 
     /// Returns the limiter of a key, if the key is limited.
-    pub(crate) fn for_key(&self, key: &IssuedKey) -> Option<Arc<KeyRateLimiter>> {
+    pub(crate) fn for_key(&self, key: &ActiveKey) -> Option<Arc<KeyRateLimiter>> {
         let limit = key.rate_limit.or(self.default_limit)?;
         Some(self.limiters.get_with((key.id, limit), || Arc::new(KeyRateLimiter::new(limit))))
     }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_key_keeps_its_limiter_until_its_limit_changes() {
         let limiters = RateLimiterCache::new(Some("7/s".parse().unwrap()));
-        let key = |limit: Option<&str>| IssuedKey {
+        let key = |limit: Option<&str>| ActiveKey {
             lineage: KeyId(1),
             id: KeyId(1),
             scopes: Vec::new(),

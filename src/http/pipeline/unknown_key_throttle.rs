@@ -24,7 +24,7 @@ const MAX_ADDRESSES: u64 = 10_000;
 const MAX_PER_ADDRESS: NonZeroU32 = NonZeroU32::new(20).unwrap();
 const MAX_IN_TOTAL: NonZeroU32 = NonZeroU32::new(100).unwrap();
 /// How long lookups stay delayed after too many unknown keys, and how long each lookup waits.
-const DELAY: Duration = Duration::from_secs(1);
+const UNKNOWN_KEY_DELAY: Duration = Duration::from_secs(1);
 
 /// Delays lookups after too many unknown keys.
 pub(super) struct UnknownKeyThrottle {
@@ -55,7 +55,10 @@ impl UnknownKeyThrottle {
         Self {
             start: Instant::now(),
             total: Throttle::new(MAX_IN_TOTAL),
-            by_address: Cache::builder().max_capacity(MAX_ADDRESSES).time_to_idle(DELAY * 10).build(),
+            by_address: Cache::builder()
+                .max_capacity(MAX_ADDRESSES)
+                .time_to_idle(UNKNOWN_KEY_DELAY * 10)
+                .build(),
         }
     }
 
@@ -64,12 +67,13 @@ impl UnknownKeyThrottle {
         let now = self.milliseconds(Instant::now());
         let delayed = |throttle: &Throttle| now < throttle.delayed_until.load(Ordering::Relaxed);
         let by_address = address.and_then(|address| self.by_address.get(&address));
-        (delayed(&self.total) || by_address.is_some_and(|throttle| delayed(&throttle))).then_some(DELAY)
+        (delayed(&self.total) || by_address.is_some_and(|throttle| delayed(&throttle)))
+            .then_some(UNKNOWN_KEY_DELAY)
     }
 
     /// Counts a lookup for this client that found no key.
     pub(super) fn record_miss(&self, address: Option<IpAddr>) {
-        let until = self.milliseconds(Instant::now() + DELAY);
+        let until = self.milliseconds(Instant::now() + UNKNOWN_KEY_DELAY);
         let count = |throttle: &Throttle| {
             if throttle.allowed.check().is_err() {
                 throttle.delayed_until.store(until, Ordering::Relaxed);
@@ -103,7 +107,7 @@ mod tests {
         }
         assert_eq!(throttle.delay(FLOODING), None, "a few are not delayed");
         throttle.record_miss(FLOODING);
-        assert_eq!(throttle.delay(FLOODING), Some(DELAY));
+        assert_eq!(throttle.delay(FLOODING), Some(UNKNOWN_KEY_DELAY));
         assert_eq!(throttle.delay(OTHER), None);
         assert_eq!(throttle.delay(None), None, "a trusted proxy serves many clients");
     }
@@ -114,7 +118,7 @@ mod tests {
         for _ in 0..=MAX_IN_TOTAL.get() {
             throttle.record_miss(None);
         }
-        assert_eq!(throttle.delay(None), Some(DELAY));
-        assert_eq!(throttle.delay(OTHER), Some(DELAY));
+        assert_eq!(throttle.delay(None), Some(UNKNOWN_KEY_DELAY));
+        assert_eq!(throttle.delay(OTHER), Some(UNKNOWN_KEY_DELAY));
     }
 }
