@@ -73,7 +73,7 @@ impl Scope {
 
 /// The text is not a scope.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("must be one of `pets:read`, `pets:write`, `orders:read`, `orders:write`")]
+#[error("must be one of {}", Scope::ALL.map(|scope| format!("`{}`", scope.as_str())).join(", "))]
 pub struct ScopeError;
 
 impl FromStr for Scope {
