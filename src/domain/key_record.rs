@@ -63,8 +63,7 @@ keywords!(
         OrdersRead => "orders:read",
         OrdersWrite => "orders:write"
     },
-    ScopeError,
-    "must be one of `pets:read`, `pets:write`, `orders:read`, `orders:write`"
+    ScopeError
 );
 
 /// A key that is not revoked, as a node needs it to authenticate a request.

@@ -4,7 +4,7 @@
 
 /// Implements `ALL`, `as_str` and `FromStr` for an enumeration.
 macro_rules! keywords {
-    ($name:ident { $($member:ident => $keyword:literal),+ }, $error:ident, $message:literal) => {
+    ($name:ident { $($member:ident => $keyword:literal),+ }, $error:ident) => {
         impl $name {
             /// Every member.
             pub const ALL: [Self; [$($keyword),+].len()] = [$(Self::$member),+];
@@ -20,7 +20,7 @@ macro_rules! keywords {
 
         /// The text is none of the spellings.
         #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-        #[error($message)]
+        #[error("must be one of {}", $name::ALL.map(|member| format!("`{}`", member.as_str())).join(", "))]
         pub struct $error;
 
         impl std::str::FromStr for $name {

@@ -30,8 +30,7 @@ pub enum OrderStatus {
 
 keywords!(
     OrderStatus { Placed => "placed", Completed => "completed", Cancelled => "cancelled" },
-    OrderStatusError,
-    "must be one of `placed`, `completed`, `cancelled`"
+    OrderStatusError
 );
 
 /// The status that a pet must have to be ordered.

@@ -82,8 +82,7 @@ pub enum PetStatus {
 
 keywords!(
     PetStatus { Available => "available", Pending => "pending", Sold => "sold" },
-    PetStatusError,
-    "must be one of `available`, `pending`, `sold`"
+    PetStatusError
 );
 
 impl PetStatus {

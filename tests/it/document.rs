@@ -134,7 +134,7 @@ fn every_documented_error_has_the_error_schema_and_an_example_of_each_code() {
 #[test]
 fn every_operation_documents_exactly_these_statuses() {
     let everywhere = ["400", "401", "403", "414", "429", "431", "500", "503"];
-    for (name, own) in [
+    let expected = [
         ("listPets", &["200", "304"][..]),
         ("createPet", &["201", "408", "409", "413", "415", "422"]),
         ("getPet", &["200", "304", "404", "410"]),
@@ -144,12 +144,13 @@ fn every_operation_documents_exactly_these_statuses() {
         ("getOrder", &["200", "304", "404"]),
         ("completeOrder", &["200", "404", "409", "422"]),
         ("cancelOrder", &["200", "404", "409", "422"]),
-    ] {
-        let (_, _, operation) =
-            operations().into_iter().find(|(_, _, operation)| operation["operationId"] == name).unwrap();
+    ];
+    for (_, _, operation) in operations() {
+        let name = operation["operationId"].as_str().unwrap();
+        let (_, own) = expected.iter().find(|(expected, _)| *expected == name).expect(name);
         let documented: BTreeSet<&str> =
             operation["responses"].as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(documented, everywhere.iter().chain(own).copied().collect(), "{name}");
+        assert_eq!(documented, everywhere.iter().chain(*own).copied().collect(), "{name}");
     }
 }
 

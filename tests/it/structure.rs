@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use petstore::storage::STATEMENTS;
 
-use crate::support::postgres::ROOT;
+use crate::support::postgres::{ROOT, migration_files};
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
@@ -151,12 +151,30 @@ fn every_table_is_named_only_in_the_files_that_may_use_it() {
 }
 
 #[test]
+fn the_shipped_role_is_granted_every_table_and_doctor_checks_it() {
+    let (granted, checked) = (read("deploy/postgresql/roles.sql"), read("src/storage/diagnostics.rs"));
+    let names: Vec<String> = migration_files()
+        .iter()
+        .flat_map(|file| fs::read_to_string(file).unwrap().lines().map(ToOwned::to_owned).collect::<Vec<_>>())
+        .filter_map(|line| Some(line.strip_prefix("CREATE TABLE ")?.split_whitespace().next()?.to_owned()))
+        .collect();
+    assert!(names.len() >= 6, "{names:?}");
+    for table in names {
+        let grants = granted.lines().filter(|line| line.starts_with("GRANT SELECT"));
+        let mut words = grants.flat_map(|line| line.split([' ', ',']));
+        assert!(words.any(|word| word == table), "{table} is not granted in deploy/postgresql/roles.sql");
+        assert!(checked.contains(&format!("('SELECT', '{table}')")), "{table} is not in MISSING_PRIVILEGES");
+    }
+}
+
+#[test]
 fn every_statement_is_checked_by_the_query_plan_test() {
+    let [pets, api_keys, idempotency_keys, orders] = STATEMENTS;
     for (table, listed) in [
-        ("storage/pets.rs", STATEMENTS[0]),
-        ("storage/api_keys.rs", STATEMENTS[1]),
-        ("storage/idempotency_keys.rs", STATEMENTS[2]),
-        ("storage/orders.rs", STATEMENTS[3]),
+        ("storage/pets.rs", pets),
+        ("storage/api_keys.rs", api_keys),
+        ("storage/idempotency_keys.rs", idempotency_keys),
+        ("storage/orders.rs", orders),
     ] {
         let (_, text) = sources(table).remove(0);
         let declared =
