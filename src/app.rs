@@ -18,7 +18,7 @@ use crate::telemetry;
 
 /// Why the service did not start.
 #[derive(Debug, Error)]
-pub enum AppError {
+pub enum StartError {
     /// The database URL is not valid.
     #[error(transparent)]
     DatabaseUrl(#[from] DatabaseUrlError),
@@ -54,7 +54,7 @@ impl App {
         settings: ServeSettings,
         listeners: Listeners,
         clock: Clock,
-    ) -> Result<Self, AppError> {
+    ) -> Result<Self, StartError> {
         if !settings.without_metrics {
             telemetry::metrics::metrics();
         }
@@ -65,7 +65,7 @@ impl App {
                 let cause = telemetry::with_causes(&error);
                 tracing::warn!(cause, "database unavailable: answering 503 until it is back");
             }
-            Err(error) => return Err(AppError::Database(error)),
+            Err(error) => return Err(StartError::Database(error)),
         }
         let public = listen(listeners.public, settings.listen).await?;
         let admin = listen(listeners.admin, settings.admin_listen).await?;
@@ -174,10 +174,10 @@ async fn drop_idempotency_partitions(storage: &Storage) {
     }
 }
 
-async fn listen(passed: Option<net::TcpListener>, address: SocketAddr) -> Result<TcpListener, AppError> {
+async fn listen(passed: Option<net::TcpListener>, address: SocketAddr) -> Result<TcpListener, StartError> {
     if let Some(socket) = passed {
         let socket = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
-        return socket.map_err(AppError::Inherited);
+        return socket.map_err(StartError::Inherited);
     }
-    TcpListener::bind(address).await.map_err(|source| AppError::Listen { address, source })
+    TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use thiserror::Error;
 
-use super::keyword::keywords;
+use super::keyword_enum::keywords;
 use super::rate_limit::RateLimit;
 
 /// Identifier of a key, safe to show and to log.

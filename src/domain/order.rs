@@ -6,7 +6,7 @@
 use std::time::SystemTime;
 
 use super::identifier::identifier;
-use super::keyword::keywords;
+use super::keyword_enum::keywords;
 use super::page::{HasId, PageRequest};
 use super::pet::{PetId, PetStatus};
 

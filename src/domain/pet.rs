@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::identifier::identifier;
-use super::keyword::keywords;
+use super::keyword_enum::keywords;
 use super::page::{HasId, PageRequest};
 
 /// The maximum length of a name, in characters.

@@ -32,7 +32,7 @@ use crate::config::{InterfaceSettings, LimitSettings, TimeoutSettings};
 use crate::storage::Storage;
 use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
 
-pub use pipeline::Pipeline;
+pub use pipeline::RequestPipeline;
 pub use router::{admin_routes, interface_document, public_routes};
 pub use transport::{ConnectionLimiter, serve};
 

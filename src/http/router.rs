@@ -10,7 +10,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter, UtoipaMethodRouterE
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::pipeline::Pipeline;
+use super::pipeline::RequestPipeline;
 use super::pipeline::authentication::RequireScope;
 use super::pipeline::cors::AllowedOrigins;
 use super::{AppState, api_docs, health, orders, pets};
@@ -51,22 +51,22 @@ pub fn interface_document(settings: &InterfaceSettings) -> String {
 }
 
 /// The routes of the public listener, behind its pipeline.
-pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> Pipeline {
+pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> RequestPipeline {
     let (operations, _) = operations();
     let routes = operations
         .route("/openapi.json", without_scope(get(api_docs::openapi_json)))
         .merge(api_docs::routes());
     let origins = AllowedOrigins::new(&settings.cors_origins);
-    Pipeline::public(with_fallbacks(routes, app.clone()), app, origins)
+    RequestPipeline::public(with_fallbacks(routes, app.clone()), app, origins)
 }
 
 /// The routes of the private listener: health checks and metrics.
-pub fn admin_routes(app: AppState) -> Pipeline {
+pub fn admin_routes(app: AppState) -> RequestPipeline {
     let routes = Router::new()
         .route("/livez", without_scope(get(health::livez)))
         .route("/readyz", without_scope(get(health::readyz)))
         .route("/metrics", without_scope(get(health::metrics)));
-    Pipeline::admin(with_fallbacks(routes, app))
+    RequestPipeline::admin(with_fallbacks(routes, app))
 }
 
 fn without_scope(handler: MethodRouter<AppState>) -> MethodRouter<AppState> {

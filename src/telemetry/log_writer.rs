@@ -36,11 +36,11 @@ struct SharedBuffer {
 struct LogBuffer {
     lines: Vec<u8>,
     dropped: u64,
-    state: State,
+    state: LogWriterState,
 }
 
 #[derive(Default, PartialEq, Eq)]
-enum State {
+enum LogWriterState {
     #[default]
     Open,
     Closing,
@@ -106,14 +106,14 @@ impl SharedBuffer {
     fn run(&self, mut output: impl Write) {
         let mut lines = Vec::new();
         let mut buffer = self.lock();
-        while buffer.state == State::Open || !buffer.lines.is_empty() {
+        while buffer.state == LogWriterState::Open || !buffer.lines.is_empty() {
             if buffer.lines.is_empty() {
                 buffer = self.changed.wait(buffer).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             buffer = self
                 .changed
-                .wait_timeout_while(buffer, FLUSH_INTERVAL, |buffer| buffer.state == State::Open)
+                .wait_timeout_while(buffer, FLUSH_INTERVAL, |buffer| buffer.state == LogWriterState::Open)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
             std::mem::swap(&mut lines, &mut buffer.lines);
@@ -128,7 +128,7 @@ impl SharedBuffer {
             }
             buffer = self.lock();
         }
-        buffer.state = State::Closed;
+        buffer.state = LogWriterState::Closed;
         drop(buffer);
         self.changed.notify_all();
     }
@@ -138,11 +138,12 @@ impl Drop for LogGuard {
     fn drop(&mut self) {
         let Some(LogWriter(shared)) = &self.0 else { return };
         let mut buffer = shared.lock();
-        buffer.state = State::Closing;
+        buffer.state = LogWriterState::Closing;
         shared.changed.notify_all();
         // A stuck reader must not keep the program from ending.
-        let _ =
-            shared.changed.wait_timeout_while(buffer, CLOSE_TIMEOUT, |buffer| buffer.state != State::Closed);
+        let _ = shared
+            .changed
+            .wait_timeout_while(buffer, CLOSE_TIMEOUT, |buffer| buffer.state != LogWriterState::Closed);
     }
 }
 

@@ -46,7 +46,7 @@ pub fn start_tracing(settings: &TraceSettings) -> Result<TraceGuard, ExporterBui
     let Some(endpoint) = &settings.otlp_endpoint else { return Ok(TraceGuard(None)) };
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(RuntimeClient {
+        .with_http_client(OtlpClient {
             client: HyperClient::with_default_connector(EXPORT_TIMEOUT, None),
             runtime: Handle::current(),
         })
@@ -65,19 +65,19 @@ pub fn start_tracing(settings: &TraceSettings) -> Result<TraceGuard, ExporterBui
 }
 
 /// An HTTP client that runs on the program's runtime: the SDK exports from a thread that has none.
-struct RuntimeClient {
+struct OtlpClient {
     client: HyperClient,
     runtime: Handle,
 }
 
-impl Debug for RuntimeClient {
+impl Debug for OtlpClient {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.client.fmt(f)
     }
 }
 
 #[async_trait::async_trait]
-impl HttpClient for RuntimeClient {
+impl HttpClient for OtlpClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.client.clone();
         self.runtime.spawn(async move { client.send_bytes(request).await }).await?

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::progress::grouped;
 use super::{CommandError, print, seed, stop_signals, storage};
-use crate::app::{App, AppError};
+use crate::app::{App, StartError};
 use crate::config::{DatabaseSettings, DatabaseUrl, DemoSettings, ServeSettings};
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::{Actor, KeyId, NewKey, Scope};
@@ -130,7 +130,7 @@ impl Demo {
 
     /// Listens on the given address, or else on the first free port.
     async fn listen(&self, url: &DatabaseUrl) -> Result<App, CommandError> {
-        let start = async |address| -> Result<Result<App, AppError>, CommandError> {
+        let start = async |address| -> Result<Result<App, StartError>, CommandError> {
             let settings = ServeSettings::for_demo(url, address)?;
             Ok(App::start(settings, Listeners::default(), Arc::new(Timestamp::now)).await)
         };
@@ -140,7 +140,7 @@ impl Demo {
         for port in PORTS {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             match start(address).await? {
-                Err(AppError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+                Err(StartError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
                     print(&format!("{address} is in use: trying the next port.\n"))?;
                 }
                 outcome => return Ok(outcome?),

@@ -42,9 +42,9 @@ pub(crate) use key_cache::KeyCache;
 
 /// Answers all requests of a listener. Cheap to clone.
 #[derive(Clone)]
-pub struct Pipeline(Arc<PipelineInner>);
+pub struct RequestPipeline(Arc<RequestPipelineInner>);
 
-struct PipelineInner {
+struct RequestPipelineInner {
     routes: TowerToHyperService<Router>,
     /// What only the public listener checks.
     public: Option<PublicChecks>,
@@ -58,7 +58,7 @@ struct PublicChecks {
     rate_limited: Counter,
 }
 
-impl Pipeline {
+impl RequestPipeline {
     /// The pipeline of the private listener: no checks.
     pub(super) fn admin(routes: Router) -> Self {
         Self::new(routes, None)
@@ -71,7 +71,7 @@ impl Pipeline {
 
     fn new(routes: Router, public: Option<PublicChecks>) -> Self {
         let routes = TowerToHyperService::new(routes);
-        Self(Arc::new(PipelineInner { routes, public, unmatched: Route::default() }))
+        Self(Arc::new(RequestPipelineInner { routes, public, unmatched: Route::default() }))
     }
 
     /// Answers a request, even if its handler panics. `client` is its address, unless the peer is a trusted proxy.

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::client_io::ClientIo;
 use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::config::TimeoutSettings;
-use crate::http::pipeline::Pipeline;
+use crate::http::pipeline::RequestPipeline;
 
 /// The read buffer for a request head. Larger than the largest allowed head, so that our own checks report most heads that
 /// are too large. An incomplete head costs no more memory than this.
@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// limiter, the number of connections is not limited.
 pub async fn serve(
     listener: TcpListener,
-    pipeline: Pipeline,
+    pipeline: RequestPipeline,
     timeouts: &TimeoutSettings,
     limiter: Option<Arc<ConnectionLimiter>>,
     shutdown: impl Future<Output = ()>,
