@@ -9,7 +9,7 @@ use crate::domain::import_key::ImportKey;
 use crate::domain::pet::{Pet, PetPatch};
 use crate::wire::field_value::{FieldValue, FieldValueError, Scalar};
 use crate::wire::pet::PET;
-use crate::wire::resource_description::ResourceField;
+use crate::wire::resource_description::{FieldInput, ResourceField};
 
 /// The longest row, with its line end. A longer one most likely has an unclosed quote, which would swallow the rest of the
 /// file.
@@ -25,12 +25,10 @@ pub struct CsvRows {
 /// What the columns of a row hold.
 struct CsvColumns {
     count: usize,
-    /// The fields of the pet, each with the index of its column.
-    fields: Vec<(&'static PetField, usize)>,
+    /// The fields of the pet that have a column, each with how it is set and the index of the column.
+    fields: Vec<(&'static ResourceField<Pet, PetPatch>, &'static FieldInput<PetPatch>, usize)>,
     key: Option<(String, usize)>,
 }
-
-type PetField = ResourceField<Pet, PetPatch>;
 
 impl CsvRows {
     pub(super) fn read(input: Box<dyn BufRead + Send>, key_column: Option<&str>) -> Result<Self, FileError> {
@@ -75,9 +73,9 @@ impl CsvColumns {
         let index = |wanted: &str| names.iter().position(|name| *name == wanted);
         let required = |wanted: &str| index(wanted).ok_or(format!("the column `{wanted}` is missing"));
         let mut fields = Vec::new();
-        for (field, _) in PET.inputs() {
+        for (field, input) in PET.inputs() {
             let column = if field.required { Some(required(field.name)?) } else { index(field.name) };
-            fields.extend(column.map(|column| (field, column)));
+            fields.extend(column.map(|column| (field, input, column)));
         }
         let key = key_column.map(|column| required(column).map(|index| (column.to_owned(), index)));
         Ok(Self { count: names.len(), fields, key: key.transpose()? })
@@ -96,10 +94,10 @@ impl CsvColumns {
             text.map_err(|_| "The row is not UTF-8.".to_owned())
         };
         let mut pet = PetPatch::default();
-        for (field, column) in &self.fields {
+        for (field, input, column) in &self.fields {
             let text = value(*column)?;
             // An empty cell is the absence of an optional value.
-            if let Some(input) = field.input.as_ref().filter(|_| field.required || !text.is_empty()) {
+            if field.required || !text.is_empty() {
                 (input.set)(&mut pet, &FieldValue::Csv(text)).map_err(|error| match error {
                     FieldValueError::Invalid(problem) | FieldValueError::Malformed(problem) => {
                         format!("`{}` {problem}.", field.name)

@@ -141,17 +141,17 @@ mod tests {
         content: &str,
         format: FileFormat,
     ) -> Result<Vec<Result<i64, u64>>, FileError> {
-        let packed = [Compression::Plain, Compression::Gzip, Compression::Zstd].map(|packing| {
+        let compressed = [Compression::Plain, Compression::Gzip, Compression::Zstd].map(|compression| {
             let mut bytes = Vec::new();
-            let mut packed = CompressedWriter::new(&mut bytes, packing).unwrap();
-            packed.write_all(content.as_bytes()).unwrap();
-            packed.finish().unwrap();
+            let mut writer = CompressedWriter::new(&mut bytes, compression).unwrap();
+            writer.write_all(content.as_bytes()).unwrap();
+            writer.finish().unwrap();
             decompressed(Cursor::new(bytes)).unwrap()
         });
         let cut = [7, 8192].map(|size| -> Box<dyn BufRead + Send> {
             Box::new(BufReader::with_capacity(size, Cursor::new(content.to_owned())))
         });
-        let mut all = packed.into_iter().chain(cut).map(|input| {
+        let mut all = compressed.into_iter().chain(cut).map(|input| {
             let mut rows = ImportRows::read(input, format, None)?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {

@@ -38,7 +38,7 @@ impl NdjsonRows {
         while let Some(length) = self.read_line()? {
             self.line += 1;
             if length == LineLength::TooLong {
-                return Ok(Some(Err(self.bad(format!("The line has more than {MAX_LINE} bytes.")))));
+                return Ok(Some(Err(self.rejected(format!("The line has more than {MAX_LINE} bytes.")))));
             }
             if self.line == 1 && self.text.starts_with(BYTE_ORDER_MARK) {
                 self.text.drain(..BYTE_ORDER_MARK.len());
@@ -46,7 +46,7 @@ impl NdjsonRows {
             let text = self.text.trim_ascii();
             if !text.is_empty() {
                 let row = row(text, self.key_column.as_deref());
-                return Ok(Some(row.map_err(|reason| self.bad(reason))));
+                return Ok(Some(row.map_err(|reason| self.rejected(reason))));
             }
         }
         Ok(None)
@@ -69,7 +69,7 @@ impl NdjsonRows {
         Ok(Some(if self.text.len() > MAX_LINE { LineLength::TooLong } else { LineLength::Accepted }))
     }
 
-    fn bad(&self, reason: String) -> RejectedRow {
+    fn rejected(&self, reason: String) -> RejectedRow {
         RejectedRow { line: self.line, reason }
     }
 }

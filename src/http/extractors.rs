@@ -80,13 +80,13 @@ impl QueryParameters {
     /// Splits a query; refuses a parameter that the operation does not have, so that a misspelt filter does not
     /// silently list everything.
     pub(crate) fn parse(parts: &Parts, parameters: &[ParameterDescription]) -> Result<Self, ApiError> {
-        let known: Vec<&'static str> = parameters.iter().map(|parameter| parameter.name).collect();
+        let known = parameters.iter().map(|parameter| parameter.name);
         let query = parts.uri.query().unwrap_or_default();
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-        match pairs.iter().find(|(name, _)| !known.contains(&&**name)) {
+        match pairs.iter().find(|(name, _)| !known.clone().any(|known| known == name)) {
             None => Ok(Self(pairs)),
             Some((name, _)) => {
-                Err(ApiError::UnknownParameter { name: shown(name), nearest: nearest(name, &known) })
+                Err(ApiError::UnknownParameter { name: shown(name), nearest: nearest(name, known) })
             }
         }
     }

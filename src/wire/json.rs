@@ -66,8 +66,11 @@ impl<'a> JsonObject<'a> {
     }
 
     /// Refuses a member that is not among `known`.
-    pub(crate) fn refuse_unknown(&self, known: &[&'static str]) -> Result<(), BodyError> {
-        match self.0.iter().find(|(name, _)| !known.contains(&&**name)) {
+    pub(crate) fn refuse_unknown(
+        &self,
+        known: impl Iterator<Item = &'static str> + Clone,
+    ) -> Result<(), BodyError> {
+        match self.0.iter().find(|(name, _)| !known.clone().any(|known| known == name)) {
             None => Ok(()),
             Some((name, _)) => Err(BodyError::UnknownField {
                 // The escapes of JSON Pointer.

@@ -27,17 +27,19 @@ pub(crate) struct OrderDraft {
 
 /// The fields of an order.
 pub(crate) const ORDER: ResourceDescription<Order, OrderDraft> = ResourceDescription(&[
-    ResourceField::required(
-        "id",
-        |order| Some(Scalar::Integer(order.id.get())),
-        || identifier("Unique identifier, assigned by the service."),
-        None,
-    ),
-    ResourceField::required(
-        "petId",
-        |order| Some(Scalar::Integer(order.pet_id.get())),
-        || identifier("Identifier of the pet."),
-        Some(FieldInput {
+    ResourceField {
+        name: "id",
+        required: true,
+        get: |order| Some(Scalar::Integer(order.id.get())),
+        schema: || identifier("Unique identifier, assigned by the service."),
+        input: None,
+    },
+    ResourceField {
+        name: "petId",
+        required: true,
+        get: |order| Some(Scalar::Integer(order.pet_id.get())),
+        schema: || identifier("Identifier of the pet."),
+        input: Some(FieldInput {
             set: |order, value| {
                 let id = PetId::try_from(value.integer()?);
                 order.pet_id = Some(id.map_err(|_| FieldValueError::Invalid("must be at least 1".into()))?);
@@ -46,25 +48,28 @@ pub(crate) const ORDER: ResourceDescription<Order, OrderDraft> = ResourceDescrip
             expected: "must be the id of a pet",
             schema: || integer("Identifier of an existing pet that is `available`.").minimum(Some(1)).into(),
         }),
-    ),
-    ResourceField::required(
-        "status",
-        |order| Some(Scalar::Keyword(order.status.as_str())),
-        || reference("OrderStatus", "`placed` while the order is open, then how it ended."),
-        None,
-    ),
-    ResourceField::required(
-        "createdAt",
-        |order| Some(Scalar::Time(order.created_at)),
-        || date_time("When the order was placed (RFC 3339, UTC)."),
-        None,
-    ),
-    ResourceField::required(
-        "updatedAt",
-        |order| Some(Scalar::Time(order.updated_at)),
-        || date_time("When its status last changed (RFC 3339, UTC)."),
-        None,
-    ),
+    },
+    ResourceField {
+        name: "status",
+        required: true,
+        get: |order| Some(Scalar::Keyword(order.status.as_str())),
+        schema: || reference("OrderStatus", "`placed` while the order is open, then how it ended."),
+        input: None,
+    },
+    ResourceField {
+        name: "createdAt",
+        required: true,
+        get: |order| Some(Scalar::Time(order.created_at)),
+        schema: || date_time("When the order was placed (RFC 3339, UTC)."),
+        input: None,
+    },
+    ResourceField {
+        name: "updatedAt",
+        required: true,
+        get: |order| Some(Scalar::Time(order.updated_at)),
+        schema: || date_time("When its status last changed (RFC 3339, UTC)."),
+        input: None,
+    },
 ]);
 
 fn date_time(description: &'static str) -> RefOr<Schema> {

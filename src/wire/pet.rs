@@ -6,8 +6,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::field_value::Scalar;
-use super::json::MEDIA_TYPE;
-use super::json::{BodyError, FromObject, JsonObject};
+use super::json::{BodyError, FromObject, JsonObject, MEDIA_TYPE};
 use super::resource_description::{
     FieldInput, ResourceDescription, ResourceField, identifier, integer, keyword, reference, string,
 };
@@ -18,17 +17,19 @@ const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007
 
 /// The fields of a pet.
 pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&[
-    ResourceField::required(
-        "id",
-        |pet| Some(Scalar::Integer(pet.id.get())),
-        || identifier("Unique identifier, assigned by the service on creation."),
-        None,
-    ),
-    ResourceField::required(
-        "name",
-        |pet| Some(Scalar::Text(pet.name.as_str())),
-        || name("The animal's name.").into(),
-        Some(FieldInput {
+    ResourceField {
+        name: "id",
+        required: true,
+        get: |pet| Some(Scalar::Integer(pet.id.get())),
+        schema: || identifier("Unique identifier, assigned by the service on creation."),
+        input: None,
+    },
+    ResourceField {
+        name: "name",
+        required: true,
+        get: |pet| Some(Scalar::Text(pet.name.as_str())),
+        schema: || name("The animal's name.").into(),
+        input: Some(FieldInput {
             set: |pet, value| value.text().map(|name| pet.name = Some(name)),
             expected: "must be a string of 1 to 255 characters",
             schema: || {
@@ -37,24 +38,26 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
                 name(rule).pattern(Some(NAME_PATTERN)).into()
             },
         }),
-    ),
-    ResourceField::required(
-        "categoryId",
-        |pet| Some(Scalar::Integer(pet.category_id.0)),
-        || integer("Identifier of the category the animal belongs to.").into(),
-        Some(FieldInput {
+    },
+    ResourceField {
+        name: "categoryId",
+        required: true,
+        get: |pet| Some(Scalar::Integer(pet.category_id.0)),
+        schema: || integer("Identifier of the category the animal belongs to.").into(),
+        input: Some(FieldInput {
             set: |pet, value| value.integer().map(|id| pet.category_id = Some(CategoryId(id))),
             expected: "must be an integer",
             schema: || {
                 integer("Identifier of the pet's category. Any 64-bit integer: it is not checked.").into()
             },
         }),
-    ),
-    ResourceField::optional(
-        "status",
-        |pet| pet.status.map(|status| Scalar::Keyword(status.as_str())),
-        || reference("PetStatus", "Availability status. Absent if none was set on creation."),
-        Some(FieldInput {
+    },
+    ResourceField {
+        name: "status",
+        required: false,
+        get: |pet| pet.status.map(|status| Scalar::Keyword(status.as_str())),
+        schema: || reference("PetStatus", "Availability status. Absent if none was set on creation."),
+        input: Some(FieldInput {
             set: |pet, value| value.keyword().map(|status| pet.status = Some(status)),
             expected: "must be one of `available`, `pending`, `sold`",
             schema: || {
@@ -63,7 +66,7 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
                 reference("PetStatus", rule)
             },
         }),
-    ),
+    },
 ]);
 
 fn name(description: &'static str) -> ObjectBuilder {

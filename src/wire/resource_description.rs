@@ -19,7 +19,7 @@ pub(crate) struct ResourceField<Resource, Draft> {
     /// The value, if the resource has one.
     pub(crate) get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
     /// The schema in a response.
-    schema: fn() -> RefOr<Schema>,
+    pub(crate) schema: fn() -> RefOr<Schema>,
     /// How a client sets the field. Absent if only the service does.
     pub(crate) input: Option<FieldInput<Draft>>,
 }
@@ -34,28 +34,6 @@ pub(crate) struct FieldInput<Draft> {
     pub(crate) schema: fn() -> RefOr<Schema>,
 }
 
-impl<Resource, Draft> ResourceField<Resource, Draft> {
-    /// A field that every resource has.
-    pub(crate) const fn required(
-        name: &'static str,
-        get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
-        schema: fn() -> RefOr<Schema>,
-        input: Option<FieldInput<Draft>>,
-    ) -> Self {
-        Self { name, required: true, get, schema, input }
-    }
-
-    /// A field that a resource may lack.
-    pub(crate) const fn optional(
-        name: &'static str,
-        get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
-        schema: fn() -> RefOr<Schema>,
-        input: Option<FieldInput<Draft>>,
-    ) -> Self {
-        Self { name, required: false, get, schema, input }
-    }
-}
-
 /// A resource described by its fields, in the order in which they are written.
 pub(crate) struct ResourceDescription<Resource: 'static, Draft: 'static>(
     pub(crate) &'static [ResourceField<Resource, Draft>],
@@ -68,7 +46,8 @@ impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
     /// The fields that a client can set.
     pub(crate) fn inputs(
         &self,
-    ) -> impl Iterator<Item = (&'static ResourceField<Resource, Draft>, &'static FieldInput<Draft>)> {
+    ) -> impl Iterator<Item = (&'static ResourceField<Resource, Draft>, &'static FieldInput<Draft>)> + Clone
+    {
         self.0.iter().filter_map(|field| Some((field, field.input.as_ref()?)))
     }
 
@@ -112,7 +91,7 @@ impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
     /// Reads what a client sets. An unknown member is reported first, since it is most often a misspelt one; then the
     /// first wrong field. With `complete`, the required fields must be there.
     pub(crate) fn read(&self, object: &JsonObject<'_>, complete: bool) -> Result<Draft, BodyError> {
-        object.refuse_unknown(&self.inputs().map(|(field, _)| field.name).collect::<Vec<_>>())?;
+        object.refuse_unknown(self.inputs().map(|(field, _)| field.name))?;
         let mut draft = Draft::default();
         for (&ResourceField { name, required, .. }, input) in self.inputs() {
             match object.get(name) {

@@ -1,10 +1,10 @@
 //! Names that a client sent, in messages to it: which known name it meant, and how to repeat its own safely.
 
 /// The known name that is spelt most like `name`.
-pub(crate) fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+pub(crate) fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     // A longer name is like none of them, and the comparison takes the product of the lengths.
     let start: String = name.chars().take(SHOWN_CHARS).collect();
-    known.iter().copied().min_by_key(|candidate| strsim::damerau_levenshtein(&start, candidate))
+    known.min_by_key(|candidate| strsim::damerau_levenshtein(&start, candidate))
 }
 
 const SHOWN_CHARS: usize = 64;
