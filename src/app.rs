@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use tokio::{join, select};
 
 use crate::config::ServeSettings;
-use crate::http::{AppState, Clock, ConnectionLimiter, admin_routes, public_routes, serve};
+use crate::http::{AppState, Clock, ConnectionLimiter, RequestPipeline, serve};
 use crate::storage::{DatabaseUrlError, Storage, StorageError};
 use crate::systemd::{self, Listeners};
 use crate::telemetry;
@@ -93,13 +93,13 @@ impl App {
         systemd::ready();
         let timeouts = &self.settings.timeouts;
         let limits = &self.settings.limits;
-        let pipeline = public_routes(self.state.clone(), &self.settings.interface);
+        let pipeline = RequestPipeline::public(self.state.clone(), &self.settings.interface);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
             // An error means that the sender is gone: stop as well.
             let _ = stopped.wait_for(|stopped| *stopped).await;
         };
-        let admin = admin_routes(self.state.clone());
+        let admin = RequestPipeline::admin(self.state.clone());
         let serving = async {
             join!(
                 async {

@@ -6,7 +6,7 @@ pub mod traces;
 
 use std::cell::RefCell;
 use std::error::Error;
-use std::fmt::{self, Debug};
+use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal, stderr};
 use std::panic;
 
@@ -68,8 +68,14 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        thread_local! {
+            /// Kept from line to line, to allocate nothing.
+            static LINE: RefCell<String> = const { RefCell::new(String::new()) };
+        }
         let metadata = event.metadata();
-        let mut line = String::with_capacity(320);
+        // A field whose formatting logs an event itself finds the line in use.
+        let mut line = LINE.take();
+        line.clear();
         line.push_str("{\"timestamp\":\"");
         push_time(&mut line, Timestamp::now());
         line.push_str("\",\"level\":\"");
@@ -79,7 +85,9 @@ where
         line.push_str(",\"target\":\"");
         line.push_str(metadata.target());
         line.push_str("\"}\n");
-        writer.write_str(&line)
+        let written = writer.write_str(&line);
+        LINE.set(line);
+        written
     }
 }
 
@@ -127,24 +135,43 @@ impl Visit for JsonFieldVisitor<'_> {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         self.raw(field, "\"");
-        if value.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
-            self.0.push_str(value);
-        } else {
-            for character in value.chars() {
-                match character {
-                    '"' | '\\' => self.0.extend(['\\', character]),
-                    control if control.is_control() => {
-                        self.0.extend(format!("\\u{:04x}", u32::from(control)).chars());
-                    }
-                    other => self.0.push(other),
-                }
-            }
-        }
+        push_escaped(self.0, value);
         self.0.push('"');
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.record_str(field, &format!("{value:?}"));
+        self.raw(field, "\"");
+        // Writing to memory fails only if the value's own formatting does: then the line has what there is of it.
+        let _ = write!(EscapingWriter(self.0), "{value:?}");
+        self.0.push('"');
+    }
+}
+
+/// Appends text to a JSON string.
+fn push_escaped(json: &mut String, text: &str) {
+    let needs_escape = |byte: u8| !matches!(byte, b' '..=b'~') || byte == b'"' || byte == b'\\';
+    // Without an early exit, which would keep the compiler from comparing many bytes at once.
+    if !text.bytes().fold(false, |found, byte| found | needs_escape(byte)) {
+        return json.push_str(text);
+    }
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => json.extend(['\\', character]),
+            control if control.is_control() => {
+                json.extend(format!("\\u{:04x}", u32::from(control)).chars());
+            }
+            other => json.push(other),
+        }
+    }
+}
+
+/// Escapes what is formatted into a JSON string.
+struct EscapingWriter<'a>(&'a mut String);
+
+impl fmt::Write for EscapingWriter<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        push_escaped(self.0, text);
+        Ok(())
     }
 }
 

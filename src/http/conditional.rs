@@ -1,23 +1,21 @@
 //! Conditional requests (`ETag`, `If-None-Match`, `If-Match`) and the caching headers of responses.
 
-use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hasher};
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use hyper::header::{self, GetAll, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
 
+use super::hex::hex_digits;
 use super::parameter_description::{ParameterDescription, document_parameters};
-use crate::wire::json;
+use super::response::{self, Response};
 use crate::wire::resource_description::string;
 
 /// The `If-None-Match` header, which may be absent. A malformed one matches nothing.
-pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
+pub(crate) struct IfNoneMatch<'a>(GetAll<'a, HeaderValue>);
 
 document_parameters!(
-    IfNoneMatch,
+    IfNoneMatch<'_>,
     Header,
     [ParameterDescription::new(
         "If-None-Match",
@@ -26,29 +24,26 @@ document_parameters!(
     )]
 );
 
-impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(parts.headers.get_all(header::IF_NONE_MATCH).iter().cloned().collect()))
+impl<'a> IfNoneMatch<'a> {
+    pub(crate) fn new(headers: &'a HeaderMap) -> Self {
+        Self(headers.get_all(header::IF_NONE_MATCH))
     }
-}
 
-impl IfNoneMatch {
-    /// Answers 200 with the body, or 304 without it if the client has the current one.
+    /// Answers 200 with the JSON body, or 304 without it if the client has the current one.
     pub(crate) fn answer(&self, body: Bytes, tag: Bytes, link: Option<HeaderValue>) -> Response {
         let etag = header_of(tag);
-        let mut headers = HeaderMap::with_capacity(8);
+        let mut response = if self.matches(&etag) {
+            response::empty(StatusCode::NOT_MODIFIED)
+        } else {
+            response::json(StatusCode::OK, body)
+        };
+        let headers = response.headers_mut();
+        headers.reserve(10);
         headers.extend(link.map(|link| (header::LINK, link)));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
         headers.insert(header::VARY, HeaderValue::from_static("Authorization"));
-        let known = self.matches(&etag);
         headers.insert(header::ETAG, etag);
-        if known {
-            return (StatusCode::NOT_MODIFIED, headers).into_response();
-        }
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE));
-        (headers, body).into_response()
+        response
     }
 
     fn matches(&self, etag: &HeaderValue) -> bool {
@@ -59,15 +54,15 @@ impl IfNoneMatch {
 }
 
 /// The tags in all values of a header.
-fn tags(values: &[HeaderValue]) -> impl Iterator<Item = &str> {
+fn tags<'a>(values: &GetAll<'a, HeaderValue>) -> impl Iterator<Item = &'a str> {
     values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',').map(str::trim))
 }
 
 /// The `If-Match` header, which may be absent. A malformed one matches nothing.
-pub(crate) struct IfMatch(Vec<HeaderValue>);
+pub(crate) struct IfMatch<'a>(GetAll<'a, HeaderValue>);
 
 document_parameters!(
-    IfMatch,
+    IfMatch<'_>,
     Header,
     [ParameterDescription::new(
         "If-Match",
@@ -76,19 +71,16 @@ document_parameters!(
     )]
 );
 
-impl<S: Sync> FromRequestParts<S> for IfMatch {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(parts.headers.get_all(header::IF_MATCH).iter().cloned().collect()))
+impl<'a> IfMatch<'a> {
+    pub(crate) fn new(headers: &'a HeaderMap) -> Self {
+        Self(headers.get_all(header::IF_MATCH))
     }
-}
 
-impl IfMatch {
     /// Whether the current body has one of the tags, or the header is absent.
     pub(crate) fn is_satisfied_by(&self, body: Vec<u8>) -> bool {
         let (_, etag) = with_etag(body);
-        self.0.is_empty() || tags(&self.0).any(|tag| tag == "*" || tag.as_bytes() == etag.as_bytes())
+        self.0.iter().next().is_none()
+            || tags(&self.0).any(|tag| tag == "*" || tag.as_bytes() == etag.as_bytes())
     }
 }
 
@@ -102,8 +94,9 @@ pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&HeaderValue>) -> (B
     let mut hasher = DefaultHasher::new();
     hasher.write(&body);
     hasher.write(link.map_or(&[][..], HeaderValue::as_bytes));
-    let tag = hasher.finish();
-    (body, Bytes::from(format!("\"{tag:016x}\"")))
+    let digits = hex_digits(hasher.finish().into());
+    let tag = [b"\"", &digits[16..], b"\""].concat();
+    (body, tag.into())
 }
 
 /// The same as [`with_tag`], with the tag as a header value.

@@ -2,12 +2,13 @@
 //!
 //! **Invariant:** a cause, such as a database error, goes to the log with [`LoggedCause`], and never into a body.
 
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::header::{self, HeaderName, HeaderValue};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
+use super::response::{self, Response};
 use crate::domain::key_record::Scope;
 use crate::domain::rate_limit::RateLimit;
 use crate::storage::StorageError;
@@ -222,6 +223,16 @@ impl ApiError {
         ErrorBody { code, message: self.message(), status: status.as_u16() }
     }
 
+    /// The response, with the cause as an extension for the log.
+    pub(crate) fn into_response(self) -> Response {
+        let mut response = response::json(self.code().0, json::render(&self.body()));
+        response.headers_mut().extend(self.header());
+        if let Some(cause) = self.into_cause() {
+            response.extensions_mut().insert(cause);
+        }
+        response
+    }
+
     fn header(&self) -> Option<(HeaderName, HeaderValue)> {
         let challenge = |value| Some((header::WWW_AUTHENTICATE, value));
         match self {
@@ -304,16 +315,4 @@ pub(crate) struct ErrorBody {
 
 fn status_schema() -> Object {
     ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(400)).maximum(Some(599)).build()
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let body = json::render(&self.body());
-        let mut response = (self.code().0, [(header::CONTENT_TYPE, json::MEDIA_TYPE)], body).into_response();
-        response.headers_mut().extend(self.header());
-        if let Some(cause) = self.into_cause() {
-            response.extensions_mut().insert(cause);
-        }
-        response
-    }
 }

@@ -1,21 +1,19 @@
 //! The routes of the private listener: liveness, readiness and metrics.
 
-use axum::extract::State;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
 
 use super::AppState;
 use super::error::ApiError;
+use super::response::{self, Response};
 use crate::telemetry;
-use crate::wire::json;
 
 /// Liveness: the process answers. Never uses the database, so that its loss does not restart every node.
-pub(super) async fn livez() -> Response {
+pub(super) fn livez() -> Response {
     ok()
 }
 
 /// Readiness: the database answers, its schema is new enough, and the service is not stopping.
-pub(super) async fn readyz(State(app): State<AppState>) -> Result<Response, ApiError> {
+pub(super) async fn readyz(app: &AppState) -> Result<Response, ApiError> {
     if app.is_stopping() {
         return Err(ApiError::Unavailable { cause: "the service is shutting down".into() });
     }
@@ -24,12 +22,12 @@ pub(super) async fn readyz(State(app): State<AppState>) -> Result<Response, ApiE
 }
 
 /// The metrics, in the Prometheus text format.
-pub(super) async fn metrics(State(app): State<AppState>) -> Response {
+pub(super) fn metrics(app: &AppState) -> Response {
     app.measure();
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], telemetry::metrics::metrics().render())
-        .into_response()
+    let text = telemetry::metrics::metrics().render();
+    response::with_media_type(StatusCode::OK, "text/plain; version=0.0.4", text)
 }
 
 fn ok() -> Response {
-    ([(header::CONTENT_TYPE, json::MEDIA_TYPE)], r#"{"status":"ok"}"#).into_response()
+    response::json(StatusCode::OK, r#"{"status":"ok"}"#)
 }

@@ -1,20 +1,24 @@
 //! The `Idempotency-Key` header, which makes it safe to retry a request.
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue};
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
 
 use super::error::ApiError;
 use super::parameter_description::{ParameterDescription, document_parameters};
+use super::response::Response;
 use crate::domain::idempotency::IdempotencyKey;
 use crate::wire::resource_description::string;
 
-/// The header of a response to a request that took effect before.
-pub(crate) const REPLAYED: (HeaderName, HeaderValue) =
-    (HeaderName::from_static("idempotent-replayed"), HeaderValue::from_static("true"));
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// The idempotency key of a request, if there is one.
-pub(crate) struct OptionalIdempotencyKey(pub(crate) Option<IdempotencyKey>);
+/// Marks the response to a request that took effect before.
+pub(crate) fn mark_replayed(mut response: Response) -> Response {
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+}
+
+/// Documents the header.
+pub(crate) struct OptionalIdempotencyKey;
 
 const PARAMETER: ParameterDescription = ParameterDescription::new(
     "Idempotency-Key",
@@ -26,18 +30,15 @@ const PARAMETER: ParameterDescription = ParameterDescription::new(
 
 document_parameters!(OptionalIdempotencyKey, Header, [PARAMETER]);
 
-impl<S: Sync> FromRequestParts<S> for OptionalIdempotencyKey {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let mut values = parts.headers.get_all(PARAMETER.name).iter();
-        let Some(value) = values.next() else { return Ok(Self(None)) };
-        let key = value.to_str().ok().and_then(|text| text.parse().ok());
-        if key.is_none() || values.next().is_some() {
-            return Err(ApiError::InvalidHeader {
-                problem: "`Idempotency-Key` must be sent once, with 1 to 255 visible ASCII characters",
-            });
-        }
-        Ok(Self(key))
+/// The idempotency key of a request, if there is one.
+pub(super) fn key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
+    let mut values = headers.get_all(PARAMETER.name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.to_str().ok().and_then(|text| text.parse().ok());
+    if key.is_none() || values.next().is_some() {
+        return Err(ApiError::InvalidHeader {
+            problem: "`Idempotency-Key` must be sent once, with 1 to 255 visible ASCII characters",
+        });
     }
+    Ok(key)
 }

@@ -1,6 +1,7 @@
 //! The URLs in responses.
 
-use axum::http::HeaderValue;
+use bytes::Bytes;
+use hyper::header::HeaderValue;
 
 use super::cursor::encode_cursor;
 use crate::config::BaseUrl;
@@ -20,12 +21,12 @@ impl Links {
 
     /// `Location` of a pet.
     pub(crate) fn pet(&self, id: PetId) -> HeaderValue {
-        ascii(&format!("{}/pets/{}", self.base, id.get()))
+        self.url("", &["/pets/", itoa::Buffer::new().format(id.get())])
     }
 
     /// `Location` of an order.
     pub(crate) fn order(&self, id: OrderId) -> HeaderValue {
-        ascii(&format!("{}/store/orders/{}", self.base, id.get()))
+        self.url("", &["/store/orders/", itoa::Buffer::new().format(id.get())])
     }
 
     /// `Link` to the next page of a list, with the same filters and limit, if there is one. It starts after this id.
@@ -41,17 +42,27 @@ impl Links {
         query.append_pair("limit", &limit.get().to_string());
         query.extend_pairs(filters);
         query.append_pair("cursor", &encode_cursor(after));
-        Some(ascii(&format!("<{}{list}?{}>; rel=\"next\"", self.base, query.finish())))
+        Some(self.url("<", &[list, "?", &query.finish(), ">; rel=\"next\""]))
     }
 
     /// `Link` to the successor of getPet, for the requested pet.
     pub(crate) fn successor_of_get_pet(&self, id: Option<PetId>) -> HeaderValue {
-        let query = id.map_or(String::new(), |id| format!("?id={}", id.get()));
-        ascii(&format!("<{}/pets{query}>; rel=\"successor-version\"", self.base))
+        let (mut digits, end) = (itoa::Buffer::new(), ">; rel=\"successor-version\"");
+        match id {
+            Some(id) => self.url("<", &["/pets?id=", digits.format(id.get()), end]),
+            None => self.url("<", &["/pets", end]),
+        }
     }
-}
 
-fn ascii(text: &str) -> HeaderValue {
-    // Only digits, known words and a base URL that was checked on startup: always a valid header value.
-    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+    /// A header value: the base URL, and what comes before and after it.
+    fn url(&self, before: &str, after: &[&str]) -> HeaderValue {
+        let mut value = String::with_capacity(128);
+        value.push_str(before);
+        value.push_str(&self.base);
+        for part in after {
+            value.push_str(part);
+        }
+        // Only digits, known words and a base URL that was checked on startup: always a valid header value.
+        HeaderValue::from_maybe_shared(Bytes::from(value)).unwrap_or_else(|_| HeaderValue::from_static(""))
+    }
 }

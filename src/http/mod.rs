@@ -9,14 +9,17 @@ mod api_docs;
 mod conditional;
 mod cursor;
 mod error;
-mod extractors;
 mod health;
+mod hex;
 mod idempotency;
 mod links;
 mod orders;
 mod parameter_description;
 mod pets;
 mod pipeline;
+mod request;
+mod request_body;
+mod response;
 mod router;
 mod transport;
 
@@ -33,7 +36,7 @@ use crate::storage::Storage;
 use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
 
 pub use pipeline::RequestPipeline;
-pub use router::{admin_routes, interface_document, public_routes};
+pub use router::interface_document;
 pub use transport::{ConnectionLimiter, serve};
 
 use api_docs::{DocsPage, ServedDocument};

@@ -1,90 +1,254 @@
-//! The routes of the public and the private listener.
+//! Routes a request: from its path and method to the handler that answers it.
+//!
+//! The OpenAPI document is the table of operations: a path or method is written once, at its handler.
 
-use axum::Router;
-use axum::extract::Request;
-use axum::http::{Method, StatusCode};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get};
+use hyper::Method;
+use hyper::header::HeaderValue;
+use matchit::Match;
+use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
-use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter, UtoipaMethodRouterExt};
-use utoipa_axum::routes;
+use utoipa::openapi::path::Operation as OperationDescription;
 
+use super::api_docs::{self, DocsPage};
 use super::error::ApiError;
-use super::pipeline::RequestPipeline;
-use super::pipeline::authentication::RequireScope;
-use super::pipeline::cors::AllowedOrigins;
-use super::{AppState, api_docs, health, orders, pets};
+use super::pipeline::access_log::RouteLabel;
+use super::request::ApiRequest;
+use super::response::Response;
+use super::{orders, pets};
 use crate::config::InterfaceSettings;
 use crate::domain::key_record::Scope;
 
-/// The routes of all operations, and the OpenAPI document that describes them.
-#[expect(deprecated, reason = "getPet is served until its announced removal")]
-fn operations() -> (Router<AppState>, OpenApi) {
-    OpenApiRouter::with_openapi(api_docs::base_document())
-        .routes(operation(Scope::PetsRead, &pets::list_pets_errors(), routes!(pets::list_pets)))
-        .routes(operation(Scope::PetsWrite, &pets::create_pet_errors(), routes!(pets::create_pet)))
-        .routes(operation(Scope::PetsRead, &pets::get_pet_errors(), routes!(pets::get_pet)))
-        .routes(operation(Scope::PetsWrite, &pets::update_pet_errors(), routes!(pets::update_pet)))
-        .routes(operation(Scope::OrdersRead, &orders::list_orders_errors(), routes!(orders::list_orders)))
-        .routes(operation(Scope::OrdersWrite, &orders::place_order_errors(), routes!(orders::place_order)))
-        .routes(operation(Scope::OrdersRead, &orders::get_order_errors(), routes!(orders::get_order)))
-        .routes(operation(Scope::OrdersWrite, &orders::end_order_errors(), routes!(orders::complete_order)))
-        .routes(operation(Scope::OrdersWrite, &orders::end_order_errors(), routes!(orders::cancel_order)))
-        .split_for_parts()
+/// Defines the operations: each with its id, its handler, the scope that it requires, and its own errors.
+macro_rules! operations {
+    ($($name:ident = $id:literal: $($handler:ident)::+, $scope:ident, $errors:expr;)+) => {
+        /// An operation of the interface.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Operation {
+            $($name,)+
+        }
+
+        #[derive(utoipa::OpenApi)]
+        #[openapi(paths($($($handler)::+,)+))]
+        struct Operations;
+
+        impl Operation {
+            fn from_id(id: &str) -> Option<Self> {
+                match id {
+                    $($id => Some(Self::$name),)+
+                    _ => None,
+                }
+            }
+
+            /// The scope that a caller needs.
+            pub(crate) fn scope(self) -> Scope {
+                match self {
+                    $(Self::$name => Scope::$scope,)+
+                }
+            }
+
+            /// The errors of this operation, in addition to those of every operation.
+            fn errors(self) -> Vec<ApiError> {
+                match self {
+                    $(Self::$name => $errors,)+
+                }
+            }
+
+            /// Answers a request.
+            #[expect(deprecated, reason = "getPet is served until its announced removal")]
+            pub(crate) async fn call(self, request: ApiRequest<'_>) -> Result<Response, ApiError> {
+                match self {
+                    $(Self::$name => $($handler)::+(request).await,)+
+                }
+            }
+        }
+    };
 }
 
-/// One operation: its scope, enforced and documented, and its documented errors.
-fn operation(
-    scope: Scope,
-    errors: &[ApiError],
-    (schemas, mut paths, handler): UtoipaMethodRouter<AppState>,
-) -> UtoipaMethodRouter<AppState> {
-    api_docs::describe_operation(&mut paths, scope, errors);
-    (schemas, paths, handler).map(|handler| handler.route_layer(RequireScope::new(Some(scope))))
+operations! {
+    ListPets = "listPets": pets::list_pets, PetsRead, pets::list_pets_errors();
+    CreatePet = "createPet": pets::create_pet, PetsWrite, pets::create_pet_errors();
+    GetPet = "getPet": pets::get_pet, PetsRead, pets::get_pet_errors();
+    UpdatePet = "updatePet": pets::update_pet, PetsWrite, pets::update_pet_errors();
+    ListOrders = "listOrders": orders::list_orders, OrdersRead, orders::list_orders_errors();
+    PlaceOrder = "placeOrder": orders::place_order, OrdersWrite, orders::place_order_errors();
+    GetOrder = "getOrder": orders::get_order, OrdersRead, orders::get_order_errors();
+    CompleteOrder = "completeOrder": orders::complete_order, OrdersWrite, orders::end_order_errors();
+    CancelOrder = "cancelOrder": orders::cancel_order, OrdersWrite, orders::end_order_errors();
+}
+
+/// What answers a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    Operation(Operation),
+    /// The OpenAPI document.
+    Document,
+    /// A file of the documentation page.
+    DocsFile(usize),
+    Livez,
+    Readyz,
+    Metrics,
+}
+
+impl From<Operation> for Endpoint {
+    fn from(operation: Operation) -> Self {
+        Self::Operation(operation)
+    }
+}
+
+/// The endpoints of one path, by method.
+pub(crate) struct Route {
+    pub(crate) label: RouteLabel,
+    endpoints: Vec<(Method, Endpoint)>,
+    /// The value of `Allow`.
+    pub(crate) allowed: HeaderValue,
+}
+
+impl Route {
+    fn new(pattern: &str, endpoints: Vec<(Method, Endpoint)>) -> Self {
+        let mut methods = Vec::new();
+        for (method, _) in &endpoints {
+            methods.push(method.as_str());
+            methods.extend((method == Method::GET).then_some("HEAD"));
+        }
+        methods.push("OPTIONS");
+        let allowed = HeaderValue::try_from(methods.join(", "));
+        Self {
+            label: RouteLabel::new(pattern),
+            endpoints,
+            allowed: allowed.unwrap_or_else(|_| HeaderValue::from_static("OPTIONS")),
+        }
+    }
+
+    /// The endpoint for this method. `HEAD` is answered like `GET`; hyper leaves out the body.
+    pub(crate) fn endpoint(&self, method: &Method) -> Option<Endpoint> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        self.endpoints.iter().find(|(known, _)| known == method).map(|(_, endpoint)| *endpoint)
+    }
+}
+
+/// The routes of a listener.
+#[derive(Default)]
+pub(crate) struct Routes(matchit::Router<Route>);
+
+impl Routes {
+    /// The routes of the public listener.
+    pub(crate) fn public() -> Self {
+        let mut routes = Self::default();
+        for (path, operations) in operations(&mut Operations::openapi()) {
+            let endpoints = operations.into_iter().map(|(method, operation, _)| (method, operation.into()));
+            routes.add(path, endpoints.collect());
+        }
+        routes.add("/openapi.json", vec![(Method::GET, Endpoint::Document)]);
+        for (index, path) in DocsPage::paths().enumerate() {
+            routes.add(path, vec![(Method::GET, Endpoint::DocsFile(index))]);
+        }
+        routes
+    }
+
+    /// The routes of the private listener: health checks and metrics.
+    pub(crate) fn admin() -> Self {
+        let mut routes = Self::default();
+        for (path, endpoint) in
+            [("/livez", Endpoint::Livez), ("/readyz", Endpoint::Readyz), ("/metrics", Endpoint::Metrics)]
+        {
+            routes.add(path, vec![(Method::GET, endpoint)]);
+        }
+        routes
+    }
+
+    fn add(&mut self, path: &str, endpoints: Vec<(Method, Endpoint)>) {
+        if let Err(error) = self.0.insert(path, Route::new(path, endpoints)) {
+            unreachable!("{path}: {error}");
+        }
+    }
+
+    /// The route of a path, and what the path has in the place of an id.
+    pub(crate) fn find<'path>(&self, path: &'path str) -> Option<(&Route, &'path str)> {
+        let Match { value, params } = self.0.at(path).ok()?;
+        let id = params.iter().next().map_or("", |(_, id)| id);
+        Some((value, id))
+    }
+}
+
+/// The operations of a document, each with its description.
+fn operations(
+    document: &mut OpenApi,
+) -> impl Iterator<Item = (&String, Vec<(Method, Operation, &mut OperationDescription)>)> {
+    document.paths.paths.iter_mut().map(|(path, item)| {
+        let methods =
+            [(Method::GET, &mut item.get), (Method::POST, &mut item.post), (Method::PATCH, &mut item.patch)];
+        let operations = methods.into_iter().filter_map(|(method, description)| {
+            let description = description.as_mut()?;
+            Some((method, Operation::from_id(description.operation_id.as_deref()?)?, description))
+        });
+        (path, operations.collect())
+    })
 }
 
 /// Renders the OpenAPI document as JSON.
 #[must_use]
 pub fn interface_document(settings: &InterfaceSettings) -> String {
-    let (_, description) = operations();
-    api_docs::render(description, settings)
+    let mut document = api_docs::base_document().merge_from(Operations::openapi());
+    for (_, operations) in operations(&mut document) {
+        for (_, operation, description) in operations {
+            api_docs::describe_operation(description, operation.scope(), &operation.errors());
+        }
+    }
+    api_docs::render(document, settings)
 }
 
-/// The routes of the public listener, behind its pipeline.
-pub fn public_routes(app: AppState, settings: &InterfaceSettings) -> RequestPipeline {
-    let (operations, _) = operations();
-    let routes = operations
-        .route("/openapi.json", without_scope(get(api_docs::openapi_json)))
-        .merge(api_docs::routes());
-    let origins = AllowedOrigins::new(&settings.cors_origins);
-    RequestPipeline::public(with_fallbacks(routes, app.clone()), app, origins)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The routes of the private listener: health checks and metrics.
-pub fn admin_routes(app: AppState) -> RequestPipeline {
-    let routes = Router::new()
-        .route("/livez", without_scope(get(health::livez)))
-        .route("/readyz", without_scope(get(health::readyz)))
-        .route("/metrics", without_scope(get(health::metrics)));
-    RequestPipeline::admin(with_fallbacks(routes, app))
-}
+    fn endpoint(method: &Method, path: &str) -> Option<(Endpoint, String)> {
+        let routes = Routes::public();
+        let (route, id) = routes.find(path)?;
+        Some((route.endpoint(method)?, id.to_owned()))
+    }
 
-fn without_scope(handler: MethodRouter<AppState>) -> MethodRouter<AppState> {
-    handler.route_layer(RequireScope::new(None))
-}
+    #[test]
+    fn every_operation_of_the_document_has_a_route() {
+        let mut document = Operations::openapi();
+        let described: usize = document
+            .paths
+            .paths
+            .values()
+            .map(|item| {
+                [&item.get, &item.put, &item.post, &item.delete, &item.patch].into_iter().flatten().count()
+            })
+            .sum();
+        let routed: usize = operations(&mut document).map(|(_, operations)| operations.len()).sum();
+        assert_eq!((described, routed), (9, 9));
+    }
 
-/// Answers requests that match no route: `OPTIONS`, other methods, other paths.
-fn with_fallbacks(routes: Router<AppState>, app: AppState) -> Router {
-    routes
-        .method_not_allowed_fallback(method_fallback)
-        .fallback(|| async { ApiError::RouteNotFound })
-        .with_state(app)
-}
+    #[test]
+    fn a_path_and_a_method_select_an_endpoint() {
+        let operation = |operation, id: &str| Some((Endpoint::Operation(operation), id.to_owned()));
+        assert_eq!(endpoint(&Method::GET, "/v1/pets"), operation(Operation::ListPets, ""));
+        assert_eq!(endpoint(&Method::HEAD, "/v1/pets/7"), operation(Operation::GetPet, "7"));
+        assert_eq!(
+            endpoint(&Method::POST, "/v1/store/orders/7/cancel"),
+            operation(Operation::CancelOrder, "7")
+        );
+        assert_eq!(endpoint(&Method::GET, "/docs"), Some((Endpoint::DocsFile(0), String::new())));
+        for (method, path) in [
+            (Method::DELETE, "/v1/pets"),
+            (Method::GET, "/v1/pets/"),
+            (Method::GET, "/v1/pets/7/"),
+            (Method::GET, "/V1/pets"),
+            (Method::GET, "/livez"),
+        ] {
+            assert_eq!(endpoint(&method, path), None, "{path}");
+        }
+    }
 
-async fn method_fallback(request: Request) -> Response {
-    if request.method() == Method::OPTIONS {
-        StatusCode::NO_CONTENT.into_response()
-    } else {
-        ApiError::MethodNotAllowed.into_response()
+    #[test]
+    fn a_path_lists_its_methods() {
+        let routes = Routes::public();
+        let allowed = |path| routes.find(path).unwrap().0.allowed.clone();
+        assert_eq!(allowed("/v1/pets"), "GET, HEAD, POST, OPTIONS");
+        assert_eq!(allowed("/v1/pets/7"), "GET, HEAD, PATCH, OPTIONS");
+        assert_eq!(allowed("/v1/store/orders/7/complete"), "POST, OPTIONS");
     }
 }

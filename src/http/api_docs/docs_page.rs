@@ -5,18 +5,13 @@
 
 use std::iter;
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::{HeaderValue, header};
-use axum::response::Response;
-use axum::routing::get;
+use hyper::header::{self, HeaderValue};
+use hyper::http::request::Parts;
 
-use super::precompressed::{AcceptsGzip, Precompressed};
+use super::precompressed::Precompressed;
 use crate::config::{BaseUrl, InterfaceSettings};
-use crate::http::AppState;
-use crate::http::conditional::IfNoneMatch;
-use crate::http::extractors::NoQuery;
-use crate::http::pipeline::authentication::RequireScope;
+use crate::http::error::ApiError;
+use crate::http::response::Response;
 
 const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
@@ -69,13 +64,19 @@ impl DocsPage {
         Self { files, policy: policy(settings) }
     }
 
-    fn answer(&self, file: usize, known: &IfNoneMatch, gzip: AcceptsGzip) -> Response {
-        let mut response = self.files[file].answer(known, gzip);
+    /// The path of each file. Any other path gets the usual 404.
+    pub(crate) fn paths() -> impl Iterator<Item = &'static str> {
+        FILES.into_iter().map(|(path, _, _)| path)
+    }
+
+    /// Answers with a file: the index of its path in [`paths`](Self::paths).
+    pub(crate) fn answer(&self, file: usize, head: &Parts) -> Result<Response, ApiError> {
+        let mut response = self.files[file].answer(head)?;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_SECURITY_POLICY, self.policy.clone());
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-        response
+        Ok(response)
     }
 }
 
@@ -90,16 +91,4 @@ fn policy(settings: &InterfaceSettings) -> HeaderValue {
     );
     // Base URLs were checked on startup: always a valid header value.
     HeaderValue::from_str(&policy).unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'"))
-}
-
-/// One route per file, so that any other path gets the usual 404.
-pub(crate) fn routes() -> Router<AppState> {
-    FILES.into_iter().enumerate().fold(Router::new(), |routes, (file, (path, _, _))| {
-        let handler =
-            async move |State(app): State<AppState>,
-                        known: IfNoneMatch,
-                        gzip: AcceptsGzip,
-                        NoQuery: NoQuery| { app.docs_page.answer(file, &known, gzip) };
-        routes.route(path, get(handler).route_layer(RequireScope::new(None)))
-    })
 }

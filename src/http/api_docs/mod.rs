@@ -4,5 +4,5 @@ mod docs_page;
 mod openapi;
 mod precompressed;
 
-pub(crate) use docs_page::{DocsPage, routes};
-pub(crate) use openapi::{ServedDocument, base_document, describe_operation, openapi_json, render};
+pub(crate) use docs_page::DocsPage;
+pub(crate) use openapi::{ServedDocument, base_document, describe_operation, render};

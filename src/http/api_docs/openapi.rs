@@ -1,31 +1,28 @@
 //! The OpenAPI 3.1 document, derived from the operations.
 
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::Response;
+use hyper::StatusCode;
+use hyper::http::request::Parts;
 use serde_json::{Value, json};
 use utoipa::OpenApi as _;
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::header::HeaderBuilder;
-use utoipa::openapi::path::{Operation, Paths};
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::response::{Response as ApiResponse, ResponseBuilder};
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{OpenApi, Ref, RefOr};
 
-use super::precompressed::{AcceptsGzip, Precompressed};
+use super::precompressed::Precompressed;
 use crate::config::{GET_PET_REMOVAL, InterfaceSettings};
 use crate::domain::key_record::Scope;
 use crate::domain::order::OrderStatus;
 use crate::domain::pet::PetStatus;
 use crate::domain::rate_limit::RateLimit;
-use crate::http::AppState;
-use crate::http::conditional::IfNoneMatch;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::extractors::NoQuery;
+use crate::http::response::Response;
 use crate::wire::json;
 
 const BEARER: &str = "bearer";
@@ -67,27 +64,21 @@ pub(crate) fn base_document() -> OpenApi {
 }
 
 /// Adds the scope, the errors and the common headers to an operation.
-pub(crate) fn describe_operation(paths: &mut Paths, scope: Scope, own_errors: &[ApiError]) {
-    let operations = paths
-        .paths
-        .values_mut()
-        .flat_map(|path| [&mut path.get, &mut path.put, &mut path.post, &mut path.delete, &mut path.patch]);
-    for operation in operations.flatten() {
-        operation.security = Some(vec![SecurityRequirement::new(BEARER, [scope.as_str()])]);
-        for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
-            add_error(operation, error);
-        }
-        copy_headers(operation);
-        for (status, response) in &mut operation.responses.responses {
-            if let RefOr::T(response) = response {
-                add_header(response, "X-Request-Id", "Identifies this request in the service's log.");
-                // Rejected before the key is known, and so its limit.
-                if !["401", "414", "431"].contains(&status.as_str()) {
-                    let policy = "The key's rate limit, if any: `q` requests in `w` seconds.";
-                    let state = "The remaining quota: `r` requests. It is full again in `t` seconds.";
-                    add_header(response, "RateLimit-Policy", policy);
-                    add_header(response, "RateLimit", state);
-                }
+pub(crate) fn describe_operation(operation: &mut Operation, scope: Scope, own_errors: &[ApiError]) {
+    operation.security = Some(vec![SecurityRequirement::new(BEARER, [scope.as_str()])]);
+    for error in own_errors.iter().chain(&errors_of_every_operation(scope)) {
+        add_error(operation, error);
+    }
+    copy_headers(operation);
+    for (status, response) in &mut operation.responses.responses {
+        if let RefOr::T(response) = response {
+            add_header(response, "X-Request-Id", "Identifies this request in the service's log.");
+            // Rejected before the key is known, and so its limit.
+            if !["401", "414", "431"].contains(&status.as_str()) {
+                let policy = "The key's rate limit, if any: `q` requests in `w` seconds.";
+                let state = "The remaining quota: `r` requests. It is full again in `t` seconds.";
+                add_header(response, "RateLimit-Policy", policy);
+                add_header(response, "RateLimit", state);
             }
         }
     }
@@ -240,14 +231,9 @@ impl ServedDocument {
     pub(crate) fn new(document: String) -> Self {
         Self(Precompressed::from_plain(json::MEDIA_TYPE, document))
     }
-}
 
-/// `GET /openapi.json`
-pub(crate) async fn openapi_json(
-    State(app): State<AppState>,
-    known: IfNoneMatch,
-    gzip: AcceptsGzip,
-    NoQuery: NoQuery,
-) -> Response {
-    app.document.0.answer(&known, gzip)
+    /// `GET /openapi.json`
+    pub(crate) fn answer(&self, head: &Parts) -> Result<Response, ApiError> {
+        self.0.answer(head)
+    }
 }

@@ -2,37 +2,30 @@
 //!
 //! **Invariants:** each form has its own `ETag`, and `Vary` names `Accept-Encoding`.
 
-use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::sync::OnceLock;
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
+use hyper::header::{self, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, StatusCode};
 
 use crate::http::conditional::{IfNoneMatch, with_tag};
+use crate::http::error::ApiError;
+use crate::http::request::refuse_query;
+use crate::http::response::Response;
 
 /// Whether the client accepts gzip.
-#[derive(Clone, Copy)]
-pub(crate) struct AcceptsGzip(bool);
-
-impl<S: Sync> FromRequestParts<S> for AcceptsGzip {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let lists = parts.headers.get_all(header::ACCEPT_ENCODING).iter();
-        let codings = lists.filter_map(|list| list.to_str().ok()).flat_map(|list| list.split(','));
-        Ok(Self(accepts_gzip(codings)))
-    }
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let lists = headers.get_all(header::ACCEPT_ENCODING).iter();
+    lists_gzip(lists.filter_map(|list| list.to_str().ok()).flat_map(|list| list.split(',')))
 }
 
 /// gzip is accepted if it or `*` is listed with a weight above 0. An invalid weight counts as 0.
-fn accepts_gzip<'a>(codings: impl Iterator<Item = &'a str>) -> bool {
+fn lists_gzip<'a>(codings: impl Iterator<Item = &'a str>) -> bool {
     let (mut gzip, mut any) = (None, None);
     for coding in codings {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
@@ -74,10 +67,12 @@ impl Precompressed {
         Self { media_type: HeaderValue::from_static(media_type), plain: OnceLock::new(), gzip }
     }
 
-    /// Answers 200 with the form that the client accepts, or 304 if the client has it already.
-    pub(crate) fn answer(&self, known: &IfNoneMatch, AcceptsGzip(gzip): AcceptsGzip) -> Response {
+    /// Answers 200 with the form that the client accepts, or 304 if the client has it already. Refuses any query.
+    pub(crate) fn answer(&self, head: &Parts) -> Result<Response, ApiError> {
+        refuse_query(&head.uri)?;
+        let gzip = accepts_gzip(&head.headers);
         let (body, tag) = if gzip { self.gzip() } else { self.plain() }.clone();
-        let mut response = known.answer(body, tag, None);
+        let mut response = IfNoneMatch::new(&head.headers).answer(body, tag, None);
         let found = response.status() == StatusCode::OK;
         let headers = response.headers_mut();
         headers.insert(header::VARY, HeaderValue::from_static("Authorization, Accept-Encoding"));
@@ -87,7 +82,7 @@ impl Precompressed {
                 headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             }
         }
-        response
+        Ok(response)
     }
 
     fn gzip(&self) -> &TaggedBody {
@@ -136,7 +131,7 @@ mod tests {
             ("gzip;q=high", false),
             ("gzipped", false),
         ] {
-            assert_eq!(accepts_gzip(header.split(',')), accepted, "{header}");
+            assert_eq!(lists_gzip(header.split(',')), accepted, "{header}");
         }
     }
 

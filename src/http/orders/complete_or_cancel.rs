@@ -1,21 +1,14 @@
 //! `POST /store/orders/{orderId}/complete` and `…/cancel`
 
-use std::sync::Arc;
+use hyper::StatusCode;
 
-use axum::Extension;
-use axum::extract::State;
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse, Response};
-
-use crate::domain::idempotency::{IdempotencyKey, IdempotentRequest};
-use crate::domain::order::{Order, OrderEnd, OrderId};
-use crate::http::AppState;
+use crate::domain::idempotency::IdempotentRequest;
+use crate::domain::order::{Order, OrderEnd};
 use crate::http::error::ApiError;
-use crate::http::extractors::{NoQuery, OrderIdInPath};
-use crate::http::idempotency::{self, OptionalIdempotencyKey};
-use crate::http::pipeline::key_cache::Caller;
+use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
+use crate::http::request::ApiRequest;
+use crate::http::response::{self, Response};
 use crate::storage::EndOrderOutcome;
-use crate::wire::json;
 use crate::wire::order::ORDER;
 
 /// Complete an order
@@ -38,15 +31,8 @@ use crate::wire::order::ORDER;
         )),
     ),
 )]
-pub(crate) async fn complete_order(
-    State(app): State<AppState>,
-    Extension(caller): Extension<Arc<Caller>>,
-    id: Result<OrderIdInPath, ApiError>,
-    key: Result<OptionalIdempotencyKey, ApiError>,
-    query: Result<NoQuery, ApiError>,
-) -> Result<Response, ApiError> {
-    let (NoQuery, OptionalIdempotencyKey(key), OrderIdInPath(id)) = (query?, key?, id?);
-    end(&app, &caller, id, key, OrderEnd::Complete).await
+pub(crate) async fn complete_order(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    end(&request, OrderEnd::Complete).await
 }
 
 /// Cancel an order
@@ -69,28 +55,18 @@ pub(crate) async fn complete_order(
         )),
     ),
 )]
-pub(crate) async fn cancel_order(
-    State(app): State<AppState>,
-    Extension(caller): Extension<Arc<Caller>>,
-    id: Result<OrderIdInPath, ApiError>,
-    key: Result<OptionalIdempotencyKey, ApiError>,
-    query: Result<NoQuery, ApiError>,
-) -> Result<Response, ApiError> {
-    let (NoQuery, OptionalIdempotencyKey(key), OrderIdInPath(id)) = (query?, key?, id?);
-    end(&app, &caller, id, key, OrderEnd::Cancel).await
+pub(crate) async fn cancel_order(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    end(&request, OrderEnd::Cancel).await
 }
 
-async fn end(
-    app: &AppState,
-    caller: &Caller,
-    id: OrderId,
-    key: Option<IdempotencyKey>,
-    end: OrderEnd,
-) -> Result<Response, ApiError> {
-    let once = key.map(|key| IdempotentRequest::end_order(caller.key.lineage, &key, id, end));
-    match app.storage.end_order(id, end, once).await? {
+async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiError> {
+    request.refuse_query()?;
+    let (key, id) = (request.idempotency_key()?, request.order_id()?);
+    let lineage = request.caller.key.lineage;
+    let once = key.map(|key| IdempotentRequest::end_order(lineage, &key, id, end));
+    match request.app.storage.end_order(id, end, once).await? {
         EndOrderOutcome::Ended(order) => Ok(ended(&order)),
-        EndOrderOutcome::Replayed(order) => Ok(([idempotency::REPLAYED], ended(&order)).into_response()),
+        EndOrderOutcome::Replayed(order) => Ok(mark_replayed(ended(&order))),
         EndOrderOutcome::OrderNotFound => Err(ApiError::OrderNotFound),
         EndOrderOutcome::EndedOtherwise(status) => Err(ApiError::InvalidTransition {
             what: "order",
@@ -103,8 +79,7 @@ async fn end(
 }
 
 fn ended(order: &Order) -> Response {
-    let media_type = (header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE));
-    ([media_type], ORDER.render(order)).into_response()
+    response::json(StatusCode::OK, ORDER.render(order))
 }
 
 /// The errors of this operation, in addition to those of every operation.

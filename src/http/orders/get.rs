@@ -1,13 +1,10 @@
 //! `GET /store/orders/{orderId}`
 
-use axum::extract::State;
-use axum::response::Response;
-
 use crate::domain::order::Order;
-use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
-use crate::http::extractors::{NoQuery, OrderIdInPath};
+use crate::http::request::ApiRequest;
+use crate::http::response::Response;
 use crate::wire::order::ORDER;
 
 /// Get an order
@@ -28,16 +25,11 @@ use crate::wire::order::ORDER;
         (status = 304, description = "The order has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
 )]
-pub(crate) async fn get_order(
-    State(app): State<AppState>,
-    known: IfNoneMatch,
-    id: Result<OrderIdInPath, ApiError>,
-    query: Result<NoQuery, ApiError>,
-) -> Result<Response, ApiError> {
-    let (NoQuery, OrderIdInPath(id)) = (query?, id?);
-    let order = app.storage.find_order(id).await?.ok_or(ApiError::OrderNotFound)?;
+pub(crate) async fn get_order(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    request.refuse_query()?;
+    let order = request.app.storage.find_order(request.order_id()?).await?.ok_or(ApiError::OrderNotFound)?;
     let (body, tag) = with_tag(ORDER.render(&order), None);
-    Ok(known.answer(body, tag, None))
+    Ok(request.if_none_match().answer(body, tag, None))
 }
 
 /// The errors of this operation, in addition to those of every operation.

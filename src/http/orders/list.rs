@@ -1,16 +1,11 @@
 //! `GET /store/orders`
 
-use axum::extract::{FromRequestParts, State};
-use axum::http::request::Parts;
-use axum::response::Response;
-
 use crate::domain::order::{Order, OrderFilter, OrderPageRequest};
-
-use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
-use crate::http::extractors::{QueryParameters, id_in_text};
 use crate::http::parameter_description::{ParameterDescription, document_parameters};
+use crate::http::request::{ApiRequest, QueryParameters, id_in_text};
+use crate::http::response::Response;
 use crate::wire::order::ORDER;
 use crate::wire::resource_description::{integer, reference};
 
@@ -33,15 +28,13 @@ use crate::wire::resource_description::{integer, reference};
         (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
 )]
-pub(crate) async fn list_orders(
-    State(app): State<AppState>,
-    known: IfNoneMatch,
-    ListOrdersQuery(request): ListOrdersQuery,
-) -> Result<Response, ApiError> {
-    let page = app.storage.list_orders(&request).await?;
-    let next = app.links.next_page("/store/orders", request.limit, filters(request.filter), page.next_after);
+pub(crate) async fn list_orders(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    let app = request.app;
+    let wanted = page_request(&request.query(PARAMETERS)?)?;
+    let page = app.storage.list_orders(&wanted).await?;
+    let next = app.links.next_page("/store/orders", wanted.limit, filters(wanted.filter), page.next_after);
     let (body, tag) = with_tag(ORDER.render_list(&page.items), next.as_ref());
-    Ok(known.answer(body, tag, next))
+    Ok(request.if_none_match().answer(body, tag, next))
 }
 
 /// The query parameters.
@@ -54,22 +47,18 @@ const PARAMETERS: &[ParameterDescription] = &[
     ParameterDescription::CURSOR,
 ];
 
-/// The page that a request asks for.
-pub(crate) struct ListOrdersQuery(OrderPageRequest);
+/// Documents the query parameters.
+pub(crate) struct ListOrdersQuery;
 
 document_parameters!(ListOrdersQuery, Query, PARAMETERS);
 
-impl<S: Sync> FromRequestParts<S> for ListOrdersQuery {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let query = QueryParameters::parse(parts, PARAMETERS)?;
-        let (limit, status) = (query.limit()?, query.status()?);
-        let problem = "must be a positive 64-bit integer";
-        let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));
-        let pet_id = query.one("petId")?.map(pet_id).transpose()?;
-        Ok(Self(OrderPageRequest { filter: OrderFilter { status, pet_id }, after: query.after()?, limit }))
-    }
+/// The page that a query asks for.
+fn page_request(query: &QueryParameters) -> Result<OrderPageRequest, ApiError> {
+    let (limit, status) = (query.limit()?, query.status()?);
+    let problem = "must be a positive 64-bit integer";
+    let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));
+    let pet_id = query.one("petId")?.map(pet_id).transpose()?;
+    Ok(OrderPageRequest { filter: OrderFilter { status, pet_id }, after: query.after()?, limit })
 }
 
 /// The filters of a list, as query parameters.

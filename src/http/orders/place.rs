@@ -1,21 +1,16 @@
 //! `POST /store/orders`
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use hyper::{StatusCode, header};
 
 use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::order::Order;
 use crate::http::AppState;
 use crate::http::error::ApiError;
-use crate::http::extractors::{JsonBody, NoQuery};
-use crate::http::idempotency::{self, OptionalIdempotencyKey};
-use crate::http::pipeline::key_cache::Caller;
+use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
+use crate::http::request::ApiRequest;
+use crate::http::response::{self, Response};
 use crate::storage::PlaceOrderOutcome;
-use crate::wire::json::{self, BodyError, FromObject};
+use crate::wire::json::{BodyError, FromObject};
 use crate::wire::order::{NewOrder, ORDER};
 
 /// Place an order
@@ -38,20 +33,15 @@ use crate::wire::order::{NewOrder, ORDER};
         )),
     ),
 )]
-pub(crate) async fn place_order(
-    State(app): State<AppState>,
-    Extension(caller): Extension<Arc<Caller>>,
-    key: Result<OptionalIdempotencyKey, ApiError>,
-    query: Result<NoQuery, ApiError>,
-    JsonBody(NewOrder { pet_id }): JsonBody<NewOrder>,
-) -> Result<Response, ApiError> {
-    let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
-    let once = key.map(|key| IdempotentRequest::place_order(caller.key.lineage, &key, pet_id));
+pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    let NewOrder { pet_id } = request.json_body().await?;
+    request.refuse_query()?;
+    let lineage = request.caller.key.lineage;
+    let once = request.idempotency_key()?.map(|key| IdempotentRequest::place_order(lineage, &key, pet_id));
+    let app = request.app;
     match app.storage.place_order(pet_id, once).await? {
-        PlaceOrderOutcome::Placed(order) => Ok(placed(&app, &order)),
-        PlaceOrderOutcome::Replayed(order) => {
-            Ok(([idempotency::REPLAYED], placed(&app, &order)).into_response())
-        }
+        PlaceOrderOutcome::Placed(order) => Ok(placed(app, &order)),
+        PlaceOrderOutcome::Replayed(order) => Ok(mark_replayed(placed(app, &order))),
         PlaceOrderOutcome::PetNotFound => Err(no_such_pet()),
         PlaceOrderOutcome::NotAvailable => Err(ApiError::PetNotAvailable),
         PlaceOrderOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
@@ -60,9 +50,9 @@ pub(crate) async fn place_order(
 }
 
 fn placed(app: &AppState, order: &Order) -> Response {
-    let location = (header::LOCATION, app.links.order(order.id));
-    let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)), location];
-    (StatusCode::CREATED, headers, ORDER.render(order)).into_response()
+    let mut response = response::json(StatusCode::CREATED, ORDER.render(order));
+    response.headers_mut().insert(header::LOCATION, app.links.order(order.id));
+    response
 }
 
 fn no_such_pet() -> ApiError {

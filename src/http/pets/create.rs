@@ -1,22 +1,17 @@
 //! `POST /pets`
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use hyper::{StatusCode, header};
 
 use crate::domain::idempotency::IdempotentRequest;
 use crate::domain::pet::{NewPet, Pet};
 use crate::http::AppState;
 use crate::http::conditional::with_etag;
 use crate::http::error::ApiError;
-use crate::http::extractors::{JsonBody, NoQuery};
-use crate::http::idempotency::{self, OptionalIdempotencyKey};
-use crate::http::pipeline::key_cache::Caller;
+use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
+use crate::http::request::ApiRequest;
+use crate::http::response::{self, Response};
 use crate::storage::InsertOutcome;
-use crate::wire::json::{self, BodyError, FromObject};
+use crate::wire::json::{BodyError, FromObject};
 use crate::wire::pet::PET;
 
 /// Add an animal
@@ -38,18 +33,15 @@ use crate::wire::pet::PET;
         )),
     ),
 )]
-pub(crate) async fn create_pet(
-    State(app): State<AppState>,
-    Extension(caller): Extension<Arc<Caller>>,
-    key: Result<OptionalIdempotencyKey, ApiError>,
-    query: Result<NoQuery, ApiError>,
-    JsonBody(new): JsonBody<NewPet>,
-) -> Result<Response, ApiError> {
-    let (NoQuery, OptionalIdempotencyKey(key)) = (query?, key?);
-    let once = key.map(|key| IdempotentRequest::create_pet(caller.key.lineage, &key, &new));
+pub(crate) async fn create_pet(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    let new: NewPet = request.json_body().await?;
+    request.refuse_query()?;
+    let lineage = request.caller.key.lineage;
+    let once = request.idempotency_key()?.map(|key| IdempotentRequest::create_pet(lineage, &key, &new));
+    let app = request.app;
     match app.storage.insert_pet(new, once).await? {
-        InsertOutcome::Inserted(pet) => Ok(created(&app, &pet)),
-        InsertOutcome::Replayed(pet) => Ok(([idempotency::REPLAYED], created(&app, &pet)).into_response()),
+        InsertOutcome::Inserted(pet) => Ok(created(app, &pet)),
+        InsertOutcome::Replayed(pet) => Ok(mark_replayed(created(app, &pet))),
         InsertOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
         InsertOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
@@ -57,12 +49,10 @@ pub(crate) async fn create_pet(
 
 fn created(app: &AppState, pet: &Pet) -> Response {
     let (body, etag) = with_etag(PET.render(pet));
-    let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(json::MEDIA_TYPE)),
-        (header::LOCATION, app.links.pet(pet.id)),
-        (header::ETAG, etag),
-    ];
-    (StatusCode::CREATED, headers, body).into_response()
+    let mut response = response::json(StatusCode::CREATED, body);
+    response.headers_mut().insert(header::LOCATION, app.links.pet(pet.id));
+    response.headers_mut().insert(header::ETAG, etag);
+    response
 }
 
 /// The errors of this operation, in addition to those of every operation.

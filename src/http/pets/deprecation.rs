@@ -1,12 +1,16 @@
 //! The deprecation of getPet: when it is removed, and the headers that announce it.
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use hyper::HeaderMap;
+use hyper::header::{self, HeaderName, HeaderValue};
 use jiff::Timestamp;
 use jiff::civil::{Date, date};
 use jiff::tz::TimeZone;
 
 use crate::config::GET_PET_REMOVAL;
 use crate::http::error::ApiError;
+
+const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");
+const SUNSET: HeaderName = HeaderName::from_static("sunset");
 
 /// The day on which getPet was declared deprecated: the release of 1.0.0.
 const DEPRECATED_ON: Date = date(2026, 11, 15);
@@ -35,8 +39,8 @@ impl GetPetDeprecation {
 
     /// Announces the removal.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap, successor: HeaderValue) {
-        headers.insert(HeaderName::from_static("deprecation"), self.deprecation.clone());
-        headers.insert(HeaderName::from_static("sunset"), self.sunset.clone());
+        headers.insert(DEPRECATION, self.deprecation.clone());
+        headers.insert(SUNSET, self.sunset.clone());
         headers
             .append(header::LINK, HeaderValue::from_static("</docs#/animals/getPet>; rel=\"deprecation\""));
         headers.append(header::LINK, successor);

@@ -1,17 +1,10 @@
 //! `GET /pets/{petId}`
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-
 use crate::domain::pet::{Pet, PetId};
-use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
-use crate::http::extractors::{NoQuery, PetIdInPath};
-use crate::http::pipeline::key_cache::Caller;
+use crate::http::request::ApiRequest;
+use crate::http::response::Response;
 use crate::wire::pet::PET;
 
 /// Get an animal
@@ -39,29 +32,23 @@ use crate::wire::pet::PET;
     ),
 )]
 #[deprecated]
-pub(crate) async fn get_pet(
-    State(app): State<AppState>,
-    Extension(caller): Extension<Arc<Caller>>,
-    known: IfNoneMatch,
-    id: Result<PetIdInPath, ApiError>,
-    query: Result<NoQuery, ApiError>,
-) -> Response {
-    caller.get_pet_calls().increment(1);
-    let wanted = id.as_ref().ok().map(|id| id.0);
-    let mut response = match app.get_pet_deprecation.check((app.clock)()).and(query).and(id) {
-        Ok(PetIdInPath(id)) => fetch(&app, &known, id).await,
-        Err(error) => Err(error),
-    }
-    .into_response();
-    let successor = app.links.successor_of_get_pet(wanted);
+pub(crate) async fn get_pet(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    let app = request.app;
+    request.caller.get_pet_calls().increment(1);
+    let id = request.pet_id();
+    let successor = app.links.successor_of_get_pet(id.as_ref().ok().copied());
+    // Every response announces the removal, errors too.
+    let mut response = find_pet(&request, id).await.unwrap_or_else(ApiError::into_response);
     app.get_pet_deprecation.add_headers(response.headers_mut(), successor);
-    response
+    Ok(response)
 }
 
-async fn fetch(app: &AppState, known: &IfNoneMatch, id: PetId) -> Result<Response, ApiError> {
-    let pet = app.storage.find_pet(id).await?.ok_or(ApiError::PetNotFound)?;
+async fn find_pet(request: &ApiRequest<'_>, id: Result<PetId, ApiError>) -> Result<Response, ApiError> {
+    request.app.get_pet_deprecation.check(request.now)?;
+    request.refuse_query()?;
+    let pet = request.app.storage.find_pet(id?).await?.ok_or(ApiError::PetNotFound)?;
     let (body, tag) = with_tag(PET.render(&pet), None);
-    Ok(known.answer(body, tag, None))
+    Ok(request.if_none_match().answer(body, tag, None))
 }
 
 /// The errors of this operation, in addition to those of every operation.

@@ -1,17 +1,13 @@
 //! `GET /pets`
 
-use axum::extract::{FromRequestParts, State};
-use axum::http::request::Parts;
-use axum::response::Response;
 use utoipa::openapi::schema::ArrayBuilder;
 
 use crate::domain::pet::{Pet, PetFilter, PetId, PetPageRequest};
-
-use crate::http::AppState;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
-use crate::http::extractors::{QueryParameters, id_in_text};
 use crate::http::parameter_description::{ParameterDescription, document_parameters};
+use crate::http::request::{ApiRequest, QueryParameters, id_in_text};
+use crate::http::response::Response;
 use crate::wire::pet::PET;
 use crate::wire::resource_description::{integer, reference};
 
@@ -34,15 +30,13 @@ use crate::wire::resource_description::{integer, reference};
         (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
 )]
-pub(crate) async fn list_pets(
-    State(app): State<AppState>,
-    known: IfNoneMatch,
-    ListPetsQuery(request): ListPetsQuery,
-) -> Result<Response, ApiError> {
-    let shared = app.storage.list_pets(request.clone()).await?;
-    let next = app.links.next_page("/pets", request.limit, filters(&request.filter), shared.page.next_after);
+pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    let app = request.app;
+    let wanted = page_request(&request.query(PARAMETERS)?)?;
+    let shared = app.storage.list_pets(wanted.clone()).await?;
+    let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), shared.page.next_after);
     let (body, tag) = shared.rendered(|page| with_tag(PET.render_list(&page.items), next.as_ref()));
-    Ok(known.answer(body, tag, next))
+    Ok(request.if_none_match().answer(body, tag, next))
 }
 
 /// The query parameters.
@@ -68,25 +62,21 @@ const PARAMETERS: &[ParameterDescription] = &[
 /// The maximum number of `id` parameters in a request.
 const MAX_IDS: usize = 100;
 
-/// The page that a request asks for.
-pub(crate) struct ListPetsQuery(PetPageRequest);
+/// Documents the query parameters.
+pub(crate) struct ListPetsQuery;
 
 document_parameters!(ListPetsQuery, Query, PARAMETERS);
 
-impl<S: Sync> FromRequestParts<S> for ListPetsQuery {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let query = QueryParameters::parse(parts, PARAMETERS)?;
-        let (limit, status) = (query.limit()?, query.status()?);
-        let ids: Option<Vec<PetId>> = query.all("id").map(id_in_text).collect();
-        let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {
-            let problem = "must be a positive 64-bit integer, given at most 100 times";
-            ApiError::invalid_parameter("id", &problem)
-        })?;
-        let ids = if ids.is_empty() { None } else { Some(ids) };
-        Ok(Self(PetPageRequest { filter: PetFilter { status, ids }, after: query.after()?, limit }))
-    }
+/// The page that a query asks for.
+fn page_request(query: &QueryParameters) -> Result<PetPageRequest, ApiError> {
+    let (limit, status) = (query.limit()?, query.status()?);
+    let ids: Option<Vec<PetId>> = query.all("id").map(id_in_text).collect();
+    let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {
+        let problem = "must be a positive 64-bit integer, given at most 100 times";
+        ApiError::invalid_parameter("id", &problem)
+    })?;
+    let ids = if ids.is_empty() { None } else { Some(ids) };
+    Ok(PetPageRequest { filter: PetFilter { status, ids }, after: query.after()?, limit })
 }
 
 /// The filters of a list, as query parameters.

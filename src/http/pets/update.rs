@@ -1,16 +1,14 @@
 //! `PATCH /pets/{petId}`
 
-use axum::extract::State;
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use hyper::{StatusCode, header};
 
 use crate::domain::pet::{PatchError, Pet, PetPatch, PetStatus};
-use crate::http::AppState;
 use crate::http::conditional::{IfMatch, with_etag};
 use crate::http::error::ApiError;
-use crate::http::extractors::{JsonBody, NoQuery, PetIdInPath};
+use crate::http::request::ApiRequest;
+use crate::http::response::{self, Response};
 use crate::storage::UpdateOutcome;
-use crate::wire::json::{self, BodyError, FromObject};
+use crate::wire::json::{BodyError, FromObject};
 use crate::wire::pet::PET;
 
 /// Change a pet
@@ -38,15 +36,11 @@ use crate::wire::pet::PET;
         )),
     ),
 )]
-pub(crate) async fn update_pet(
-    State(app): State<AppState>,
-    known: IfMatch,
-    id: Result<PetIdInPath, ApiError>,
-    query: Result<NoQuery, ApiError>,
-    JsonBody(patch): JsonBody<PetPatch>,
-) -> Result<Response, ApiError> {
-    let (NoQuery, PetIdInPath(id)) = (query?, id?);
-    let change = app.storage.change_pet(id, |pet, has_open_order| {
+pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    let patch: PetPatch = request.json_body().await?;
+    request.refuse_query()?;
+    let (id, known) = (request.pet_id()?, request.if_match());
+    let change = request.app.storage.change_pet(id, |pet, has_open_order| {
         if !known.is_satisfied_by(PET.render(pet)) {
             return Err(ApiError::PreconditionFailed);
         }
@@ -55,8 +49,9 @@ pub(crate) async fn update_pet(
     match change.await? {
         UpdateOutcome::Updated(pet) => {
             let (body, etag) = with_etag(PET.render(&pet));
-            let media_type = HeaderValue::from_static(json::MEDIA_TYPE);
-            Ok(([(header::CONTENT_TYPE, media_type), (header::ETAG, etag)], body).into_response())
+            let mut response = response::json(StatusCode::OK, body);
+            response.headers_mut().insert(header::ETAG, etag);
+            Ok(response)
         }
         UpdateOutcome::Refused(refusal) => Err(refusal),
         UpdateOutcome::PetNotFound => Err(ApiError::PetNotFound),

@@ -1,62 +1,61 @@
 //! The headers of every response, and the log line, metrics and trace of every request.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Instant;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
 
-use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::response::Response;
 use bytes::Bytes;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
 use metrics::{Histogram, histogram};
 use opentelemetry::Context;
 use opentelemetry_http::HeaderExtractor;
+use tokio::time::Instant;
 
-use super::key_cache::Caller;
+use crate::domain::key_record::KeyId;
 use crate::http::error::LoggedCause;
+use crate::http::hex::hex_digits;
+use crate::http::response::Response;
 use crate::telemetry::metrics::REQUEST_DURATION;
 use crate::telemetry::traces;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The route of a request, as the log and the metrics label it. Passed outward as an extension of the response.
-#[derive(Default)]
-pub(crate) struct Route {
-    path: OnceLock<MatchedPath>,
-    /// Cached by label, so that recording a duration needs no lookup in the registry.
-    durations: RwLock<HashMap<(&'static str, StatusCode), Histogram>>,
+/// A route, as the log and the metrics label it.
+pub(crate) struct RouteLabel {
+    /// The pattern, not the path or query as sent: a client may have put a secret there.
+    pattern: String,
+    /// By method and status, so that recording a duration needs no lookup in the registry.
+    durations: RwLock<Vec<(&'static str, StatusCode, Histogram)>>,
 }
 
-impl Route {
-    /// Sets the pattern from the first request that matched this route.
-    pub(crate) fn learn_pattern(&self, request: &Request) {
-        if self.path.get().is_none()
-            && let Some(path) = request.extensions().get::<MatchedPath>()
+impl RouteLabel {
+    pub(crate) fn new(pattern: &str) -> Self {
+        Self { pattern: pattern.to_owned(), durations: RwLock::default() }
+    }
+
+    fn record(&self, method: &'static str, status: StatusCode, elapsed: Duration) {
+        let durations = self.durations.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, _, histogram)) = durations.iter().find(|known| (known.0, known.1) == (method, status))
         {
-            // A concurrent request may have set it: to the same value.
-            let _ = self.path.set(path.clone());
+            histogram.record(elapsed);
+        } else {
+            drop(durations);
+            self.add_histogram(method, status).record(elapsed);
         }
     }
 
-    /// The pattern, not the path or query as sent: a client may have put a secret there.
-    fn pattern(&self) -> &str {
-        self.path.get().map_or("-", MatchedPath::as_str)
-    }
-
-    fn duration(&self, method: &'static str, status: StatusCode) -> Histogram {
-        let cached =
-            self.durations.read().unwrap_or_else(PoisonError::into_inner).get(&(method, status)).cloned();
-        cached.unwrap_or_else(|| {
-            let histogram = histogram!(
-                REQUEST_DURATION,
-                "http_route" => self.pattern().to_owned(),
-                "http_request_method" => method,
-                "http_response_status_code" => status.as_u16().to_string(),
-            );
-            let mut durations = self.durations.write().unwrap_or_else(PoisonError::into_inner);
-            durations.insert((method, status), histogram.clone());
-            histogram
-        })
+    fn add_histogram(&self, method: &'static str, status: StatusCode) -> Histogram {
+        let histogram = histogram!(
+            REQUEST_DURATION,
+            "http_route" => self.pattern.clone(),
+            "http_request_method" => method,
+            "http_response_status_code" => status.as_u16().to_string(),
+        );
+        // A concurrent request may add the same one: both record to it, and the first is found.
+        let mut durations = self.durations.write().unwrap_or_else(PoisonError::into_inner);
+        durations.push((method, status, histogram.clone()));
+        histogram
     }
 }
 
@@ -75,23 +74,27 @@ fn method_label(method: &Method) -> &'static str {
 }
 
 /// Observes a request from its arrival to its log line.
-pub(crate) struct RequestLogEntry {
+pub(crate) struct RequestLogEntry<'a> {
     started: Instant,
     request_id: HeaderValue,
     method: &'static str,
+    pub(crate) route: &'a RouteLabel,
+    pub(crate) key: Option<KeyId>,
     /// The span of the request, if traces are exported.
     pub(crate) trace: Option<Context>,
 }
 
-impl RequestLogEntry {
-    /// Assigns a request id, and a span if `traced`.
-    pub(crate) fn start<B>(request: &hyper::Request<B>, traced: bool) -> Self {
-        let method = method_label(request.method());
+impl<'a> RequestLogEntry<'a> {
+    /// Assigns a request id, and a span if `traced`. `unmatched` labels the request until its route is known.
+    pub(crate) fn start(head: &Parts, unmatched: &'a RouteLabel, traced: bool) -> Self {
+        let method = method_label(&head.method);
         Self {
             started: Instant::now(),
-            request_id: request_id(request.headers()),
+            request_id: request_id(&head.headers),
             method,
-            trace: traced.then(|| traces::request(&HeaderExtractor(request.headers()), method)).flatten(),
+            route: unmatched,
+            key: None,
+            trace: traced.then(|| traces::request(&HeaderExtractor(&head.headers), method)).flatten(),
         }
     }
 
@@ -107,18 +110,16 @@ impl RequestLogEntry {
         response
     }
 
-    /// Adds the common headers, writes the log line and records the duration. `unmatched` is the route of requests that
-    /// match none.
-    pub(crate) fn finish(self, mut response: Response, unmatched: &Route) -> Response {
+    /// Adds the common headers, writes the log line and records the duration.
+    pub(crate) fn finish(self, mut response: Response) -> Response {
         add_common_headers(response.headers_mut(), self.request_id.clone());
         let (elapsed, status) = (self.started.elapsed(), response.status());
-        let route = response.extensions().get::<Arc<Route>>().map_or(unmatched, Arc::as_ref);
-        route.duration(self.method, status).record(elapsed);
-        let (method, route, status) = (self.method, route.pattern(), status.as_u16());
+        self.route.record(self.method, status, elapsed);
+        let (method, route, status) = (self.method, self.route.pattern.as_str(), status.as_u16());
         let trace_id = self.trace.map(|trace| traces::end_request(&trace, method, route, status));
         let request_id = self.request_id.to_str().unwrap_or("-");
         let microseconds = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        let key = response.extensions().get::<Arc<Caller>>().map(|caller| caller.key.id.0);
+        let key = self.key.map(|key| key.0);
         match response.extensions().get::<LoggedCause>() {
             None => tracing::info!(request_id, trace_id, method, route, status, key, microseconds, "request"),
             Some(LoggedCause(cause)) => {
@@ -143,13 +144,6 @@ fn add_common_headers(headers: &mut HeaderMap, request_id: HeaderValue) {
     headers.insert(REQUEST_ID, request_id);
     // Cacheable responses set this header themselves.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    // The router lists the methods that have a handler; OPTIONS is answered on every path.
-    if let Some(Ok(handled)) = headers.get(header::ALLOW).map(HeaderValue::to_str) {
-        let allowed = format!("{handled},OPTIONS").replace(',', ", ");
-        if let Ok(allowed) = allowed.parse() {
-            headers.insert(header::ALLOW, allowed);
-        }
-    }
 }
 
 /// The client's request id if it is safe to echo, else a new one.
@@ -162,6 +156,6 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 pub(crate) fn new_request_id() -> HeaderValue {
-    let id = format!("{:032x}", rand::random::<u128>());
-    HeaderValue::from_maybe_shared(Bytes::from(id)).unwrap_or_else(|_| HeaderValue::from_static("-"))
+    let id = Bytes::copy_from_slice(&hex_digits(rand::random::<u128>()));
+    HeaderValue::from_maybe_shared(id).unwrap_or_else(|_| HeaderValue::from_static("-"))
 }

@@ -1,10 +1,12 @@
 //! Cross-origin resource sharing (CORS): off, unless the operator lists allowed origins.
 //!
-//! Not tower-http's layer, which answers every `OPTIONS` request: a plain one is answered by the router here.
+//! A plain `OPTIONS` request is answered by its route, whatever its origin.
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+
+use crate::http::response::{self, Response};
 
 const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, PATCH, POST");
 const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
@@ -38,17 +40,17 @@ impl AllowedOrigins {
     }
 
     /// Classifies a request by its origin.
-    pub(crate) fn classify(&self, request: &Request) -> CorsRequest {
+    pub(crate) fn classify(&self, head: &Parts) -> CorsRequest {
         if self.0.is_empty() {
             return CorsRequest::Disabled;
         }
         let is_allowed =
             |origin: &&HeaderValue| self.0.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes());
-        let Some(origin) = request.headers().get(header::ORIGIN).filter(is_allowed).cloned() else {
+        let Some(origin) = head.headers.get(header::ORIGIN).filter(is_allowed).cloned() else {
             return CorsRequest::NotAllowed;
         };
-        let is_preflight = request.method() == Method::OPTIONS
-            && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        let is_preflight = head.method == Method::OPTIONS
+            && head.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
         if is_preflight { CorsRequest::Preflight(origin) } else { CorsRequest::Actual(origin) }
     }
 }
@@ -56,7 +58,7 @@ impl AllowedOrigins {
 impl CorsRequest {
     /// The response to a preflight request; the router answers all others.
     pub(crate) fn preflight_response(&self) -> Option<Response> {
-        matches!(self, Self::Preflight(_)).then(|| StatusCode::NO_CONTENT.into_response())
+        matches!(self, Self::Preflight(_)).then(|| response::empty(StatusCode::NO_CONTENT))
     }
 
     /// Adds the CORS headers to the response.

@@ -1,12 +1,11 @@
-//! Limits on the size of a request, and checks of its head that come before all others.
+//! Limits on the size of a request's head, and the checks of it that come before all others.
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Version, header};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::http::Version;
+use hyper::http::request::Parts;
 
 use crate::http::error::ApiError;
 
-/// The maximum size of a body.
-pub(crate) const MAX_BODY_BYTES: usize = 16 * 1024;
 /// The maximum size of path and query together.
 const MAX_URI_BYTES: usize = 8 * 1024;
 /// The maximum size of all headers together, on the wire.
@@ -14,16 +13,16 @@ const MAX_HEADER_BYTES: usize = 16 * 1024;
 
 /// Rejects a request whose head is too large, does not name exactly one host, or has a transfer coding that a proxy might
 /// interpret differently.
-pub(crate) fn check_head(request: &Request) -> Result<(), ApiError> {
-    if request.uri().path_and_query().map_or(0, |target| target.as_str().len()) > MAX_URI_BYTES {
+pub(crate) fn check_head(head: &Parts) -> Result<(), ApiError> {
+    if head.uri.path_and_query().map_or(0, |target| target.as_str().len()) > MAX_URI_BYTES {
         Err(ApiError::UriTooLong)
-    } else if wire_bytes(request.headers()) > MAX_HEADER_BYTES {
+    } else if wire_bytes(&head.headers) > MAX_HEADER_BYTES {
         Err(ApiError::HeadersTooLarge)
-    } else if !names_one_host(request) {
+    } else if !names_one_host(head) {
         Err(ApiError::InvalidHeader {
             problem: "The request must have exactly one `Host` header, with a host name or address and an optional port",
         })
-    } else if !has_simple_coding(request.headers()) {
+    } else if !has_simple_coding(&head.headers) {
         Err(ApiError::InvalidFraming { problem: "`Transfer-Encoding` must be `chunked`" })
     } else {
         Ok(())
@@ -34,11 +33,11 @@ fn wire_bytes(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + ": \r\n".len() + value.len()).sum()
 }
 
-fn names_one_host(request: &Request) -> bool {
-    let mut hosts = request.headers().get_all(header::HOST).iter();
+fn names_one_host(head: &Parts) -> bool {
+    let mut hosts = head.headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => host.as_bytes().iter().all(|byte| is_host_character(*byte)),
-        (None, _) => request.version() < Version::HTTP_11,
+        (None, _) => head.version < Version::HTTP_11,
         (Some(_), Some(_)) => false,
     }
 }

@@ -13,17 +13,19 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use hyper::header::HeaderValue;
 use jiff::Timestamp;
 use metrics::{Counter, counter};
 use moka::future::Cache;
 use tokio::time::sleep;
 
 use super::admission_control::Admission;
+use super::authentication::bearer_token;
 use super::key_freshness::{KeyFreshness, LookupStart};
 use super::rate_limits::{KeyRateLimiter, RateLimiterCache};
 use super::unknown_key_throttle::UnknownKeyThrottle;
-use crate::domain::api_key::{ApiKey, KeyDigest};
-use crate::domain::key_record::{ActiveKey, KeyId};
+use crate::domain::api_key::KeyDigest;
+use crate::domain::key_record::{ActiveKey, KeyId, Scope};
 use crate::domain::rate_limit::RateLimit;
 use crate::http::error::ApiError;
 use crate::storage::{KeyNotification, Storage, StorageError};
@@ -50,6 +52,11 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// Fails if the key lacks a scope.
+    pub(crate) fn check_scope(&self, needed: Scope) -> Result<(), ApiError> {
+        if self.key.scopes.contains(&needed) { Ok(()) } else { Err(ApiError::InsufficientScope { needed }) }
+    }
+
     /// The counter of getPet calls with this key.
     pub(crate) fn get_pet_calls(&self) -> &Counter {
         self.get_pet_calls.get_or_init(|| {
@@ -57,6 +64,36 @@ impl Caller {
             counter!(DEPRECATED_CALLS, "operation" => "getPet", "key_id" => key_id)
         })
     }
+}
+
+/// The caller of the last request on a connection. Most often the next one is the same, and needs no digest and no
+/// lookup in the cache. A remembered caller is as fresh as a cached one: [`KeyFreshness`] decides for both.
+#[derive(Default)]
+pub(crate) struct LastCaller(Mutex<Option<KnownHeader>>);
+
+struct KnownHeader {
+    authorization: Box<[u8]>,
+    caller: Arc<Caller>,
+}
+
+impl LastCaller {
+    fn get(&self, authorization: &HeaderValue) -> Option<Arc<Caller>> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = last.as_ref()?;
+        equal_in_constant_time(&known.authorization, authorization.as_bytes()).then(|| known.caller.clone())
+    }
+
+    fn set(&self, authorization: &HeaderValue, caller: &Arc<Caller>) {
+        let known = KnownHeader { authorization: authorization.as_bytes().into(), caller: caller.clone() };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+    }
+}
+
+/// Compares without an early exit: clients behind a proxy share a connection, and must not find out how much of a guessed
+/// key is right from how long its rejection takes.
+fn equal_in_constant_time(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len()
+        && one.iter().zip(other).fold(0, |found, (one, other)| found | (one ^ other)) == 0
 }
 
 /// Caches API keys, known and unknown.
@@ -102,29 +139,51 @@ impl KeyCache {
         self.known.entry_count()
     }
 
-    /// Returns the caller with this key, or an error if the key is not valid. A key that is not cached may have to wait
-    /// for its lookup; the request gives up its permit meanwhile.
+    /// Returns the caller with the key in this header, or an error if the key is not valid. A key that is not cached may
+    /// have to wait for its lookup; the request gives up its permit meanwhile.
     pub(crate) async fn authenticate(
         &self,
-        key: &ApiKey,
+        authorization: &HeaderValue,
+        last: &LastCaller,
         client: Option<IpAddr>,
         admission: &Admission,
         now: Timestamp,
     ) -> Result<Arc<Caller>, ApiError> {
-        let digest = key.digest();
-        let caller = match self.known.get(&digest).await {
+        let caller = match last.get(authorization) {
             Some(caller) if self.freshness.is_fresh(&caller.lookup) => {
                 self.hits.increment(1);
                 caller
             }
-            Some(_) => self.look_up(digest, now.into()).await?,
-            None => self.look_up_throttled(digest, client, admission, now.into()).await?,
+            _ => {
+                let digest = bearer_token(authorization)?.digest();
+                let caller = self.find(digest, client, admission, now).await?;
+                last.set(authorization, &caller);
+                caller
+            }
         };
         if caller.key.expired(now.into()) {
             return Err(ApiError::InvalidApiKey);
         }
         self.record_use(&caller, now);
         Ok(caller)
+    }
+
+    /// Finds a key in the cache, or else in the database.
+    async fn find(
+        &self,
+        digest: KeyDigest,
+        client: Option<IpAddr>,
+        admission: &Admission,
+        now: Timestamp,
+    ) -> Result<Arc<Caller>, ApiError> {
+        match self.known.get(&digest).await {
+            Some(caller) if self.freshness.is_fresh(&caller.lookup) => {
+                self.hits.increment(1);
+                Ok(caller)
+            }
+            Some(_) => self.look_up(digest, now.into()).await,
+            None => self.look_up_throttled(digest, client, admission, now.into()).await,
+        }
     }
 
     /// Looks up a key that is not cached, and perhaps was never issued.

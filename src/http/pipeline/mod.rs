@@ -1,113 +1,142 @@
-//! The pipeline that every request passes through, from its connection to its route and back.
+//! The pipeline that every request passes through, from its connection to its handler and back.
 //!
-//! Plain code rather than router layers: it runs before routing, reads from top to bottom, and costs a busy service
-//! less.
+//! Plain code rather than layers around a router: it reads from top to bottom, and costs a busy service less.
 
 pub(crate) mod access_log;
 mod admission_control;
-pub(crate) mod authentication;
-pub(crate) mod cors;
-pub(crate) mod header_limits;
+mod authentication;
+mod cors;
+mod header_limits;
 pub(crate) mod key_cache;
 mod key_freshness;
 mod rate_limits;
 mod unknown_key_throttle;
-mod unread_body;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::Request;
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
-use hyper::service::Service;
-use hyper_util::service::TowerToHyperService;
+use hyper::header::{self, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+use jiff::Timestamp;
 use metrics::{Counter, counter};
 use opentelemetry::context::FutureExt as _;
 
-use super::AppState;
 use super::error::ApiError;
+use super::request::ApiRequest;
+use super::request_body::RequestBody;
+use super::response::{self, Response};
+use super::router::{Endpoint, Route, Routes};
+use super::{AppState, health};
+use crate::config::InterfaceSettings;
 use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
 
-use access_log::{RequestLogEntry, Route};
+use access_log::{RequestLogEntry, RouteLabel};
 pub(crate) use admission_control::Admission;
-use authentication::required_key;
+use authentication::required_authorization;
 use cors::AllowedOrigins;
 use header_limits::check_head;
 pub(crate) use key_cache::KeyCache;
+use key_cache::{Caller, LastCaller};
 
 /// Answers all requests of a listener. Cheap to clone.
 #[derive(Clone)]
 pub struct RequestPipeline(Arc<RequestPipelineInner>);
 
 struct RequestPipelineInner {
-    routes: TowerToHyperService<Router>,
+    app: AppState,
+    routes: Routes,
     /// What only the public listener checks.
     public: Option<PublicChecks>,
     /// Labels requests that match no route.
-    unmatched: Route,
+    unmatched: RouteLabel,
 }
 
 struct PublicChecks {
-    app: AppState,
     origins: AllowedOrigins,
     rate_limited: Counter,
 }
 
+/// The pipeline of one connection.
+pub(super) struct ConnectionPipeline {
+    pipeline: RequestPipeline,
+    /// The client's address, unless the peer is a trusted proxy.
+    client: Option<IpAddr>,
+    last_caller: LastCaller,
+}
+
 impl RequestPipeline {
-    /// The pipeline of the private listener: no checks.
-    pub(super) fn admin(routes: Router) -> Self {
-        Self::new(routes, None)
+    /// The pipeline of the private listener: health checks and metrics, without checks.
+    #[must_use]
+    pub fn admin(app: AppState) -> Self {
+        Self::new(app, Routes::admin(), None)
     }
 
     /// The pipeline of the public listener: CORS, admission, head limits, authentication and rate limits.
-    pub(super) fn public(routes: Router, app: AppState, origins: AllowedOrigins) -> Self {
-        Self::new(routes, Some(PublicChecks { app, origins, rate_limited: counter!(REQUESTS_RATE_LIMITED) }))
+    #[must_use]
+    pub fn public(app: AppState, settings: &InterfaceSettings) -> Self {
+        let origins = AllowedOrigins::new(&settings.cors_origins);
+        let checks = PublicChecks { origins, rate_limited: counter!(REQUESTS_RATE_LIMITED) };
+        Self::new(app, Routes::public(), Some(checks))
     }
 
-    fn new(routes: Router, public: Option<PublicChecks>) -> Self {
-        let routes = TowerToHyperService::new(routes);
-        Self(Arc::new(RequestPipelineInner { routes, public, unmatched: Route::default() }))
+    fn new(app: AppState, routes: Routes, public: Option<PublicChecks>) -> Self {
+        Self(Arc::new(RequestPipelineInner { app, routes, public, unmatched: RouteLabel::new("-") }))
     }
 
-    /// Answers a request, even if its handler panics. `client` is its address, unless the peer is a trusted proxy.
-    pub(super) async fn handle(&self, request: hyper::Request<Incoming>, client: Option<IpAddr>) -> Response {
-        let observation = RequestLogEntry::start(&request, self.0.public.is_some());
+    /// The pipeline of a new connection. `client` is its address, unless the peer is a trusted proxy.
+    pub(super) fn connection(&self, client: Option<IpAddr>) -> ConnectionPipeline {
+        ConnectionPipeline { pipeline: self.clone(), client, last_caller: LastCaller::default() }
+    }
+}
+
+impl ConnectionPipeline {
+    /// Answers a request, even if its handler panics.
+    pub(super) async fn handle(&self, request: hyper::Request<Incoming>) -> Response {
+        let RequestPipelineInner { public, unmatched, .. } = &*self.pipeline.0;
         let (head, body) = request.into_parts();
-        let (body, unread) = unread_body::track(&head.headers, body);
+        let mut body = RequestBody::new(body);
+        let mut entry = RequestLogEntry::start(&head, unmatched, public.is_some());
+        let trace = entry.trace.clone();
         // The panic hook logs a panic; the client gets the usual Error body.
-        let future = AssertUnwindSafe(self.process(Request::from_parts(head, body), client)).catch_unwind();
-        let response = match &observation.trace {
-            None => future.await,
-            Some(trace) => future.with_context(trace.clone()).await,
+        let processing = AssertUnwindSafe(self.process(&head, &mut body, &mut entry)).catch_unwind();
+        let response = match trace {
+            None => processing.await,
+            Some(trace) => processing.with_context(trace).await,
         };
         let mut response = response.unwrap_or_else(|_| {
             ApiError::Internal { cause: "a panic, logged separately".into() }.into_response()
         });
-        if let Some(unread) = unread {
-            unread.drain_or_close(response.headers_mut()).await;
-        }
-        if self.0.public.is_some() {
-            observation.finish(response, &self.0.unmatched)
-        } else {
-            observation.finish_admin(response)
-        }
+        let expects_continue = head.headers.contains_key(header::EXPECT);
+        body.drain_or_close(expects_continue, response.headers_mut()).await;
+        if public.is_some() { entry.finish(response) } else { entry.finish_admin(response) }
     }
 
-    async fn process(&self, request: Request, client: Option<IpAddr>) -> Response {
-        let Some(checks) = &self.0.public else { return self.route(request).await };
-        let cors = checks.origins.classify(&request);
+    async fn process<'a>(
+        &'a self,
+        head: &Parts,
+        body: &mut RequestBody,
+        entry: &mut RequestLogEntry<'a>,
+    ) -> Response {
+        let RequestPipelineInner { app, public, .. } = &*self.pipeline.0;
+        let now = (app.clock)();
+        let Some(checks) = public else {
+            return self.route(head, body, None, now, entry).await.unwrap_or_else(ApiError::into_response);
+        };
+        let cors = checks.origins.classify(head);
         let mut response = match cors.preflight_response() {
             // Before admission: a preflight request is answered even under overload, and never counted as refused.
             Some(response) => response,
-            None => self.check_and_route(checks, request, client).await.into_response(),
+            None => self
+                .check_and_route(checks, head, body, now, entry)
+                .await
+                .unwrap_or_else(ApiError::into_response),
         };
         cors.add_headers(response.headers_mut());
-        if checks.app.is_stopping() {
+        if app.is_stopping() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -115,35 +144,72 @@ impl RequestPipeline {
 
     /// Checks admission, size, key and rate, in this order, and routes the request. Path and method come next; then,
     /// within the operation, scope, media type, body and values.
-    async fn check_and_route(
-        &self,
+    async fn check_and_route<'a>(
+        &'a self,
         checks: &PublicChecks,
-        mut request: Request,
-        client: Option<IpAddr>,
+        head: &Parts,
+        body: &mut RequestBody,
+        now: Timestamp,
+        entry: &mut RequestLogEntry<'a>,
     ) -> Result<Response, ApiError> {
-        let app = &checks.app;
+        let app = &self.pipeline.0.app;
         let _permit = app.admission.acquire()?;
-        check_head(&request)?;
-        let Some(key) = required_key(&request)? else { return Ok(self.route(request).await) };
-        let caller = app.keys.authenticate(&key, client, &app.admission, (app.clock)()).await?;
+        check_head(head)?;
+        let Some(authorization) = required_authorization(head)? else {
+            return self.route(head, body, None, now, entry).await;
+        };
+        let caller =
+            app.keys.authenticate(authorization, &self.last_caller, self.client, &app.admission, now).await?;
+        entry.key = Some(caller.key.id);
         let (allowed, rate_limit) = caller.limiter.as_ref().map(|limiter| limiter.check()).unzip();
-        // For the handler; in the response, for the log.
-        request.extensions_mut().insert(caller.clone());
-        let mut response = match allowed {
-            None | Some(Ok(())) => self.route(request).await,
+        let response = match allowed {
+            None | Some(Ok(())) => self.route(head, body, Some(&caller), now, entry).await,
             Some(Err(error)) => {
                 checks.rate_limited.increment(1);
-                error.into_response()
+                Err(error)
             }
         };
-        response.extensions_mut().insert(caller);
+        let mut response = response.unwrap_or_else(ApiError::into_response);
         if let Some(rate_limit) = rate_limit {
             rate_limit.add_headers(response.headers_mut());
         }
         Ok(response)
     }
 
-    async fn route(&self, request: Request) -> Response {
-        self.0.routes.call(request).await.unwrap_or_else(|impossible| match impossible {})
+    async fn route<'a>(
+        &'a self,
+        head: &Parts,
+        body: &mut RequestBody,
+        caller: Option<&Caller>,
+        now: Timestamp,
+        entry: &mut RequestLogEntry<'a>,
+    ) -> Result<Response, ApiError> {
+        let RequestPipelineInner { app, routes, .. } = &*self.pipeline.0;
+        let (route, id_in_path) = routes.find(head.uri.path()).ok_or(ApiError::RouteNotFound)?;
+        let Some(endpoint) = route.endpoint(&head.method) else { return Ok(answer_method(route, head)) };
+        entry.route = &route.label;
+        match endpoint {
+            Endpoint::Operation(operation) => {
+                let caller = caller.ok_or(ApiError::MissingApiKey)?;
+                caller.check_scope(operation.scope())?;
+                operation.call(ApiRequest { app, caller, head, body, id_in_path, now }).await
+            }
+            Endpoint::Document => app.document.answer(head),
+            Endpoint::DocsFile(file) => app.docs_page.answer(file, head),
+            Endpoint::Livez => Ok(health::livez()),
+            Endpoint::Readyz => health::readyz(app).await,
+            Endpoint::Metrics => Ok(health::metrics(app)),
+        }
     }
+}
+
+/// Answers a method that has no endpoint at this path: `OPTIONS`, or one that is not allowed.
+fn answer_method(route: &Route, head: &Parts) -> Response {
+    let mut response = if head.method == Method::OPTIONS {
+        response::empty(StatusCode::NO_CONTENT)
+    } else {
+        ApiError::MethodNotAllowed.into_response()
+    };
+    response.headers_mut().insert(header::ALLOW, route.allowed.clone());
+    response
 }

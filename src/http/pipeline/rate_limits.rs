@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use governor::clock::{Clock, MonotonicClock};
 use governor::middleware::StateInformationMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
 use moka::sync::Cache;
 
 use crate::domain::key_record::{ActiveKey, KeyId};

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -32,8 +31,8 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(timeouts.header_timeout)
+    // The deadline for a head is checked below hyper, which would register a timer for each.
+    http.header_read_timeout(None)
         .max_buf_size(MAX_HEAD_BYTES)
         // A client may shut down its sending side and still wait for the response.
         .half_close(true);
@@ -51,20 +50,20 @@ pub async fn serve(
                 let permit = match permit {
                     Ok(permit) => permit,
                     Err(limiter) => {
-                        refuse_connection(limiter, socket, timeouts.body_timeout);
+                        refuse_connection(limiter, socket, timeouts);
                         continue;
                     }
                 };
                 // A response is written at once; waiting to fill a packet would only delay it.
                 let _ = socket.set_nodelay(true);
                 let client = permit.as_ref().and_then(ConnectionPermit::client_address);
-                let pipeline = pipeline.clone();
+                let pipeline = Arc::new(pipeline.connection(client));
                 let service = service_fn(move |request| {
                     let pipeline = pipeline.clone();
                     // Boxed, because hyper reserves memory for an unboxed future as long as the connection lasts.
-                    Box::pin(async move { Ok::<_, Infallible>(pipeline.handle(request, client).await) })
+                    Box::pin(async move { Ok::<_, Infallible>(pipeline.handle(request).await) })
                 });
-                let socket = ClientIo::new(socket, timeouts.body_timeout, permit);
+                let socket = ClientIo::new(socket, timeouts, permit);
                 let connection = connections.watch(http.serve_connection(socket, service));
                 tokio::spawn(async move {
                     if let Err(error) = connection.await {
@@ -85,10 +84,11 @@ pub async fn serve(
 }
 
 /// Answers 503 and closes the connection; without an answer if too many others are being refused.
-fn refuse_connection(limiter: &ConnectionLimiter, socket: TcpStream, write_timeout: Duration) {
+fn refuse_connection(limiter: &ConnectionLimiter, socket: TcpStream, timeouts: &TimeoutSettings) {
     let Some(permit) = limiter.acquire_refusal() else { return };
+    let client = ClientIo::new(socket, timeouts, None);
     tokio::spawn(async move {
-        ClientIo::new(socket, write_timeout, None).refuse().await;
+        client.refuse().await;
         drop(permit);
     });
 }

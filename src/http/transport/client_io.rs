@@ -7,6 +7,7 @@
 //! - It closes at once while a client may still be sending, which can cost that client its response. After a request
 //!   with an `Upgrade` that was not granted, it does not even shut the connection down.
 //! - It waits indefinitely for a client that does not read.
+//! - It registers a timer for each request head. One per connection is enough: see [`HeadDeadline`].
 
 use std::future::poll_fn;
 use std::io;
@@ -21,10 +22,11 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::connection_limiter::ConnectionPermit;
 use super::head_scanner::{HeadProblem, HeadScanner};
+use crate::config::TimeoutSettings;
 use crate::http::error::ApiError;
 use crate::http::pipeline::access_log::{REQUEST_ID, new_request_id};
 use crate::wire::json;
@@ -41,6 +43,7 @@ const READ_BYTES: usize = 4096;
 pub(crate) struct ClientIo {
     socket: TcpStream,
     head: HeadScanner,
+    head_deadline: HeadDeadline,
     /// What is left to write of the response that replaces hyper's own.
     replacement: Bytes,
     linger: Option<LingeringClose>,
@@ -57,12 +60,59 @@ struct LingeringClose {
     bytes_left: usize,
 }
 
+/// The deadline for the next request head, from when the connection starts to wait for it.
+///
+/// The timer is set once, and moved only when it fires: a busy connection leaves it alone for many requests.
+struct HeadDeadline {
+    timeout: Duration,
+    /// None while no head is awaited.
+    at: Option<Instant>,
+    /// Fires at the deadline, or at an earlier one that was met.
+    timer: Pin<Box<Sleep>>,
+}
+
+impl HeadDeadline {
+    fn new(timeout: Duration) -> Self {
+        Self { timeout, at: None, timer: Box::pin(sleep(timeout)) }
+    }
+
+    /// Ready if the head that is awaited is overdue.
+    fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let at = *self.at.get_or_insert_with(|| Instant::now() + self.timeout);
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            if self.timer.deadline() >= at {
+                return Poll::Ready(());
+            }
+            self.timer.as_mut().reset(at);
+        }
+    }
+
+    fn met(&mut self) {
+        self.at = None;
+    }
+}
+
 impl ClientIo {
-    /// A client that reads nothing of a response for `write_timeout` is disconnected.
-    pub(crate) fn new(socket: TcpStream, write_timeout: Duration, permit: Option<ConnectionPermit>) -> Self {
+    /// A client that takes too long to send a head, or reads nothing of a response for the body timeout, is disconnected.
+    pub(crate) fn new(
+        socket: TcpStream,
+        timeouts: &TimeoutSettings,
+        permit: Option<ConnectionPermit>,
+    ) -> Self {
+        Self::with_timeouts(socket, timeouts.header_timeout, timeouts.body_timeout, permit)
+    }
+
+    fn with_timeouts(
+        socket: TcpStream,
+        header_timeout: Duration,
+        write_timeout: Duration,
+        permit: Option<ConnectionPermit>,
+    ) -> Self {
         Self {
             socket,
             head: HeadScanner::new(),
+            head_deadline: HeadDeadline::new(header_timeout),
             replacement: Bytes::new(),
             linger: None,
             write_timeout,
@@ -124,8 +174,16 @@ impl Read for ClientIo {
     ) -> Poll<io::Result<()>> {
         let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
         let mut read = ReadBuf::uninit(&mut scratch[..buf.remaining().min(READ_BYTES)]);
-        ready!(self.socket().poll_read(cx, &mut read))?;
-        self.head.scan(read.filled_mut());
+        if self.socket().poll_read(cx, &mut read)?.is_pending() {
+            if self.head.is_awaiting_head() {
+                ready!(self.head_deadline.poll_overdue(cx));
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            return Poll::Pending;
+        }
+        if self.head.scan(read.filled_mut()) {
+            self.head_deadline.met();
+        }
         buf.put_slice(read.filled());
         Poll::Ready(Ok(()))
     }
@@ -204,7 +262,8 @@ impl Drop for ClientIo {
             return;
         };
         let Ok(socket) = TcpStream::from_std(socket.into()) else { return };
-        let mut rest = Self::new(socket, self.write_timeout, self.permit.take());
+        let (header_timeout, write_timeout) = (self.head_deadline.timeout, self.write_timeout);
+        let mut rest = Self::with_timeouts(socket, header_timeout, write_timeout, self.permit.take());
         runtime.spawn(async move { poll_fn(|cx| Pin::new(&mut rest).poll_shutdown(cx)).await });
     }
 }

@@ -7,6 +7,8 @@
 //! The scanner keeps only its position, not the head. It follows bodies to know where the next head starts. If that is
 //! uncertain, it stops scanning: hyper rejects invalid framing and closes the connection.
 
+use memchr::memchr;
+
 /// How much of a line is kept: enough for the headers that determine the length of a body.
 const LINE_START_BYTES: usize = 48;
 /// The longest body that hyper accepts.
@@ -70,11 +72,17 @@ impl HeadScanner {
         self.found.or(unfinished.then_some(HeadProblem::UnfinishedFirstLine))
     }
 
-    /// Scans bytes that were read, and replaces a bare line feed in a head by NUL.
-    pub(super) fn scan(&mut self, mut bytes: &mut [u8]) {
+    /// Whether the next byte belongs to a head, as far as it is known.
+    pub(super) fn is_awaiting_head(&self) -> bool {
+        matches!(self.state, ScannerState::Head | ScannerState::Unknown)
+    }
+
+    /// Scans bytes that were read, and replaces a bare line feed in a head by NUL. Returns whether a head ended.
+    pub(super) fn scan(&mut self, mut bytes: &mut [u8]) -> bool {
+        let mut head_ended = false;
         while !bytes.is_empty() {
             match self.state {
-                ScannerState::Unknown => return,
+                ScannerState::Unknown => return head_ended,
                 ScannerState::Body(left) | ScannerState::Chunk(left) => {
                     let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                     bytes = &mut bytes[here..];
@@ -86,25 +94,25 @@ impl HeadScanner {
                     };
                 }
                 ScannerState::Head | ScannerState::ChunkSize | ScannerState::Trailer => {
-                    let end = bytes.iter().position(|byte| *byte == b'\n');
+                    let end = memchr(b'\n', bytes);
                     let (line, rest) = bytes.split_at_mut(end.unwrap_or(bytes.len()));
                     self.extend_line(line);
                     if end.is_none() {
-                        return;
+                        return head_ended;
                     }
                     let (line_feed, rest) = rest.split_at_mut(1);
-                    self.end_line(&mut line_feed[0]);
+                    head_ended |= self.end_line(&mut line_feed[0]);
                     bytes = rest;
                 }
             }
         }
+        head_ended
     }
 
     fn extend_line(&mut self, bytes: &[u8]) {
         if let Some(room) = self.line.get_mut(self.line_length..) {
-            for (slot, byte) in room.iter_mut().zip(bytes) {
-                *slot = *byte;
-            }
+            let kept = room.len().min(bytes.len());
+            room[..kept].copy_from_slice(&bytes[..kept]);
         }
         self.line_length += bytes.len();
         if let Some(last) = bytes.last() {
@@ -112,16 +120,18 @@ impl HeadScanner {
         }
     }
 
-    fn end_line(&mut self, line_feed: &mut u8) {
+    /// Returns whether the line ended a head.
+    fn end_line(&mut self, line_feed: &mut u8) -> bool {
         if self.line_length == 0 || self.last_byte != b'\r' {
             if self.state == ScannerState::Head {
                 *line_feed = 0;
                 self.found = Some(HeadProblem::BareLineFeed);
             }
             self.state = ScannerState::Unknown;
-            return;
+            return false;
         }
         let is_empty = self.line_length == 1;
+        let ends_head = self.state == ScannerState::Head && !self.in_first_line && is_empty;
         match self.state {
             // An empty line before a request is allowed.
             ScannerState::Head if self.in_first_line => self.in_first_line = is_empty,
@@ -132,6 +142,7 @@ impl HeadScanner {
             _ => {}
         }
         self.line_length = 0;
+        ends_head
     }
 
     fn line_start(&self) -> &[u8] {

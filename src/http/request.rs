@@ -1,59 +1,92 @@
-//! From a request to what a handler takes: the body, the query, an id in the path.
+//! A request as its handler sees it: the caller, the query, the headers, the body.
 
 use std::str::FromStr;
-use std::sync::Arc;
 
-use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Body;
+use hyper::header;
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Uri};
+use jiff::Timestamp;
+use percent_encoding::percent_decode_str;
 use tokio::time::timeout;
 
 use super::AppState;
+use super::conditional::{IfMatch, IfNoneMatch};
 use super::cursor::decode_cursor;
 use super::error::ApiError;
+use super::idempotency;
 use super::parameter_description::ParameterDescription;
-use super::pipeline::header_limits::MAX_BODY_BYTES;
 use super::pipeline::key_cache::Caller;
+use super::request_body::RequestBody;
+use crate::domain::idempotency::IdempotencyKey;
 use crate::domain::order::OrderId;
 use crate::domain::page::{PageLimit, PageLimitError};
 use crate::domain::pet::PetId;
-use crate::wire::json::{BodyError, FromObject, JsonObject};
+use crate::wire::json::{FromObject, JsonObject};
 use crate::wire::suggestions::{nearest, shown};
 
-/// A request's JSON body: 415 for another media type, 413 if it is too large, 408 if it is too slow, 400 if
-/// it is not what it should be; in this order.
-pub(crate) struct JsonBody<T>(pub(crate) T);
+/// A request to an operation. Its caller has the scope that the operation requires.
+pub(crate) struct ApiRequest<'a> {
+    pub(crate) app: &'a AppState,
+    pub(crate) caller: &'a Caller,
+    pub(crate) head: &'a Parts,
+    pub(crate) body: &'a mut RequestBody,
+    /// What the path has in the place of an id; empty if its pattern has none.
+    pub(crate) id_in_path: &'a str,
+    /// When the request arrived.
+    pub(crate) now: Timestamp,
+}
 
-impl<T: FromObject> FromRequest<AppState> for JsonBody<T> {
-    type Rejection = ApiError;
+impl ApiRequest<'_> {
+    /// The id of a pet in the path. What cannot be one is the id of no pet: 404.
+    pub(crate) fn pet_id(&self) -> Result<PetId, ApiError> {
+        id_in_path(self.id_in_path).ok_or(ApiError::PetNotFound)
+    }
 
-    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
-        if !is_sent_as(T::MEDIA_TYPES, request.headers()) {
+    /// The id of an order in the path, likewise.
+    pub(crate) fn order_id(&self) -> Result<OrderId, ApiError> {
+        id_in_path(self.id_in_path).ok_or(ApiError::OrderNotFound)
+    }
+
+    /// The query parameters, which are some of those described.
+    pub(crate) fn query(&self, parameters: &[ParameterDescription]) -> Result<QueryParameters, ApiError> {
+        QueryParameters::parse(&self.head.uri, parameters)
+    }
+
+    /// Refuses any query, for operations without parameters.
+    pub(crate) fn refuse_query(&self) -> Result<(), ApiError> {
+        refuse_query(&self.head.uri)
+    }
+
+    pub(crate) fn if_none_match(&self) -> IfNoneMatch<'_> {
+        IfNoneMatch::new(&self.head.headers)
+    }
+
+    pub(crate) fn if_match(&self) -> IfMatch<'_> {
+        IfMatch::new(&self.head.headers)
+    }
+
+    /// The `Idempotency-Key`, if there is one.
+    pub(crate) fn idempotency_key(&self) -> Result<Option<IdempotencyKey>, ApiError> {
+        idempotency::key(&self.head.headers)
+    }
+
+    /// Reads the JSON body: 415 for another media type, 413 if it is too large, 408 if it is too slow, 400 if it is not
+    /// what it should be; in this order.
+    pub(crate) async fn json_body<T: FromObject>(&mut self) -> Result<T, ApiError> {
+        if !is_sent_as(T::MEDIA_TYPES, &self.head.headers) {
             return Err(ApiError::UnsupportedMediaType { accepted: T::MEDIA_TYPES });
         }
         // What is announced as too large is not even asked for.
-        if request.body().size_hint().lower() > MAX_BODY_BYTES as u64 {
+        if self.body.is_announced_too_large() {
             return Err(ApiError::BodyTooLarge);
         }
-        let caller = request.extensions().get::<Arc<Caller>>().ok_or(ApiError::MissingApiKey)?;
-        let arriving = app.admission.admit_body(caller.key.id)?;
-        let waiting = app.admission.suspend();
-        let reading = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
-        let body = timeout(app.body_timeout, reading).await;
+        let arriving = self.app.admission.admit_body(self.caller.key.id)?;
+        let waiting = self.app.admission.suspend();
+        let body = timeout(self.app.body_timeout, self.body.read()).await;
         drop(arriving);
         waiting.resume()?;
-        let body: Bytes = match body {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(ApiError::BodyTooLarge),
-            Ok(Err(_)) => {
-                return Err(BodyError::InvalidJson { problem: "it did not arrive whole".into() }.into());
-            }
-            Err(_) => return Err(ApiError::RequestTimeout),
-        };
-        Ok(Self(T::from_object(&JsonObject::parse(&body)?)?))
+        let body = body.unwrap_or(Err(ApiError::RequestTimeout))?;
+        Ok(T::from_object(&JsonObject::parse(&body)?)?)
     }
 }
 
@@ -79,9 +112,9 @@ pub(crate) struct QueryParameters(Vec<(String, String)>);
 impl QueryParameters {
     /// Splits a query; refuses a parameter that the operation does not have, so that a misspelt filter does not
     /// silently list everything.
-    pub(crate) fn parse(parts: &Parts, parameters: &[ParameterDescription]) -> Result<Self, ApiError> {
+    fn parse(uri: &Uri, parameters: &[ParameterDescription]) -> Result<Self, ApiError> {
         let known = parameters.iter().map(|parameter| parameter.name);
-        let query = parts.uri.query().unwrap_or_default();
+        let query = uri.query().unwrap_or_default();
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         match pairs.iter().find(|(name, _)| !known.clone().any(|known| known == name)) {
             None => Ok(Self(pairs)),
@@ -132,42 +165,14 @@ impl QueryParameters {
     }
 }
 
-/// For operations without query parameters: refuses any.
-pub(crate) struct NoQuery;
-
-impl<S: Sync> FromRequestParts<S> for NoQuery {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        QueryParameters::parse(parts, &[]).map(|_| Self)
-    }
+/// Refuses any query.
+pub(crate) fn refuse_query(uri: &Uri) -> Result<(), ApiError> {
+    QueryParameters::parse(uri, &[]).map(drop)
 }
 
-/// The id of a pet in the path. What cannot be one is the id of no pet: 404.
-pub(crate) struct PetIdInPath(pub(crate) PetId);
-
-impl<S: Send + Sync> FromRequestParts<S> for PetIdInPath {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        id_in_path(parts, state).await.map(Self).ok_or(ApiError::PetNotFound)
-    }
-}
-
-/// The id of an order in the path, likewise.
-pub(crate) struct OrderIdInPath(pub(crate) OrderId);
-
-impl<S: Send + Sync> FromRequestParts<S> for OrderIdInPath {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        id_in_path(parts, state).await.map(Self).ok_or(ApiError::OrderNotFound)
-    }
-}
-
-async fn id_in_path<Id: TryFrom<i64>>(parts: &mut Parts, state: &(impl Send + Sync)) -> Option<Id> {
-    let params = RawPathParams::from_request_parts(parts, state).await.ok()?;
-    params.iter().find_map(|(_, text)| id_in_text(text))
+fn id_in_path<Id: TryFrom<i64>>(text: &str) -> Option<Id> {
+    // Most often nothing is encoded.
+    id_in_text(text).or_else(|| id_in_text(&percent_decode_str(text).decode_utf8().ok()?))
 }
 
 /// The id that a text in a path or query stands for.

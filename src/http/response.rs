@@ -1,0 +1,38 @@
+//! Responses: a status, headers and a whole body.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderValue};
+
+use crate::wire::json;
+
+/// A response. Every body is in memory: none is streamed.
+pub(crate) type Response = hyper::Response<Full<Bytes>>;
+
+/// A response without a body.
+pub(crate) fn empty(status: StatusCode) -> Response {
+    with_status(status, Bytes::new())
+}
+
+/// A response with a JSON body.
+pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response {
+    with_media_type(status, json::MEDIA_TYPE, body)
+}
+
+/// A response with a body of this media type.
+pub(crate) fn with_media_type(
+    status: StatusCode,
+    media_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response {
+    let mut response = with_status(status, body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+}
+
+fn with_status(status: StatusCode, body: Bytes) -> Response {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    response
+}
