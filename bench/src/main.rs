@@ -41,8 +41,10 @@ struct Cli {
 enum Command {
     /// Measures the latency of a normal client beside slow bodies and invalid keys.
     Attack(attack::Attack),
-    /// Compares the service with pgbench and with peers; writes docs/performance.md.
+    /// Compares the service with pgbench, the thinnest server and peers; writes docs/performance.md.
     Compare(compare::Compare),
+    /// Compares the service with the thinnest server on the same parts: throughput and CPU time.
+    Thin(compare::Thin),
     /// Compares shortly; fails when a ratio falls below 40 % of that in docs/performance.md.
     Smoke,
     /// Measures API keys and limits under too much load.
@@ -77,6 +79,7 @@ async fn main() -> Outcome {
     match Cli::parse().command {
         Command::Attack(attack) => attack.run().await,
         Command::Compare(compare) => compare.run().await,
+        Command::Thin(thin) => thin.run(),
         Command::Smoke => compare::smoke(),
         Command::Overload(overload) => overload.run().await,
         Command::TelemetryCost(telemetry_cost) => telemetry_cost.run(),
