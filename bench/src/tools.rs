@@ -238,6 +238,14 @@ impl Server {
         Self::start(command, address)
     }
 
+    /// The peer on axum.
+    pub(crate) fn axum(url: &str, key: &str) -> Outcome<Self> {
+        let address = free_address()?;
+        let mut command = Command::new("target/axum-peer/release/axum-peer");
+        command.env("DATABASE_URL", url).env("KEY", key).env("PORT", address.port().to_string());
+        Self::start(command, address)
+    }
+
     /// The thinnest server on the same parts.
     pub(crate) fn thin(url: &str) -> Outcome<Self> {
         let address = free_address()?;

@@ -48,8 +48,8 @@ struct Figures {
     /// At 64 connections and at one, as in the next.
     pgbench: [Samples; 2],
     servers: [PairSamples; 2],
-    fastapi: Samples,
-    fastify: Samples,
+    /// FastAPI, Fastify, axum.
+    peers: [Samples; 3],
     /// Milliseconds at half of the peak rate, and that rate.
     latency: Samples,
     rate: f64,
@@ -71,8 +71,9 @@ impl Compare {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
         let pair = Pair::start(&url, self.pets)?;
-        let peers = [Server::fastapi(&url, &pair.key)?, Server::fastify(&url, &pair.key)?];
-        let mut figures = self.rounds(&url, &pair, Some(&peers))?;
+        let key = &pair.key;
+        let peers = [Server::fastapi(&url, key)?, Server::fastify(&url, key)?, Server::axum(&url, key)?];
+        let mut figures = self.rounds(&url, &pair, &peers)?;
         for (workload, figures) in WORKLOADS.iter().zip(&mut figures) {
             figures.rate = (figures.service().median() / 2.0).round();
             let end = Instant::now() + LATENCY_TIME;
@@ -88,7 +89,7 @@ impl Compare {
         self.write(&url, &figures, memory)
     }
 
-    fn rounds(&self, url: &str, pair: &Pair, peers: Option<&[Server; 2]>) -> Outcome<Vec<Figures>> {
+    fn rounds(&self, url: &str, pair: &Pair, peers: &[Server]) -> Outcome<Vec<Figures>> {
         let mut all: Vec<Figures> = WORKLOADS.iter().map(|_| Figures::default()).collect();
         for (workload, figures) in WORKLOADS.iter().zip(&mut all) {
             figures.best_clients = best_clients(url, workload, self.pets)?;
@@ -102,9 +103,8 @@ impl Compare {
                 pair.measure(&mut servers[0], workload, 64, self.seconds)?;
                 alone[1].push(pgbench(url, workload.pgbench, self.pets, 1, single_seconds)?);
                 pair.measure(&mut servers[1], workload, 1, single_seconds)?;
-                if let Some([fastapi, fastify]) = peers {
-                    figures.fastapi.push(wrk(fastapi, workload.peer, &pair.key, self.pets, 64, 2)?);
-                    figures.fastify.push(wrk(fastify, workload.peer, &pair.key, self.pets, 64, 2)?);
+                for (peer, samples) in peers.iter().zip(&mut figures.peers) {
+                    samples.push(wrk(peer, workload.peer, &pair.key, self.pets, 64, 2)?);
                 }
             }
             println!("round {round} of {}", self.rounds);
@@ -158,18 +158,18 @@ impl Compare {
         text.push_str(&tables(&figures.iter().map(|figures| &figures.servers).collect::<Vec<_>>())?);
         text.push_str(
             "\n### Against peers, at 64 connections\n\n\
-             | operation | FastAPI, requests/s | Fastify, requests/s | times FastAPI | times Fastify | bar |\n\
-             |---|---|---|---|---|---|\n",
+             | operation | FastAPI, requests/s | Fastify, requests/s | axum, requests/s \
+             | times FastAPI | times Fastify | times axum | bar (FastAPI, Fastify) |\n\
+             |---|---|---|---|---|---|---|---|\n",
         );
         for (workload, figures) in WORKLOADS.iter().zip(figures) {
+            let [fastapi, fastify, axum] = figures.peers.each_ref().map(Samples::median);
+            let times = figures.peers.each_ref().map(|peer| figures.service().ratio_to(peer).spread());
             writeln!(
                 text,
-                "| {} | {:.0} | {:.0} | {} | {} | {PEER_GOAL} |",
+                "| {} | {fastapi:.0} | {fastify:.0} | {axum:.0} | {} | {PEER_GOAL} |",
                 workload.name,
-                figures.fastapi.median(),
-                figures.fastify.median(),
-                figures.service().ratio_to(&figures.fastapi).spread(),
-                figures.service().ratio_to(&figures.fastify).spread(),
+                times.join(" | ")
             )?;
         }
         text.push_str(

@@ -12,7 +12,7 @@ pub(crate) fn smoke() -> Outcome {
     let compare = Compare { pets: 100_000, rounds: 3, seconds: 2 };
     let url = database_url()?;
     let pair = Pair::start(&url, compare.pets)?;
-    let figures = compare.rounds(&url, &pair, None)?;
+    let figures = compare.rounds(&url, &pair, &[])?;
     let mut failures = Vec::new();
     for (workload, figures) in WORKLOADS.iter().zip(&figures) {
         let ratios = figures.to_pgbench().into_iter().zip(workload.to_pgbench);

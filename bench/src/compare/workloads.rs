@@ -73,5 +73,5 @@ pub(super) const WORKLOADS: [Workload; 5] = [
 
 /// The goal for the CPU time of the service per request, as a multiple of that of the thinnest server: at most this.
 pub(super) const CPU_GOAL: f64 = 1.4;
-/// The goal for the throughput of the service as a multiple of that of a peer.
+/// The goal for the throughput of the service as a multiple of that of FastAPI and of Fastify.
 pub(super) const PEER_GOAL: f64 = 8.0;
