@@ -328,6 +328,31 @@ pub(crate) fn cpu_seconds(id: u32) -> Outcome<CpuTime> {
     Ok(CpuTime { own: seconds(11)?, exited_children: seconds(13)? })
 }
 
+/// Waits until nothing else runs on the machine, or until the deadline.
+pub(crate) fn wait_until_idle(deadline: Instant) -> Outcome {
+    const IDLE: f64 = 0.85;
+    while Instant::now() < deadline {
+        let (idle_before, all_before) = cpu_ticks()?;
+        sleep(Duration::from_millis(250));
+        let (idle, all) = cpu_ticks()?;
+        if idle - idle_before >= IDLE * (all - all_before) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The ticks that the CPUs were idle, and all ticks, since the machine started.
+fn cpu_ticks() -> Outcome<(f64, f64)> {
+    let statistics = fs::read_to_string("/proc/stat")?;
+    let first = statistics.lines().next().unwrap_or_default();
+    // user, nice, system, idle, iowait, irq, softirq, steal; the rest is contained in user and nice.
+    let ticks: Vec<f64> =
+        first.split_whitespace().skip(1).take(8).map(str::parse).collect::<Result<_, _>>()?;
+    let [_, _, _, idle, iowait, ..] = ticks[..] else { return Err("no CPU times in /proc/stat".into()) };
+    Ok((idle + iowait, ticks.iter().sum()))
+}
+
 /// The peak resident memory of a process, in megabytes.
 pub(crate) fn peak_megabytes(id: u32) -> Outcome<f64> {
     Ok(kilobytes(id, "VmHWM:")? / 1024.0)
