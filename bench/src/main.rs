@@ -1,7 +1,7 @@
 //! Load tests, crash tests and fuzzing of the service, and what its features cost.
 //!
 //! Comparisons alternate between both sides in rounds of the same run, so that a noisy machine disturbs both alike. The
-//! load comes from common tools: pgbench for PostgreSQL alone, wrk for the service's peak, and a small open-loop client
+//! load comes from common tools: pgbench for PostgreSQL alone, wrk for the peak of a server, and a small open-loop client
 //! for latency at a fixed rate. `make suites` lists how each command is run.
 #![expect(clippy::print_stdout, reason = "a report is what this program is for")]
 
@@ -45,7 +45,7 @@ enum Command {
     Compare(compare::Compare),
     /// Compares the service with the thinnest server on the same parts: throughput and CPU time.
     Thin(compare::Thin),
-    /// Compares shortly; fails when a ratio falls below 40 % of that in docs/performance.md.
+    /// Compares in a few minutes; fails when a ratio is much lower than the recorded one.
     Smoke,
     /// Measures API keys and limits under too much load.
     Overload(overload::Overload),
