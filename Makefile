@@ -77,7 +77,7 @@ audit: ## check dependencies for known vulnerabilities, unmaintained and yanked 
 
 ##@ Long suites
 
-bench: ## measure against pgbench and two peers; writes docs/performance.md
+bench: ## measure against pgbench, the thinnest server and three peers; writes docs/performance.md
 	scripts/suite compare
 
 suites: ## list the long suites and how long each takes

@@ -65,9 +65,16 @@ local workloads = {
   cursor = function()
     return prebuilt(function() return wrk.format("GET", "/v1/pets?cursor=" .. cursor(math.random(pets))) end)
   end,
+  status_cursor = function()
+    return prebuilt(function()
+      return wrk.format("GET", "/v1/pets?status=available&cursor=" .. cursor(math.random(pets)))
+    end)
+  end,
   -- The peers accept an id where the service accepts an opaque cursor.
-  peer_cursor = function()
-    return prebuilt(function() return wrk.format("GET", "/v1/pets?after=" .. math.random(pets)) end)
+  peer_status_cursor = function()
+    return prebuilt(function()
+      return wrk.format("GET", "/v1/pets?status=available&after=" .. math.random(pets))
+    end)
   end,
   -- Pages of a status, or of `any`: at a fraction of the table, the `last` one, or `random` ones.
   page = function(status, place)

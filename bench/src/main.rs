@@ -1,7 +1,7 @@
 //! Load tests, crash tests and fuzzing of the service, and what its features cost.
 //!
 //! Comparisons alternate between both sides in rounds of the same run, so that a noisy machine disturbs both alike. The
-//! load comes from common tools: pgbench for PostgreSQL alone, wrk for the service's peak, and a small open-loop client
+//! load comes from common tools: pgbench for PostgreSQL alone, wrk for the peak of a server, and a small open-loop client
 //! for latency at a fixed rate. `make suites` lists how each command is run.
 #![expect(clippy::print_stdout, reason = "a report is what this program is for")]
 
@@ -41,9 +41,11 @@ struct Cli {
 enum Command {
     /// Measures the latency of a normal client beside slow bodies and invalid keys.
     Attack(attack::Attack),
-    /// Compares the service with pgbench and with peers; writes docs/performance.md.
+    /// Compares the service with pgbench, the thinnest server and peers; writes docs/performance.md.
     Compare(compare::Compare),
-    /// Compares shortly; fails when a ratio falls below 40 % of that in docs/performance.md.
+    /// Compares the service with the thinnest server on the same parts: throughput and CPU time.
+    Thin(compare::Thin),
+    /// Compares in a few minutes; fails when a ratio is much lower than the recorded one.
     Smoke,
     /// Measures API keys and limits under too much load.
     Overload(overload::Overload),
@@ -77,6 +79,7 @@ async fn main() -> Outcome {
     match Cli::parse().command {
         Command::Attack(attack) => attack.run().await,
         Command::Compare(compare) => compare.run().await,
+        Command::Thin(thin) => thin.run(),
         Command::Smoke => compare::smoke(),
         Command::Overload(overload) => overload.run().await,
         Command::TelemetryCost(telemetry_cost) => telemetry_cost.run(),

@@ -238,8 +238,25 @@ impl Server {
         Self::start(command, address)
     }
 
+    /// The peer on axum.
+    pub(crate) fn axum(url: &str, key: &str) -> Outcome<Self> {
+        let address = free_address()?;
+        let mut command = Command::new("target/axum-peer/release/axum-peer");
+        command.env("DATABASE_URL", url).env("KEY", key).env("PORT", address.port().to_string());
+        Self::start(command, address)
+    }
+
+    /// The thinnest server on the same parts.
+    pub(crate) fn thin(url: &str) -> Outcome<Self> {
+        let address = free_address()?;
+        let mut command = Command::new("target/release/petstore-thin");
+        command.env("DATABASE_URL", url).env("PORT", address.port().to_string());
+        Self::start(command, address)
+    }
+
     fn start(mut command: Command, address: SocketAddr) -> Outcome<Self> {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = spawned.map_err(|error| format!("{}: {error}", command.get_program().display()))?;
         let server = Self { child, address, admin: None };
         let deadline = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(address).is_err() {
@@ -311,6 +328,31 @@ pub(crate) fn cpu_seconds(id: u32) -> Outcome<CpuTime> {
     Ok(CpuTime { own: seconds(11)?, exited_children: seconds(13)? })
 }
 
+/// Waits until nothing else runs on the machine, or until the deadline.
+pub(crate) fn wait_until_idle(deadline: Instant) -> Outcome {
+    const IDLE: f64 = 0.85;
+    while Instant::now() < deadline {
+        let (idle_before, all_before) = cpu_ticks()?;
+        sleep(Duration::from_millis(250));
+        let (idle, all) = cpu_ticks()?;
+        if idle - idle_before >= IDLE * (all - all_before) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The ticks that the CPUs were idle, and all ticks, since the machine started.
+fn cpu_ticks() -> Outcome<(f64, f64)> {
+    let statistics = fs::read_to_string("/proc/stat")?;
+    let first = statistics.lines().next().unwrap_or_default();
+    // user, nice, system, idle, iowait, irq, softirq, steal; the rest is contained in user and nice.
+    let ticks: Vec<f64> =
+        first.split_whitespace().skip(1).take(8).map(str::parse).collect::<Result<_, _>>()?;
+    let [_, _, _, idle, iowait, ..] = ticks[..] else { return Err("no CPU times in /proc/stat".into()) };
+    Ok((idle + iowait, ticks.iter().sum()))
+}
+
 /// The peak resident memory of a process, in megabytes.
 pub(crate) fn peak_megabytes(id: u32) -> Outcome<f64> {
     Ok(kilobytes(id, "VmHWM:")? / 1024.0)
@@ -360,10 +402,35 @@ pub(crate) fn wrk(
     load(server.address, workload, key, pets, connections, seconds).map(|load| load.rate)
 }
 
+/// Throughput and CPU time at full load.
+pub(crate) struct Cost {
+    /// Requests per second.
+    pub(crate) rate: f64,
+    /// CPU time of the server's process per request, in microseconds: user and system time.
+    pub(crate) cpu_micros: f64,
+}
+
+/// The same with the CPU time of the server.
+pub(crate) fn wrk_with_cpu_time(
+    server: &Server,
+    workload: &str,
+    key: &str,
+    pets: u64,
+    connections: u16,
+    seconds: u16,
+) -> Outcome<Cost> {
+    let before = server.cpu_seconds()?;
+    let load = load(server.address, workload, key, pets, connections, seconds)?;
+    let used = server.cpu_seconds()? - before;
+    Ok(Cost { rate: load.rate, cpu_micros: used / load.requests * 1e6 })
+}
+
 /// The throughput of a server at full load.
 pub(crate) struct Load {
     /// Requests per second.
     pub(crate) rate: f64,
+    /// Completed requests.
+    pub(crate) requests: f64,
     /// Bytes per answer.
     pub(crate) bytes: f64,
     /// The 99th percentile of the latency, in milliseconds.
@@ -397,10 +464,13 @@ pub(crate) fn load(
         line.map(str::trim).ok_or(format!("wrk printed no {name}"))
     };
     let rate = after("Requests/sec:")?.parse()?;
+    let requests =
+        report.lines().find_map(|line| line.split_once(" requests in ")).ok_or("wrk printed no requests")?;
+    let requests = requests.0.trim().parse()?;
     let bytes =
         with_unit(after("Transfer/sec:")?, &[("KB", 1024.0), ("MB", 1_048_576.0), ("GB", 1_073_741_824.0)])?;
     let p99 = with_unit(after("99%")?, &[("us", 0.001), ("ms", 1.0), ("s", 1_000.0)])?;
-    Ok(Load { rate, bytes: bytes / rate, p99 })
+    Ok(Load { rate, requests, bytes: bytes / rate, p99 })
 }
 
 /// Parses a number with a unit, by the factor of each unit.

@@ -1,4 +1,8 @@
-//! The service against pgbench and against peers.
+//! The service against pgbench, against the thinnest server on the same parts, and against peers.
+
+mod smoke;
+mod thin;
+mod workloads;
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,11 +14,15 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use self::smoke::smoke;
+pub(crate) use self::thin::Thin;
+use self::thin::{Pair, PairSamples, tables};
+use self::workloads::{PEER_GOAL, WORKLOADS, Workload};
 use crate::Outcome;
 use crate::http::{Connection, cursor};
 use crate::random::Random;
-use crate::report::{Samples, draw, machine, replace_measured, verdict};
-use crate::tools::{Server, database_url, pgbench, prepare, psql, wrk, wrk_version};
+use crate::report::{Samples, draw, machine, replace_measured};
+use crate::tools::{Server, database_url, pgbench, psql, wrk, wrk_version};
 
 /// The extent of the measurement.
 #[derive(Args)]
@@ -22,71 +30,13 @@ pub(crate) struct Compare {
     /// Pets in the database at the start.
     #[arg(long, default_value_t = 1_000_000)]
     pets: u64,
-    /// Rounds, each with every workload on pgbench, the service and the peers.
+    /// Rounds, each with every workload on pgbench, the service, the thinnest server and the peers.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 4)]
     seconds: u16,
 }
-
-/// The same work for pgbench, the service and the peers.
-struct Workload {
-    name: &'static str,
-    pgbench: &'static [&'static str],
-    service: &'static str,
-    peer: &'static str,
-    /// The goal for the ratio of the service to pgbench.
-    bar: f64,
-    /// The ratios in docs/performance.md, at 64 connections and at one.
-    recorded: [f64; 2],
-}
-
-const WORKLOADS: [Workload; 5] = [
-    Workload {
-        name: "getPet by random id",
-        pgbench: &["bench/load/get.sql"],
-        service: "get",
-        peer: "get",
-        bar: 1.8,
-        recorded: [0.82, 0.30],
-    },
-    Workload {
-        name: "listPets, first page by status",
-        pgbench: &["bench/load/list.sql"],
-        service: "list",
-        peer: "list",
-        bar: 2.0,
-        recorded: [1.39, 0.24],
-    },
-    Workload {
-        name: "listPets at random cursors",
-        pgbench: &["bench/load/cursor.sql"],
-        service: "cursor",
-        peer: "peer_cursor",
-        bar: 1.0,
-        recorded: [0.63, 0.28],
-    },
-    Workload {
-        name: "createPet",
-        pgbench: &["bench/load/create.sql"],
-        service: "create",
-        peer: "create",
-        bar: 3.0,
-        recorded: [1.90, 0.38],
-    },
-    Workload {
-        name: "80 % list, 15 % get, 5 % create",
-        pgbench: &["bench/load/list.sql@80", "bench/load/get.sql@15", "bench/load/create.sql@5"],
-        service: "mix",
-        peer: "mix",
-        bar: 1.0,
-        recorded: [1.06, 0.25],
-    },
-];
-
-const SINGLE_BAR: f64 = 0.5;
-const PEER_BAR: f64 = 8.0;
 
 /// How long latency is measured.
 const LATENCY_TIME: Duration = Duration::from_secs(5);
@@ -95,31 +45,43 @@ const LATENCY_TIME: Duration = Duration::from_secs(5);
 #[derive(Default)]
 struct Figures {
     best_clients: u16,
-    pgbench: Samples,
-    service: Samples,
-    single_pgbench: Samples,
-    single_service: Samples,
-    fastapi: Samples,
-    fastify: Samples,
+    /// At 64 connections and at one, as in the next.
+    pgbench: [Samples; 2],
+    servers: [PairSamples; 2],
+    /// FastAPI, Fastify, axum.
+    peers: [Samples; 3],
     /// Milliseconds at half of the peak rate, and that rate.
     latency: Samples,
     rate: f64,
 }
 
+impl Figures {
+    /// The throughput of the service at 64 connections.
+    fn service(&self) -> &Samples {
+        &self.servers[0].service.rate
+    }
+
+    /// The throughput of the service as a multiple of that of pgbench: at 64 connections and at one.
+    fn to_pgbench(&self) -> [Samples; 2] {
+        [0, 1].map(|place| self.servers[place].service.rate.ratio_to(&self.pgbench[place]))
+    }
+}
+
 impl Compare {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
-        let key = prepare(&url, self.pets)?;
-        let service = Server::petstore(&url)?;
-        let peers = [Server::fastapi(&url, &key)?, Server::fastify(&url, &key)?];
-        let mut figures = self.rounds(&url, &key, &service, Some(&peers))?;
+        let pair = Pair::start(&url, self.pets)?;
+        let key = &pair.key;
+        let peers = [Server::fastapi(&url, key)?, Server::fastify(&url, key)?, Server::axum(&url, key)?];
+        let mut figures = self.rounds(&url, &pair, &peers)?;
         for (workload, figures) in WORKLOADS.iter().zip(&mut figures) {
-            figures.rate = (figures.service.median() / 2.0).round();
+            figures.rate = (figures.service().median() / 2.0).round();
             let end = Instant::now() + LATENCY_TIME;
             let goes_on = Arc::new(move || Instant::now() < end);
             figures.latency =
-                latency(&service, workload.service, &key, self.pets, figures.rate, goes_on).await?;
+                latency(&pair.service, workload.service, &pair.key, self.pets, figures.rate, goes_on).await?;
         }
+        let Pair { service, key, .. } = pair;
         drop(service);
         let service = Server::petstore(&url)?;
         wrk(&service, "mix", &key, self.pets, 1_000, self.seconds)?;
@@ -127,32 +89,25 @@ impl Compare {
         self.write(&url, &figures, memory)
     }
 
-    fn rounds(
-        &self,
-        url: &str,
-        key: &str,
-        service: &Server,
-        peers: Option<&[Server; 2]>,
-    ) -> Outcome<Vec<Figures>> {
+    fn rounds(&self, url: &str, pair: &Pair, peers: &[Server]) -> Outcome<Vec<Figures>> {
         let mut all: Vec<Figures> = WORKLOADS.iter().map(|_| Figures::default()).collect();
         for (workload, figures) in WORKLOADS.iter().zip(&mut all) {
             figures.best_clients = best_clients(url, workload, self.pets)?;
-            wrk(service, workload.service, key, self.pets, 64, 1)?;
+            pair.measure(&mut PairSamples::default(), workload, 64, 1)?;
         }
+        let single_seconds = self.seconds.min(2);
         for round in 1..=self.rounds {
             for (workload, figures) in WORKLOADS.iter().zip(&mut all) {
-                let bare = pgbench(url, workload.pgbench, self.pets, figures.best_clients, self.seconds)?;
-                let served = wrk(service, workload.service, key, self.pets, 64, self.seconds)?;
-                figures.pgbench.push(bare);
-                figures.service.push(served);
-                figures.single_pgbench.push(pgbench(url, workload.pgbench, self.pets, 1, 2)?);
-                figures.single_service.push(wrk(service, workload.service, key, self.pets, 1, 2)?);
-                if let Some([fastapi, fastify]) = peers {
-                    figures.fastapi.push(wrk(fastapi, workload.peer, key, self.pets, 64, 2)?);
-                    figures.fastify.push(wrk(fastify, workload.peer, key, self.pets, 64, 2)?);
+                let Figures { best_clients, pgbench: alone, servers, .. } = figures;
+                alone[0].push(pgbench(url, workload.pgbench, self.pets, *best_clients, self.seconds)?);
+                pair.measure(&mut servers[0], workload, 64, self.seconds)?;
+                alone[1].push(pgbench(url, workload.pgbench, self.pets, 1, single_seconds)?);
+                pair.measure(&mut servers[1], workload, 1, single_seconds)?;
+                for (peer, samples) in peers.iter().zip(&mut figures.peers) {
+                    samples.push(wrk(peer, workload.peer, &pair.key, self.pets, 64, 2)?);
                 }
-                println!("round {round}: {}: {bare:.0}/s pgbench, {served:.0}/s service", workload.name);
             }
+            println!("round {round} of {}", self.rounds);
         }
         Ok(all)
     }
@@ -161,7 +116,7 @@ impl Compare {
         let machine = machine()?;
         let server = psql(url, "SHOW server_version")?;
         let wrk_version = wrk_version()?;
-        let mut tables = format!(
+        let mut text = format!(
             "Measured on {machine}, which the load generator and the database shared; PostgreSQL {}, {wrk_version}; \
              {} pets; {} rounds of {} seconds. Each figure is a median, with the minimum and the maximum in brackets.\n\n\
              ### At 64 connections, against pgbench\n\n\
@@ -172,66 +127,70 @@ impl Compare {
             self.seconds,
         );
         for (workload, figures) in WORKLOADS.iter().zip(figures) {
-            let ratio = figures.service.ratio_to(&figures.pgbench);
+            let [ratio, _] = figures.to_pgbench();
             writeln!(
-                tables,
+                text,
                 "| {} | {:.0} ({}) | {:.0} | {} | {} |",
                 workload.name,
-                figures.pgbench.median(),
+                figures.pgbench[0].median(),
                 figures.best_clients,
-                figures.service.median(),
+                figures.service().median(),
                 ratio.spread(),
-                workload.bar
+                workload.to_pgbench[0].goal
             )?;
         }
-        tables.push_str(
+        text.push_str(
             "\n### At a single connection, where nothing is batched\n\n\
              | operation | pgbench, tx/s | service, requests/s | ratio | bar |\n|---|---|---|---|---|\n",
         );
         for (workload, figures) in WORKLOADS.iter().zip(figures) {
-            let (bare, service) = (&figures.single_pgbench, &figures.single_service);
-            let ratio = service.ratio_to(bare).spread();
-            let (bare, service) = (bare.median(), service.median());
-            writeln!(tables, "| {} | {bare:.0} | {service:.0} | {ratio} | {SINGLE_BAR} |", workload.name)?;
-        }
-        tables.push_str(
-            "\n### Against peers, at 64 connections\n\n\
-             | operation | FastAPI, requests/s | Fastify, requests/s | times FastAPI | times Fastify | bar |\n\
-             |---|---|---|---|---|---|\n",
-        );
-        for (workload, figures) in WORKLOADS.iter().zip(figures) {
+            let [_, ratio] = figures.to_pgbench();
             writeln!(
-                tables,
-                "| {} | {:.0} | {:.0} | {} | {} | {PEER_BAR} |",
+                text,
+                "| {} | {:.0} | {:.0} | {} | {} |",
                 workload.name,
-                figures.fastapi.median(),
-                figures.fastify.median(),
-                figures.service.ratio_to(&figures.fastapi).spread(),
-                figures.service.ratio_to(&figures.fastify).spread(),
+                figures.pgbench[1].median(),
+                figures.servers[1].service.rate.median(),
+                ratio.spread(),
+                workload.to_pgbench[1].goal
             )?;
         }
-        tables.push_str(
+        text.push_str(&tables(&figures.iter().map(|figures| &figures.servers).collect::<Vec<_>>())?);
+        text.push_str(
+            "\n### Against peers, at 64 connections\n\n\
+             | operation | FastAPI, requests/s | Fastify, requests/s | axum, requests/s \
+             | times FastAPI | times Fastify | times axum | bar (FastAPI, Fastify) |\n\
+             |---|---|---|---|---|---|---|---|\n",
+        );
+        for (workload, figures) in WORKLOADS.iter().zip(figures) {
+            let [fastapi, fastify, axum] = figures.peers.each_ref().map(Samples::median);
+            let times = figures.peers.each_ref().map(|peer| figures.service().ratio_to(peer).spread());
+            writeln!(
+                text,
+                "| {} | {fastapi:.0} | {fastify:.0} | {axum:.0} | {} | {PEER_GOAL} |",
+                workload.name,
+                times.join(" | ")
+            )?;
+        }
+        text.push_str(
             "\n### Latency at half of the peak rate, open loop\n\n\
              | operation | requests/s | p50, ms | p99, ms | p99.9, ms |\n|---|---|---|---|---|\n",
         );
         for (workload, figures) in WORKLOADS.iter().zip(figures) {
             let at = |share| figures.latency.at(share);
             let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
-            writeln!(
-                tables,
-                "| {} | {:.0} | {p50:.2} | {p99:.2} | {p999:.2} |",
-                workload.name, figures.rate
-            )?;
+            writeln!(text, "| {} | {:.0} | {p50:.2} | {p99:.2} | {p999:.2} |", workload.name, figures.rate)?;
         }
-        writeln!(tables, "\nPeak memory at 1,000 connections under full load: {memory:.0} MB.")?;
-        println!("{tables}");
-        replace_measured(Path::new("docs/performance.md"), &tables)?;
+        writeln!(text, "\nPeak memory at 1,000 connections under full load: {memory:.0} MB.")?;
+        println!("{text}");
+        replace_measured(Path::new("docs/performance.md"), &text)?;
         let rows: Vec<_> = WORKLOADS
             .iter()
             .zip(figures)
             .map(|(workload, figures)| {
-                let ratio = figures.service.ratio_to(&figures.pgbench);
-                json!([workload.name, ratio.median(), ratio.at(0.0), ratio.at(1.0), workload.bar])
+                let [ratio, _] = figures.to_pgbench();
+                let goal = workload.to_pgbench[0].goal;
+                json!([workload.name, ratio.median(), ratio.at(0.0), ratio.at(1.0), goal])
             })
             .collect();
         let title = "Throughput of the service as a multiple of pgbench";
@@ -302,6 +261,9 @@ fn request(workload: &str, random: u64, pets: u64) -> (&'static str, String, &'s
         "get" => ("GET", format!("/v1/pets/{id}"), ""),
         "list" => ("GET", "/v1/pets?status=available".to_owned(), ""),
         "cursor" => ("GET", format!("/v1/pets?cursor={}", cursor(id.cast_signed())), ""),
+        "status_cursor" => {
+            ("GET", format!("/v1/pets?status=available&cursor={}", cursor(id.cast_signed())), "")
+        }
         "create" => ("POST", "/v1/pets".to_owned(), r#"{"name":"Rex","categoryId":3,"status":"available"}"#),
         _ => match random % 100 {
             0..80 => request("list", random, pets),
@@ -309,31 +271,4 @@ fn request(workload: &str, random: u64, pets: u64) -> (&'static str, String, &'s
             _ => request("create", random, pets),
         },
     }
-}
-
-/// Few rounds on a smaller table: enough to notice that something became much slower.
-pub(crate) fn smoke() -> Outcome {
-    let compare = Compare { pets: 100_000, rounds: 3, seconds: 2 };
-    let url = database_url()?;
-    let key = prepare(&url, compare.pets)?;
-    let service = Server::petstore(&url)?;
-    let figures = compare.rounds(&url, &key, &service, None)?;
-    let mut failures = Vec::new();
-    for (workload, figures) in WORKLOADS.iter().zip(&figures) {
-        let [many, single] = workload.recorded;
-        for (what, ratio, recorded) in [
-            ("64 connections", figures.service.ratio_to(&figures.pgbench), many),
-            ("1 connection", figures.single_service.ratio_to(&figures.single_pgbench), single),
-        ] {
-            println!(
-                "{}, {what}: {} times pgbench; docs/performance.md has {recorded}",
-                workload.name,
-                ratio.spread()
-            );
-            if ratio.median() < 0.4 * recorded {
-                failures.push(format!("{} at {what} is below 40 % of that", workload.name));
-            }
-        }
-    }
-    verdict(&failures)
 }
