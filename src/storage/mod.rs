@@ -48,7 +48,7 @@ pub const STATEMENTS: [&[&str]; 4] =
     [pets::STATEMENTS, api_keys::STATEMENTS, idempotency_keys::STATEMENTS, orders::STATEMENTS];
 
 /// The limits of each queue. However many unknown keys arrive, for example, their lookups use two connections.
-const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, workers: 2, max_wait: POOL_WAIT };
+const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, slots: 2, max_wait: POOL_WAIT };
 
 /// The stored data. Cheap to clone.
 #[derive(Clone)]
@@ -61,16 +61,16 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Sets up the connection pool and the batch workers. It opens no connection, so it works while the database is down.
+    /// Sets up the connection pool and the queues. It opens no connection, so it works while the database is down.
     ///
-    /// Must be called within the Tokio runtime that is to run the workers.
+    /// Must be called within the Tokio runtime that is to run the batches.
     pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let database = Database::new(url, settings)?;
         Ok(Self {
-            list_pets: Batcher::start("list_pets", ListPetsBatch(database.clone()), LIMITS),
-            find_pet: Batcher::start("find_pet", FindPetsBatch(database.clone()), LIMITS),
-            insert_pet: Batcher::start("insert_pet", InsertPetsBatch(database.clone()), LIMITS),
-            find_api_key: Batcher::start("find_key", FindKeysBatch(database.clone()), LIMITS),
+            list_pets: Batcher::new("list_pets", ListPetsBatch(database.clone()), LIMITS),
+            find_pet: Batcher::new("find_pet", FindPetsBatch(database.clone()), LIMITS),
+            insert_pet: Batcher::new("insert_pet", InsertPetsBatch(database.clone()), LIMITS),
+            find_api_key: Batcher::new("find_key", FindKeysBatch(database.clone()), LIMITS),
             database,
         })
     }

@@ -1,28 +1,37 @@
 //! Batches requests that arrive at the same time.
 //!
-//! Requests wait in a bounded queue. A few workers each take *everything that is queued*, up to a maximum, and handle it
-//! as one batch: usually with one round trip to the database. There is no timer: an idle service handles a single
-//! request at once, and under load the batches grow by themselves.
+//! A request that finds a free slot is handled at once, alone, in its caller's task: nothing is queued and no other task
+//! wakes up. While all slots are busy, requests wait in a bounded queue. When a batch ends, its slot passes to *everything
+//! that is queued*, up to a maximum, as the next batch: usually with one round trip to the database. There is no timer:
+//! under load the batches grow by themselves.
 //!
 //! **Invariants:**
 //! - a request joins only a batch that starts after the request arrived, so its response is as fresh as if it had been
 //!   handled alone;
 //! - requests are taken in order of arrival, each exactly once; a request whose caller is gone by then is skipped;
+//! - a batch that has started runs to its end, even if its callers are gone: a client that disconnects neither interrupts
+//!   a write nor frees a slot while its statement is still in progress;
+//! - while requests are queued, all slots are busy, so each of them is followed by another batch;
 //! - a full queue rejects a request at once, and a request that has waited too long is rejected instead of started;
-//! - every request completes: if a handler panics, or returns too few responses, the callers get [`BatchError::Lost`], and
-//!   the worker continues. Requests that are queued when the [`Batcher`] is dropped are still handled.
+//! - every request completes: if a handler panics, or returns too few responses, the callers of that batch get
+//!   [`BatchError::Lost`]. Requests that are queued when the [`Batcher`] is dropped are still handled.
 
+use std::collections::VecDeque;
+use std::mem;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use metrics::{Counter, Histogram, counter, histogram};
 use opentelemetry::Context;
 use opentelemetry::context::FutureExt as _;
 use thiserror::Error;
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::postgres::error::StorageError;
@@ -38,7 +47,7 @@ pub(super) trait BatchHandler: Send + Sync + 'static {
     fn handle(&self, requests: Vec<Self::Request>) -> impl Future<Output = Vec<Self::Response>> + Send;
 }
 
-/// The limits of a queue and its workers.
+/// The limits of a queue and its batches.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueueLimits {
     /// The most requests that may be queued.
@@ -46,7 +55,7 @@ pub(super) struct QueueLimits {
     /// The most requests in one batch.
     pub(super) batch_size: usize,
     /// The most batches in progress at the same time.
-    pub(super) workers: usize,
+    pub(super) slots: usize,
     /// How long a request may be queued.
     pub(super) max_wait: Duration,
 }
@@ -74,79 +83,132 @@ impl From<BatchError> for StorageError {
     }
 }
 
-struct BatchedRequest<H: BatchHandler> {
+type Response<H> = Result<<H as BatchHandler>::Response, BatchError>;
+
+struct QueuedRequest<H: BatchHandler> {
     request: H::Request,
     arrived: Instant,
     /// The trace of the caller, if tracing is on.
     trace: Option<Context>,
-    response: oneshot::Sender<Result<H::Response, BatchError>>,
+    response: oneshot::Sender<Response<H>>,
 }
 
-/// Queues requests for its workers.
-pub(super) struct Batcher<H: BatchHandler> {
-    queue: mpsc::Sender<BatchedRequest<H>>,
-    full: Counter,
+/// Handles requests in batches. Cheap to clone.
+pub(super) struct Batcher<H: BatchHandler>(Arc<Shared<H>>);
+
+struct Shared<H: BatchHandler> {
+    handler: H,
+    limits: QueueLimits,
+    state: Mutex<State<H>>,
+    metrics: BatchMetrics,
+    /// Runs the batches that no caller runs.
+    runtime: Handle,
 }
 
-#[derive(Clone)]
+struct State<H: BatchHandler> {
+    queue: VecDeque<QueuedRequest<H>>,
+    busy_slots: usize,
+}
+
 struct BatchMetrics {
     size: Histogram,
     wait: Histogram,
     late: Counter,
+    full: Counter,
 }
 
 impl<H: BatchHandler> Clone for Batcher<H> {
     fn clone(&self) -> Self {
-        Self { queue: self.queue.clone(), full: self.full.clone() }
+        Self(self.0.clone())
     }
 }
 
 impl<H: BatchHandler> Batcher<H> {
-    /// Starts the workers. They end when the last clone of this is dropped and the queue is empty. The name is the label
-    /// `queue` of the metrics.
-    pub(super) fn start(name: &'static str, handler: H, limits: QueueLimits) -> Self {
-        let (sender, receiver) = mpsc::channel(limits.capacity);
-        let (handler, receiver) = (Arc::new(handler), Arc::new(Mutex::new(receiver)));
-        let metrics = BatchMetrics {
-            size: histogram!(BATCH_SIZE, "queue" => name),
-            wait: histogram!(BATCH_WAIT, "queue" => name),
-            late: counter!(REQUESTS_SHED, "reason" => "late"),
-        };
-        for _ in 0..limits.workers {
-            tokio::spawn(run_worker(handler.clone(), receiver.clone(), limits, metrics.clone()));
-        }
-        Self { queue: sender, full: counter!(REQUESTS_SHED, "reason" => "queue") }
+    /// The name is the label `queue` of the metrics. Must be called within the Tokio runtime that is to run the batches.
+    pub(super) fn new(name: &'static str, handler: H, limits: QueueLimits) -> Self {
+        Self(Arc::new(Shared {
+            handler,
+            limits,
+            state: Mutex::new(State { queue: VecDeque::new(), busy_slots: 0 }),
+            metrics: BatchMetrics {
+                size: histogram!(BATCH_SIZE, "queue" => name),
+                wait: histogram!(BATCH_WAIT, "queue" => name),
+                late: counter!(REQUESTS_SHED, "reason" => "late"),
+                full: counter!(REQUESTS_SHED, "reason" => "queue"),
+            },
+            runtime: Handle::current(),
+        }))
     }
 
-    /// Queues a request and waits for its response.
-    pub(super) async fn call(&self, request: H::Request) -> Result<H::Response, BatchError> {
-        let (response, receiver) = oneshot::channel();
-        let queued = BatchedRequest { request, arrived: Instant::now(), trace: traces::current(), response };
-        self.queue.try_send(queued).map_err(|error| match error {
-            TrySendError::Full(_) => {
-                self.full.increment(1);
-                BatchError::QueueFull
+    /// Handles a request, now or in a later batch, and returns its response.
+    pub(super) async fn call(&self, request: H::Request) -> Response<H> {
+        match Slot::take_or_queue(&self.0, request)? {
+            Admission::Start(slot, request) => {
+                let future = Some(slot.run_single(request).boxed());
+                Uninterrupted { future, runtime: &self.0.runtime }.await
             }
-            TrySendError::Closed(_) => BatchError::Lost,
-        })?;
-        receiver.await.unwrap_or(Err(BatchError::Lost))
+            Admission::Queued(response) => response.await.unwrap_or(Err(BatchError::Lost)),
+        }
     }
 }
 
-async fn run_worker<H: BatchHandler>(
-    handler: Arc<H>,
-    queue: Arc<Mutex<mpsc::Receiver<BatchedRequest<H>>>>,
-    limits: QueueLimits,
-    metrics: BatchMetrics,
-) {
-    let mut taken = Vec::with_capacity(limits.batch_size);
-    // One worker at a time waits for requests and takes all that are queued; the others wait for the lock or are busy.
-    while queue.lock().await.recv_many(&mut taken, limits.batch_size).await > 0 {
-        let (mut requests, mut callers) = (Vec::with_capacity(taken.len()), Vec::with_capacity(taken.len()));
+/// How a request is handled.
+enum Admission<H: BatchHandler> {
+    /// At once.
+    Start(Slot<H>, H::Request),
+    /// In a later batch.
+    Queued(oneshot::Receiver<Response<H>>),
+}
+
+/// The permission to run one batch. When it is dropped, it passes to the queued requests, or becomes free.
+struct Slot<H: BatchHandler> {
+    shared: Arc<Shared<H>>,
+    /// Whether its batch has started.
+    started: bool,
+}
+
+impl<H: BatchHandler> Slot<H> {
+    /// Takes a free slot, or else queues the request.
+    fn take_or_queue(shared: &Arc<Shared<H>>, request: H::Request) -> Result<Admission<H>, BatchError> {
+        let mut state = shared.state();
+        if state.busy_slots < shared.limits.slots {
+            state.busy_slots += 1;
+            return Ok(Admission::Start(Self { shared: shared.clone(), started: true }, request));
+        }
+        if state.queue.len() >= shared.limits.capacity {
+            shared.metrics.full.increment(1);
+            return Err(BatchError::QueueFull);
+        }
+        let (response, receiver) = oneshot::channel();
+        let (arrived, trace) = (Instant::now(), traces::current());
+        state.queue.push_back(QueuedRequest { request, arrived, trace, response });
+        Ok(Admission::Queued(receiver))
+    }
+
+    /// Handles a request that was not queued.
+    async fn run_single(self, request: H::Request) -> Response<H> {
+        self.shared.metrics.wait.record(Duration::ZERO);
+        let responses = self.handle(vec![request], traces::current().into_iter().collect()).await;
+        responses.into_iter().next().ok_or(BatchError::Lost)
+    }
+
+    /// Handles the requests that are queued when it starts.
+    async fn run(mut self) {
+        self.started = true;
+        let Shared { limits, metrics, .. } = &*self.shared;
+        let batch: Vec<QueuedRequest<H>> = {
+            let mut state = self.shared.state();
+            let size = state.queue.len().min(limits.batch_size);
+            state.queue.drain(..size).collect()
+        };
+        let now = Instant::now();
+        if let Some(first) = batch.first() {
+            metrics.wait.record(now - first.arrived);
+        }
+        let (mut requests, mut callers) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         let mut traces = Vec::new();
-        metrics.wait.record(taken[0].arrived.elapsed());
-        for queued in taken.drain(..).filter(|queued| !queued.response.is_closed()) {
-            if queued.arrived.elapsed() > limits.max_wait {
+        for queued in batch.into_iter().filter(|queued| !queued.response.is_closed()) {
+            if now - queued.arrived > limits.max_wait {
                 metrics.late.increment(1);
                 let _ = queued.response.send(Err(BatchError::QueueTimeout));
             } else {
@@ -156,46 +218,108 @@ async fn run_worker<H: BatchHandler>(
             }
         }
         if requests.is_empty() {
-            continue;
+            return;
         }
-        metrics.size.record(count(requests.len()));
-        let handling = AssertUnwindSafe(handler.handle(requests)).catch_unwind();
+        // A sender that is dropped without a response gives its caller `BatchError::Lost`.
+        for (caller, response) in callers.into_iter().zip(self.handle(requests, traces).await) {
+            // A caller that is gone by now needs no response.
+            let _ = caller.send(Ok(response));
+        }
+    }
+
+    /// Handles a batch. After a panic there are no responses.
+    async fn handle(&self, requests: Vec<H::Request>, traces: Vec<Context>) -> Vec<H::Response> {
+        self.shared.metrics.size.record(count(requests.len()));
+        let handling = AssertUnwindSafe(self.shared.handler.handle(requests)).catch_unwind();
         let responses = match traces::shared(traces) {
             None => handling.await,
             Some(trace) => handling.with_context(trace).await,
         };
-        // After a panic the senders are dropped, which gives their callers `BatchError::Lost`.
-        for (caller, response) in callers.into_iter().zip(responses.unwrap_or_default()) {
-            // A caller that is gone by now needs no response.
-            let _ = caller.send(Ok(response));
+        responses.unwrap_or_default()
+    }
+}
+
+impl<H: BatchHandler> Shared<H> {
+    fn state(&self) -> MutexGuard<'_, State<H>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<H: BatchHandler> Drop for Slot<H> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        if state.queue.is_empty() {
+            state.busy_slots -= 1;
+        } else if self.started {
+            drop(state);
+            let next = Self { shared: self.shared.clone(), started: false };
+            self.shared.runtime.spawn(next.run());
+        } else {
+            // The runtime is shutting down, and no batch will start. The callers get `BatchError::Lost`.
+            state.busy_slots -= 1;
+            let lost = mem::take(&mut state.queue);
+            drop(state);
+            drop(lost);
+        }
+    }
+}
+
+/// A future that continues in the background if it is dropped before its end.
+struct Uninterrupted<'a, T: Send + 'static> {
+    /// Absent after the end.
+    future: Option<BoxFuture<'static, T>>,
+    runtime: &'a Handle,
+}
+
+impl<T: Send + 'static> Future for Uninterrupted<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<T> {
+        let Some(future) = &mut self.future else { unreachable!("polled after its end") };
+        let output = ready!(future.poll_unpin(context));
+        self.future = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<T: Send + 'static> Drop for Uninterrupted<'_, T> {
+    fn drop(&mut self) {
+        if let Some(future) = self.future.take() {
+            self.runtime.spawn(future);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex as StdMutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures_util::future::join_all;
     use proptest::prelude::*;
+    use tokio::runtime::{Builder, Runtime};
     use tokio::task::JoinHandle;
     use tokio::time::sleep;
 
     use super::*;
 
     const LIMITS: QueueLimits =
-        QueueLimits { capacity: 1_000, batch_size: 8, workers: 2, max_wait: Duration::from_secs(1) };
+        QueueLimits { capacity: 1_000, batch_size: 8, slots: 2, max_wait: Duration::from_secs(1) };
 
     /// Doubles numbers, slowly, and records its batches. Panics on 13; returns no response for 14 and what follows it.
     #[derive(Clone)]
     struct Doubler {
         latency: Duration,
-        batches: Arc<StdMutex<Vec<Vec<u32>>>>,
+        batches: Arc<Mutex<Vec<Vec<u32>>>>,
+        finished: Arc<AtomicUsize>,
     }
 
     impl Doubler {
         fn batches(&self) -> Vec<Vec<u32>> {
             self.batches.lock().unwrap().clone()
+        }
+
+        fn finished(&self) -> usize {
+            self.finished.load(Ordering::SeqCst)
         }
     }
 
@@ -206,6 +330,7 @@ mod tests {
         async fn handle(&self, numbers: Vec<u32>) -> Vec<u32> {
             self.batches.lock().unwrap().push(numbers.clone());
             sleep(self.latency).await;
+            self.finished.fetch_add(1, Ordering::SeqCst);
             assert!(!numbers.contains(&13), "an unlucky number");
             let answered = numbers.iter().position(|number| *number == 14).unwrap_or(numbers.len());
             numbers[..answered].iter().map(|number| number * 2).collect()
@@ -213,13 +338,21 @@ mod tests {
     }
 
     fn start(latency_ms: u64, limits: QueueLimits) -> (Doubler, Batcher<Doubler>) {
-        let handler = Doubler { latency: Duration::from_millis(latency_ms), batches: Arc::default() };
-        (handler.clone(), Batcher::start("test", handler, limits))
+        let handler = Doubler {
+            latency: Duration::from_millis(latency_ms),
+            batches: Arc::default(),
+            finished: Arc::default(),
+        };
+        (handler.clone(), Batcher::new("test", handler, limits))
+    }
+
+    fn paused_runtime() -> Runtime {
+        Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
     }
 
     type Calls = Vec<JoinHandle<Result<u32, BatchError>>>;
 
-    /// Calls with all numbers, in order, before any of them is handled.
+    /// Calls with all numbers, in order.
     fn call_all(batcher: &Batcher<Doubler>, numbers: impl IntoIterator<Item = u32>) -> Calls {
         let call = |number| {
             let batcher = batcher.clone();
@@ -243,7 +376,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn queued_calls_share_a_batch_in_their_order() {
-        let (handler, batcher) = start(10, QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });
         let first = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let others = call_all(&batcher, 1..=12);
@@ -254,7 +387,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_never_joins_a_batch_that_has_started() {
-        let (handler, batcher) = start(10, QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });
         let started = Instant::now();
         let first = call_all(&batcher, [1]);
         sleep(Duration::from_millis(9)).await;
@@ -265,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn workers_run_concurrently() {
+    async fn batches_run_concurrently() {
         let (_, batcher) = start(10, LIMITS);
         let started = Instant::now();
         let first = call_all(&batcher, [1]);
@@ -277,7 +410,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_rejects_at_once() {
-        let (_, batcher) = start(10, QueueLimits { capacity: 3, workers: 1, ..LIMITS });
+        let (_, batcher) = start(10, QueueLimits { capacity: 3, slots: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let waiting = call_all(&batcher, [1, 2, 3]);
@@ -292,7 +425,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_waited_too_long_is_rejected_and_not_started() {
-        let (handler, batcher) = start(1_500, QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(1_500, QueueLimits { slots: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let too_early = call_all(&batcher, [1, 2]);
@@ -309,7 +442,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_whose_caller_is_gone_is_skipped() {
-        let (handler, batcher) = start(10, QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let waiting = call_all(&batcher, [1, 2, 3]);
@@ -322,17 +455,74 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_fails_only_its_own_batch() {
-        let (_, batcher) = start(0, QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });
+        let busy = call_all(&batcher, [0]);
+        sleep(Duration::from_millis(1)).await;
         let unlucky = call_all(&batcher, [12, 13]);
+        assert_eq!(responses(busy).await, [Ok(0)]);
         assert_eq!(responses(unlucky).await, [Err(BatchError::Lost), Err(BatchError::Lost)]);
+        assert_eq!(batcher.call(13).await, Err(BatchError::Lost), "alone, in the caller's task");
         assert_eq!(batcher.call(1).await, Ok(2));
+        assert_eq!(handler.batches(), [vec![0], vec![12, 13], vec![13], vec![1]]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_without_a_response_is_lost_not_left_waiting() {
-        let (_, batcher) = start(0, QueueLimits { workers: 1, ..LIMITS });
+        let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });
+        let alone = call_all(&batcher, [14]);
+        sleep(Duration::from_millis(1)).await;
         let calls = call_all(&batcher, [1, 14, 2]);
+        assert_eq!(responses(alone).await, [Err(BatchError::Lost)]);
         assert_eq!(responses(calls).await, [Ok(2), Err(BatchError::Lost), Err(BatchError::Lost)]);
+        assert_eq!(handler.batches(), [vec![14], vec![1, 14, 2]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_runs_to_its_end_when_its_only_caller_is_gone() {
+        let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });
+        let started = Instant::now();
+        let gone = call_all(&batcher, [1]);
+        sleep(Duration::from_millis(4)).await;
+        let waiting = call_all(&batcher, [2, 3]);
+        tokio::task::yield_now().await;
+        gone[0].abort();
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(handler.batches(), [[1]], "its slot is not free before its end");
+        assert_eq!(responses(waiting).await, [Ok(4), Ok(6)]);
+        assert_eq!(started.elapsed(), Duration::from_millis(20));
+        assert_eq!(handler.batches(), [vec![1], vec![2, 3]]);
+        assert_eq!(handler.finished(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_runs_to_its_end_when_all_its_callers_are_gone() {
+        let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });
+        let busy = call_all(&batcher, [1]);
+        sleep(Duration::from_millis(1)).await;
+        let gone = call_all(&batcher, [2, 3]);
+        assert_eq!(responses(busy).await, [Ok(2)]);
+        sleep(Duration::from_millis(1)).await;
+        gone.iter().for_each(JoinHandle::abort);
+        drop(batcher);
+        sleep(Duration::from_millis(20)).await;
+        assert_eq!(handler.batches(), [vec![1], vec![2, 3]]);
+        assert_eq!(handler.finished(), 2);
+    }
+
+    #[test]
+    fn calls_end_when_the_runtime_of_the_batches_ends() {
+        let (of_batches, of_calls) = (paused_runtime(), paused_runtime());
+        let limits = QueueLimits { slots: 1, batch_size: 2, ..LIMITS };
+        let (_, batcher) = of_batches.block_on(async { start(10, limits) });
+        let calls = of_calls.block_on(async {
+            let calls = call_all(&batcher, 1..=6);
+            sleep(Duration::from_millis(1)).await;
+            calls
+        });
+        drop(of_batches);
+        let responses = of_calls.block_on(responses(calls));
+        assert_eq!(responses[0], Ok(2), "handled in the caller's task");
+        assert_eq!(responses[1..], [Err(BatchError::Lost); 5]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -349,11 +539,10 @@ mod tests {
         fn every_call_gets_its_own_response(
             numbers in proptest::collection::vec(100_u32..10_000, 1..200),
             pauses in proptest::collection::vec(0_u64..3, 1..20),
-            (batch_size, workers) in (1_usize..40, 1_usize..5),
+            (batch_size, slots) in (1_usize..40, 1_usize..5),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-            runtime.block_on(async {
-                let limits = QueueLimits { batch_size, workers, max_wait: Duration::MAX, ..LIMITS };
+            paused_runtime().block_on(async {
+                let limits = QueueLimits { batch_size, slots, max_wait: Duration::MAX, ..LIMITS };
                 let (handler, batcher) = start(2, limits);
                 let mut calls = Vec::new();
                 for (number, pause) in numbers.iter().zip(pauses.iter().cycle()) {
