@@ -30,7 +30,7 @@ impl<'a> IfNoneMatch<'a> {
     }
 
     /// Answers 200 with the JSON body, or 304 without it if the client has the current one.
-    pub(crate) fn answer(&self, body: Bytes, tag: Bytes, link: Option<HeaderValue>) -> Response {
+    pub(crate) fn answer(&self, body: Bytes, tag: Bytes, link: Option<Bytes>) -> Response {
         let etag = header_of(tag);
         let mut response = if self.matches(&etag) {
             response::empty(StatusCode::NOT_MODIFIED)
@@ -38,8 +38,7 @@ impl<'a> IfNoneMatch<'a> {
             response::json(StatusCode::OK, body)
         };
         let headers = response.headers_mut();
-        headers.reserve(10);
-        headers.extend(link.map(|link| (header::LINK, link)));
+        headers.extend(link.map(|link| (header::LINK, header_of(link))));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
         headers.insert(header::VARY, HeaderValue::from_static("Authorization"));
         headers.insert(header::ETAG, etag);
@@ -89,11 +88,11 @@ impl<'a> IfMatch<'a> {
 ///
 /// A fast hash is enough: a tag is only compared with tags of the same URL, and a client gains nothing from a collision.
 /// A new release may hash differently; then clients fetch once more, and a change with `If-Match` is refused once.
-pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&HeaderValue>) -> (Bytes, Bytes) {
+pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&Bytes>) -> (Bytes, Bytes) {
     let body = body.into();
     let mut hasher = DefaultHasher::new();
     hasher.write(&body);
-    hasher.write(link.map_or(&[][..], HeaderValue::as_bytes));
+    hasher.write(link.map_or(&[], |link| link));
     let digits = hex_digits(hasher.finish().into());
     let tag = [b"\"", &digits[16..], b"\""].concat();
     (body, tag.into())
@@ -105,6 +104,7 @@ pub(crate) fn with_etag(body: impl Into<Bytes>) -> (Bytes, HeaderValue) {
     (body, header_of(tag))
 }
 
-fn header_of(tag: Bytes) -> HeaderValue {
-    HeaderValue::from_maybe_shared(tag).unwrap_or_else(|_| HeaderValue::from_static("\"\""))
+/// A tag or a link as a header value: ASCII, so always a valid one.
+fn header_of(text: Bytes) -> HeaderValue {
+    HeaderValue::from_maybe_shared(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }

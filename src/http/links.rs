@@ -36,13 +36,13 @@ impl Links {
         limit: PageLimit,
         filters: Vec<(&'static str, String)>,
         after: Option<impl Into<i64>>,
-    ) -> Option<HeaderValue> {
+    ) -> Option<Bytes> {
         let after = after?.into();
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("limit", &limit.get().to_string());
         query.extend_pairs(filters);
         query.append_pair("cursor", &encode_cursor(after));
-        Some(self.url("<", &[list, "?", &query.finish(), ">; rel=\"next\""]))
+        Some(self.text("<", &[list, "?", &query.finish(), ">; rel=\"next\""]))
     }
 
     /// `Link` to the successor of getPet, for the requested pet.
@@ -54,15 +54,20 @@ impl Links {
         }
     }
 
-    /// A header value: the base URL, and what comes before and after it.
     fn url(&self, before: &str, after: &[&str]) -> HeaderValue {
-        let mut value = String::with_capacity(128);
-        value.push_str(before);
-        value.push_str(&self.base);
-        for part in after {
-            value.push_str(part);
-        }
         // Only digits, known words and a base URL that was checked on startup: always a valid header value.
-        HeaderValue::from_maybe_shared(Bytes::from(value)).unwrap_or_else(|_| HeaderValue::from_static(""))
+        let text = self.text(before, after);
+        HeaderValue::from_maybe_shared(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+    }
+
+    /// The base URL, with what comes before and after it.
+    fn text(&self, before: &str, after: &[&str]) -> Bytes {
+        let mut text = String::with_capacity(128);
+        text.push_str(before);
+        text.push_str(&self.base);
+        for part in after {
+            text.push_str(part);
+        }
+        text.into()
     }
 }

@@ -1,5 +1,6 @@
 //! A request as its handler sees it: the caller, the query, the headers, the body.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 use hyper::header;
@@ -48,7 +49,7 @@ impl ApiRequest<'_> {
     }
 
     /// The query parameters, which are some of those described.
-    pub(crate) fn query(&self, parameters: &[ParameterDescription]) -> Result<QueryParameters, ApiError> {
+    pub(crate) fn query(&self, parameters: &[ParameterDescription]) -> Result<QueryParameters<'_>, ApiError> {
         QueryParameters::parse(&self.head.uri, parameters)
     }
 
@@ -107,15 +108,15 @@ fn is_sent_as(accepted: &[&str], headers: &HeaderMap) -> bool {
 }
 
 /// The query parameters of a request, every one of them known to the operation.
-pub(crate) struct QueryParameters(Vec<(String, String)>);
+pub(crate) struct QueryParameters<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
-impl QueryParameters {
+impl<'a> QueryParameters<'a> {
     /// Splits a query; refuses a parameter that the operation does not have, so that a misspelt filter does not
     /// silently list everything.
-    fn parse(uri: &Uri, parameters: &[ParameterDescription]) -> Result<Self, ApiError> {
+    fn parse(uri: &'a Uri, parameters: &[ParameterDescription]) -> Result<Self, ApiError> {
         let known = parameters.iter().map(|parameter| parameter.name);
         let query = uri.query().unwrap_or_default();
-        let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         match pairs.iter().find(|(name, _)| !known.clone().any(|known| known == name)) {
             None => Ok(Self(pairs)),
             Some((name, _)) => {
@@ -141,7 +142,7 @@ impl QueryParameters {
 }
 
 /// What every list takes besides its filters.
-impl QueryParameters {
+impl QueryParameters<'_> {
     /// `limit`: how many things the page may hold.
     pub(crate) fn limit(&self) -> Result<PageLimit, ApiError> {
         match self.one("limit")? {

@@ -73,18 +73,19 @@ impl RequestBody {
         Ok(None)
     }
 
-    /// Drains what the handler did not read, or adds `Connection: close` to the response headers. `expects_continue` says
-    /// that the client sends the body only after `100 Continue`.
-    pub(super) async fn drain_or_close(mut self, expects_continue: bool, headers: &mut HeaderMap) {
-        let is_closing = expects_continue || headers.contains_key(header::CONNECTION);
+    /// Drains what the handler did not read, or adds `Connection: close` to the response headers.
+    pub(super) async fn drain_or_close(mut self, request: &HeaderMap, response: &mut HeaderMap) {
         let is_reusable = match self.state {
             BodyState::Ended => true,
             BodyState::Open if self.incoming.is_end_stream() => true,
-            BodyState::Open if !is_closing => matches!(timeout(DRAIN_TIMEOUT, self.read()).await, Ok(Ok(_))),
-            BodyState::Open | BodyState::Broken => false,
+            // The client sends the body only after `100 Continue`.
+            BodyState::Open if request.contains_key(header::EXPECT) => false,
+            BodyState::Open if response.contains_key(header::CONNECTION) => false,
+            BodyState::Open => matches!(timeout(DRAIN_TIMEOUT, self.read()).await, Ok(Ok(_))),
+            BodyState::Broken => false,
         };
         if !is_reusable {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            response.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
 }

@@ -3,9 +3,12 @@
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::StatusCode;
-use hyper::header::{self, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 
 use crate::wire::json;
+
+/// The number of headers of most responses, at most.
+const USUAL_HEADERS: usize = 12;
 
 /// A response. Every body is in memory: none is streamed.
 pub(crate) type Response = hyper::Response<Full<Bytes>>;
@@ -34,5 +37,6 @@ pub(crate) fn with_media_type(
 fn with_status(status: StatusCode, body: Bytes) -> Response {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
+    *response.headers_mut() = HeaderMap::with_capacity(USUAL_HEADERS);
     response
 }

@@ -57,7 +57,8 @@ macro_rules! operations {
             #[expect(deprecated, reason = "getPet is served until its announced removal")]
             pub(crate) async fn call(self, request: ApiRequest<'_>) -> Result<Response, ApiError> {
                 match self {
-                    $(Self::$name => $($handler)::+(request).await,)+
+                    // Boxed: otherwise every request reserves room for the largest of all futures.
+                    $(Self::$name => Box::pin($($handler)::+(request)).await,)+
                 }
             }
         }

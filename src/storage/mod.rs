@@ -33,7 +33,7 @@ use insert_pets::InsertPetsBatch;
 pub use key_notifications::{KeyNotification, ListenError};
 pub use orders::{EndOrderOutcome, PlaceOrderOutcome};
 use pets::{FindPetsBatch, ListPetsBatch};
-pub use pets::{SharedPage, UpdateOutcome};
+pub use pets::{RenderedPage, SharedPage, UpdateOutcome};
 pub use postgres::connect::{ConnectError, DatabaseUrlError};
 pub use postgres::error::StorageError;
 use postgres::executor::Database;

@@ -180,12 +180,23 @@ impl Storage {
 pub struct SharedPage {
     /// The page.
     pub page: Page<Pet>,
-    rendered: OnceLock<(Bytes, Bytes)>,
+    rendered: OnceLock<RenderedPage>,
+}
+
+/// A page as clients get it.
+#[derive(Debug, Clone)]
+pub struct RenderedPage {
+    /// The items.
+    pub body: Bytes,
+    /// Changes with the page.
+    pub tag: Bytes,
+    /// The link to the next page, if there is one.
+    pub next: Option<Bytes>,
 }
 
 impl SharedPage {
     /// Renders the page for the first request, and returns the same bytes to the others.
-    pub fn rendered(&self, render: impl FnOnce(&Page<Pet>) -> (Bytes, Bytes)) -> (Bytes, Bytes) {
+    pub fn rendered(&self, render: impl FnOnce(&Page<Pet>) -> RenderedPage) -> RenderedPage {
         self.rendered.get_or_init(|| render(&self.page)).clone()
     }
 }

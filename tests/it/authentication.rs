@@ -5,9 +5,11 @@ use petstore::domain::key_record::Scope;
 use reqwest::Method;
 use serde_json::json;
 
+use crate::hostile_clients::exchange;
 use crate::support::TestService;
 use crate::support::document::{operations, path_with_id};
 use crate::support::postgres::key;
+use crate::support::program::new_key;
 
 const MISSING: &str = r#"{"code":"missing_api_key","message":"The API key is missing: send it as `Authorization: Bearer <API_KEY>`.","status":401}"#;
 const INVALID: &str = r#"{"code":"invalid_api_key","message":"The API key is not valid: check that it is complete, has not expired and has not been revoked.","status":401}"#;
@@ -110,6 +112,35 @@ async fn a_new_key_works_at_once_for_reads_and_writes() {
     let client = service.client_with_new_key(&[]);
     assert_eq!(client.get("/v1/pets").await.status, 200);
     assert_eq!(client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await.status, 201);
+}
+
+#[tokio::test]
+async fn each_request_on_a_connection_is_authenticated_by_its_own_key() {
+    let service = TestService::start().await;
+    let reader = new_key(&service.database.url(), &["--scope", "pets:read"]);
+    let almost = key().reveal().replacen("psk_", "psk-", 1);
+    let known = key();
+    let mut requests = Vec::new();
+    let mut expected = Vec::new();
+    for (key, status) in
+        [(known.reveal(), 400), (reader.reveal(), 403), (&almost, 401), (known.reveal(), 400)]
+    {
+        let request = format!(
+            "POST /v1/pets HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\n\
+             Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
+        );
+        // Twice: the second time, the connection knows the caller.
+        requests.extend([request.clone(), request]);
+        expected.extend([format!("HTTP/1.1 {status}"), format!("HTTP/1.1 {status}")]);
+    }
+    requests.push("GET /docs HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned());
+    expected.push("HTTP/1.1 200".to_owned());
+    let answers = exchange(service.address, requests.concat().as_bytes()).await;
+    let statuses: Vec<_> = answers
+        .match_indices("HTTP/1.1 ")
+        .map(|(start, _)| &answers[start..start + "HTTP/1.1 200".len()])
+        .collect();
+    assert_eq!(statuses, expected);
 }
 
 #[tokio::test]

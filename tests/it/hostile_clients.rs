@@ -7,7 +7,7 @@ use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::support::postgres::key;
 use crate::support::program::ServeProcess;
@@ -194,6 +194,41 @@ async fn a_hundred_malformed_requests_cause_no_panic_and_no_hang_and_every_answe
     let (exited_well, log) = service.terminate();
     assert!(exited_well);
     assert!(!log.contains("panic"), "{log}");
+}
+
+#[tokio::test]
+async fn a_connection_in_use_outlives_the_header_timeout_and_an_idle_or_slow_one_does_not() {
+    const TIMEOUT: Duration = Duration::from_millis(600);
+    let database = TestDatabase::new().await;
+    let service = ServeProcess::start(&database.url(), &["--header-timeout", "600ms"]);
+    let mut socket = TcpStream::connect(service.address).await.unwrap();
+    let mut last = Instant::now();
+    for _ in 0..8 {
+        sleep(TIMEOUT / 3).await;
+        last = Instant::now();
+        socket.write_all(b"OPTIONS /v1/pets HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = [0; 1_024];
+        let length = socket.read(&mut answer).await.unwrap();
+        assert!(
+            answer[..length].starts_with(b"HTTP/1.1 204"),
+            "{}",
+            String::from_utf8_lossy(&answer[..length])
+        );
+    }
+    assert_eq!(read_to_end(socket).await, "", "the service closes an idle connection");
+    let idle = last.elapsed();
+    assert!((TIMEOUT..2 * TIMEOUT).contains(&idle), "{idle:?}");
+
+    // Each part arrives in time; the whole head does not.
+    let mut socket = TcpStream::connect(service.address).await.unwrap();
+    for _ in 0..9 {
+        let _ = socket.write_all(b"GET ").await;
+        sleep(TIMEOUT / 6).await;
+    }
+    let sent = Instant::now();
+    assert_eq!(read_to_end(socket).await, "");
+    let late = sent.elapsed();
+    assert!(late < TIMEOUT / 2, "closed already, not {late:?} after the last part");
 }
 
 fn with_key(request: &[u8], key: &str) -> Vec<u8> {

@@ -53,7 +53,7 @@ pub(crate) struct ListOrdersQuery;
 document_parameters!(ListOrdersQuery, Query, PARAMETERS);
 
 /// The page that a query asks for.
-fn page_request(query: &QueryParameters) -> Result<OrderPageRequest, ApiError> {
+fn page_request(query: &QueryParameters<'_>) -> Result<OrderPageRequest, ApiError> {
     let (limit, status) = (query.limit()?, query.status()?);
     let problem = "must be a positive 64-bit integer";
     let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));

@@ -8,6 +8,7 @@ use crate::http::error::ApiError;
 use crate::http::parameter_description::{ParameterDescription, document_parameters};
 use crate::http::request::{ApiRequest, QueryParameters, id_in_text};
 use crate::http::response::Response;
+use crate::storage::RenderedPage;
 use crate::wire::pet::PET;
 use crate::wire::resource_description::{integer, reference};
 
@@ -34,8 +35,11 @@ pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiEr
     let app = request.app;
     let wanted = page_request(&request.query(PARAMETERS)?)?;
     let shared = app.storage.list_pets(wanted.clone()).await?;
-    let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), shared.page.next_after);
-    let (body, tag) = shared.rendered(|page| with_tag(PET.render_list(&page.items), next.as_ref()));
+    let RenderedPage { body, tag, next } = shared.rendered(|page| {
+        let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), page.next_after);
+        let (body, tag) = with_tag(PET.render_list(&page.items), next.as_ref());
+        RenderedPage { body, tag, next }
+    });
     Ok(request.if_none_match().answer(body, tag, next))
 }
 
@@ -68,7 +72,7 @@ pub(crate) struct ListPetsQuery;
 document_parameters!(ListPetsQuery, Query, PARAMETERS);
 
 /// The page that a query asks for.
-fn page_request(query: &QueryParameters) -> Result<PetPageRequest, ApiError> {
+fn page_request(query: &QueryParameters<'_>) -> Result<PetPageRequest, ApiError> {
     let (limit, status) = (query.limit()?, query.status()?);
     let ids: Option<Vec<PetId>> = query.all("id").map(id_in_text).collect();
     let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {

@@ -101,8 +101,8 @@ impl<'a> RequestLogEntry<'a> {
     /// Finishes a request to the private listener. Only failures are logged: probes come every few seconds, and would
     /// hide what clients do.
     pub(crate) fn finish_admin(self, mut response: Response) -> Response {
-        add_common_headers(response.headers_mut(), self.request_id.clone());
-        let request_id = self.request_id.to_str().unwrap_or("-");
+        add_common_headers(response.headers_mut(), self.request_id);
+        let request_id = request_id_of(&response);
         let (method, status) = (self.method, response.status().as_u16());
         if let Some(LoggedCause(cause)) = response.extensions().get::<LoggedCause>() {
             tracing::warn!(request_id, method, status, cause, "health check failed");
@@ -112,12 +112,12 @@ impl<'a> RequestLogEntry<'a> {
 
     /// Adds the common headers, writes the log line and records the duration.
     pub(crate) fn finish(self, mut response: Response) -> Response {
-        add_common_headers(response.headers_mut(), self.request_id.clone());
+        add_common_headers(response.headers_mut(), self.request_id);
         let (elapsed, status) = (self.started.elapsed(), response.status());
         self.route.record(self.method, status, elapsed);
         let (method, route, status) = (self.method, self.route.pattern.as_str(), status.as_u16());
         let trace_id = self.trace.map(|trace| traces::end_request(&trace, method, route, status));
-        let request_id = self.request_id.to_str().unwrap_or("-");
+        let request_id = request_id_of(&response);
         let microseconds = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let key = self.key.map(|key| key.0);
         match response.extensions().get::<LoggedCause>() {
@@ -138,6 +138,10 @@ impl<'a> RequestLogEntry<'a> {
         }
         response
     }
+}
+
+fn request_id_of(response: &Response) -> &str {
+    response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or("-")
 }
 
 fn add_common_headers(headers: &mut HeaderMap, request_id: HeaderValue) {

@@ -110,8 +110,7 @@ impl ConnectionPipeline {
         let mut response = response.unwrap_or_else(|_| {
             ApiError::Internal { cause: "a panic, logged separately".into() }.into_response()
         });
-        let expects_continue = head.headers.contains_key(header::EXPECT);
-        body.drain_or_close(expects_continue, response.headers_mut()).await;
+        body.drain_or_close(&head.headers, response.headers_mut()).await;
         if public.is_some() { entry.finish(response) } else { entry.finish_admin(response) }
     }
 
