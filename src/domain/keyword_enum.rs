@@ -27,7 +27,10 @@ macro_rules! keywords {
             type Err = $error;
 
             fn from_str(text: &str) -> Result<Self, $error> {
-                Self::ALL.into_iter().find(|member| member.as_str() == text).ok_or($error)
+                match text {
+                    $($keyword => Ok(Self::$member),)+
+                    _ => Err($error),
+                }
             }
         }
     };

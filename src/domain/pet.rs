@@ -51,17 +51,11 @@ impl TryFrom<String> for PetName {
     type Error = PetNameError;
 
     fn try_from(name: String) -> Result<Self, PetNameError> {
-        let (mut length, mut blank) = (0, true);
-        for character in name.chars() {
-            if character.is_control() {
-                return Err(PetNameError::Control);
-            }
-            length += 1;
-            blank &= character.is_whitespace();
-        }
-        if blank {
+        if name.chars().any(char::is_control) {
+            Err(PetNameError::Control)
+        } else if name.trim().is_empty() {
             Err(PetNameError::Blank)
-        } else if length > PET_NAME_MAX_CHARS {
+        } else if name.chars().count() > PET_NAME_MAX_CHARS {
             Err(PetNameError::TooLong)
         } else {
             Ok(Self(name))

@@ -100,6 +100,10 @@ fn write_string(json: &mut Vec<u8>, text: &str) {
 
 /// The value of a JSON number, if it is a 64-bit integer, however it is written.
 fn integer(number: &str) -> Option<i64> {
+    // JSON writes an integer as Rust does; only fractions and exponents need more.
+    if let Ok(integer) = number.parse() {
+        return Some(integer);
+    }
     let (sign, magnitude) = number.strip_prefix('-').map_or(("", number), |magnitude| ("-", magnitude));
     if !magnitude.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
