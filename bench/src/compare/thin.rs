@@ -106,6 +106,11 @@ impl Pair {
 }
 
 impl PairSamples {
+    /// The CPU time per request of the service as a multiple of that of the thinnest server.
+    pub(super) fn cpu_ratio(&self) -> Samples {
+        self.service.cpu_micros.ratio_to(&self.thin.cpu_micros)
+    }
+
     /// The throughput of the service as a multiple of that of the thinnest server.
     pub(super) fn ratio(&self) -> Samples {
         self.service.rate.ratio_to(&self.thin.rate)
@@ -143,7 +148,7 @@ fn write_row(table: &mut String, workload: &Workload, ratio: Ratio, samples: &Pa
         ratio.goal,
         thin.cpu_micros.median(),
         service.cpu_micros.median(),
-        service.cpu_micros.ratio_to(&thin.cpu_micros).spread(),
+        samples.cpu_ratio().spread(),
     )?;
     Ok(())
 }

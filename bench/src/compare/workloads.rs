@@ -13,6 +13,8 @@ pub(super) struct Workload {
     pub(super) to_pgbench: [Ratio; 2],
     /// The same to the thinnest server. A mixture of other workloads is not compared with it.
     pub(super) to_thin: Option<[Ratio; 2]>,
+    /// The CPU time per request in docs/performance.md, as a multiple of that of the thinnest server.
+    pub(super) cpu_to_thin: [f64; 2],
 }
 
 /// A ratio of throughputs.
@@ -34,7 +36,8 @@ pub(super) const WORKLOADS: [Workload; 5] = [
         service: "get",
         peer: "get",
         to_pgbench: [ratio(0.95, 0.82), ratio(0.45, 0.30)],
-        to_thin: Some([ratio(0.9, 0.73), ratio(0.85, 0.62)]),
+        to_thin: Some([ratio(0.9, 0.69), ratio(0.85, 0.80)]),
+        cpu_to_thin: [1.81, 1.39],
     },
     Workload {
         name: "listPets, first page by status",
@@ -42,7 +45,8 @@ pub(super) const WORKLOADS: [Workload; 5] = [
         service: "list",
         peer: "list",
         to_pgbench: [ratio(1.9, 1.39), ratio(0.42, 0.24)],
-        to_thin: Some([ratio(0.9, 0.58), ratio(0.85, 0.68)]),
+        to_thin: Some([ratio(0.9, 0.60), ratio(0.85, 0.74)]),
+        cpu_to_thin: [1.69, 1.46],
     },
     Workload {
         name: "listPets, random pages by status",
@@ -50,7 +54,8 @@ pub(super) const WORKLOADS: [Workload; 5] = [
         service: "status_cursor",
         peer: "peer_status_cursor",
         to_pgbench: [ratio(0.7, 0.63), ratio(0.4, 0.28)],
-        to_thin: Some([ratio(1.0, 0.85), ratio(0.85, 0.75)]),
+        to_thin: Some([ratio(1.0, 0.80), ratio(0.85, 0.78)]),
+        cpu_to_thin: [1.71, 1.45],
     },
     Workload {
         name: "createPet",
@@ -58,7 +63,8 @@ pub(super) const WORKLOADS: [Workload; 5] = [
         service: "create",
         peer: "create",
         to_pgbench: [ratio(2.3, 1.90), ratio(0.55, 0.38)],
-        to_thin: Some([ratio(0.9, 0.68), ratio(0.85, 0.82)]),
+        to_thin: Some([ratio(0.9, 0.80), ratio(0.85, 0.70)]),
+        cpu_to_thin: [1.56, 1.99],
     },
     Workload {
         name: "80 % list, 15 % get, 5 % create",
@@ -68,6 +74,7 @@ pub(super) const WORKLOADS: [Workload; 5] = [
         // At one connection: the goals of the three, weighted by the time that each takes in pgbench.
         to_pgbench: [ratio(1.0, 1.06), ratio(0.43, 0.25)],
         to_thin: None,
+        cpu_to_thin: [1.0, 1.0],
     },
 ];
 

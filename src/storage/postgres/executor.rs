@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join3};
+use futures_util::future::{BoxFuture, join, join3};
 use metrics::{Histogram, counter, histogram};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -132,13 +132,16 @@ impl Database {
         connection.map_err(NoConnection).map_err(StatementError::counted)
     }
 
-    async fn query(
-        &self,
+    /// Boxed: the future is large, and would be part of those of all callers.
+    fn query<'a>(
+        &'a self,
         statement: &'static str,
-        parameters: Parameters<'_>,
-    ) -> Result<Vec<Row>, StatementError> {
-        let connection = self.pool.get().await.map_err(NoConnection).map_err(StatementError::counted)?;
-        self.query_on(BusyConnection::new(connection, self.deadline), statement, parameters).await
+        parameters: Parameters<'a>,
+    ) -> BoxFuture<'a, Result<Vec<Row>, StatementError>> {
+        Box::pin(async move {
+            let connection = self.pool.get().await.map_err(NoConnection).map_err(StatementError::counted)?;
+            self.query_on(BusyConnection::new(connection, self.deadline), statement, parameters).await
+        })
     }
 
     async fn query_on(
