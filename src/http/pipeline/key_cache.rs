@@ -156,7 +156,8 @@ impl KeyCache {
             }
             _ => {
                 let digest = bearer_token(authorization)?.digest();
-                let caller = self.find(digest, client, admission, now).await?;
+                // Boxed: large, and seldom needed.
+                let caller = Box::pin(self.find(digest, client, admission, now)).await?;
                 last.set(authorization, &caller);
                 caller
             }
