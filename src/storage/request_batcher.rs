@@ -192,19 +192,26 @@ impl<H: BatchHandler> Slot<H> {
         responses.into_iter().next().ok_or(BatchError::Lost)
     }
 
-    /// Handles the requests that are queued when it starts.
+    /// Handles what is queued, batch after batch, until the queue is empty.
     async fn run(mut self) {
         self.started = true;
-        let Shared { limits, metrics, .. } = &*self.shared;
-        let batch: Vec<QueuedRequest<H>> = {
-            let mut state = self.shared.state();
-            let size = state.queue.len().min(limits.batch_size);
-            state.queue.drain(..size).collect()
-        };
-        let now = Instant::now();
-        if let Some(first) = batch.first() {
-            metrics.wait.record(now - first.arrived);
+        loop {
+            let batch: Vec<QueuedRequest<H>> = {
+                let mut state = self.shared.state();
+                let size = state.queue.len().min(self.shared.limits.batch_size);
+                state.queue.drain(..size).collect()
+            };
+            if batch.is_empty() {
+                return;
+            }
+            self.run_batch(batch).await;
         }
+    }
+
+    async fn run_batch(&self, batch: Vec<QueuedRequest<H>>) {
+        let Shared { limits, metrics, .. } = &*self.shared;
+        let now = Instant::now();
+        metrics.wait.record(now - batch[0].arrived);
         let (mut requests, mut callers) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         let mut traces = Vec::new();
         for queued in batch.into_iter().filter(|queued| !queued.response.is_closed()) {
