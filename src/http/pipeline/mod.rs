@@ -185,7 +185,7 @@ impl ConnectionPipeline {
     ) -> Result<Response, ApiError> {
         let RequestPipelineInner { app, routes, .. } = &*self.pipeline.0;
         let (route, id_in_path) = routes.find(head.uri.path()).ok_or(ApiError::RouteNotFound)?;
-        let Some(endpoint) = route.endpoint(&head.method) else { return Ok(answer_method(route, head)) };
+        let Some(endpoint) = route.endpoint(&head.method) else { return Ok(answer_other_method(route, head)) };
         entry.route = &route.label;
         match endpoint {
             Endpoint::Operation(operation) => {
@@ -203,7 +203,7 @@ impl ConnectionPipeline {
 }
 
 /// Answers a method that has no endpoint at this path: `OPTIONS`, or one that is not allowed.
-fn answer_method(route: &Route, head: &Parts) -> Response {
+fn answer_other_method(route: &Route, head: &Parts) -> Response {
     let mut response = if head.method == Method::OPTIONS {
         response::empty(StatusCode::NO_CONTENT)
     } else {
