@@ -185,7 +185,9 @@ impl ConnectionPipeline {
     ) -> Result<Response, ApiError> {
         let RequestPipelineInner { app, routes, .. } = &*self.pipeline.0;
         let (route, id_in_path) = routes.find(head.uri.path()).ok_or(ApiError::RouteNotFound)?;
-        let Some(endpoint) = route.endpoint(&head.method) else { return Ok(answer_other_method(route, head)) };
+        let Some(endpoint) = route.endpoint(&head.method) else {
+            return Ok(answer_other_method(route, head));
+        };
         entry.route = &route.label;
         match endpoint {
             Endpoint::Operation(operation) => {
