@@ -36,7 +36,7 @@ pub(super) const WORKLOADS: [Workload; 5] = [
         service: "get",
         peer: "get",
         to_pgbench: [ratio(0.95, 0.82), ratio(0.45, 0.30)],
-        to_thin: Some([ratio(0.9, 0.69), ratio(0.85, 0.80)]),
+        to_thin: Some([ratio(0.9, 0.60), ratio(0.85, 0.80)]),
         cpu_to_thin: [1.81, 1.39],
     },
     Workload {
@@ -54,7 +54,7 @@ pub(super) const WORKLOADS: [Workload; 5] = [
         service: "status_cursor",
         peer: "peer_status_cursor",
         to_pgbench: [ratio(0.7, 0.63), ratio(0.4, 0.28)],
-        to_thin: Some([ratio(1.0, 0.80), ratio(0.85, 0.78)]),
+        to_thin: Some([ratio(1.0, 0.80), ratio(0.85, 0.72)]),
         cpu_to_thin: [1.71, 1.45],
     },
     Workload {
@@ -63,7 +63,7 @@ pub(super) const WORKLOADS: [Workload; 5] = [
         service: "create",
         peer: "create",
         to_pgbench: [ratio(2.3, 1.90), ratio(0.55, 0.38)],
-        to_thin: Some([ratio(0.9, 0.80), ratio(0.85, 0.70)]),
+        to_thin: Some([ratio(0.9, 0.69), ratio(0.85, 0.62)]),
         cpu_to_thin: [1.56, 1.99],
     },
     Workload {
