@@ -73,7 +73,7 @@ where
             static LINE: RefCell<String> = const { RefCell::new(String::new()) };
         }
         let metadata = event.metadata();
-        // A field whose formatting logs an event itself finds the line in use.
+        // Taken, not borrowed: formatting a field may log an event itself.
         let mut line = LINE.take();
         line.clear();
         line.push_str("{\"timestamp\":\"");

@@ -28,8 +28,9 @@ impl IdempotencyCost {
         let mut costs = [Samples::default(), Samples::default()];
         for round in 0..=self.rounds {
             for (connections, cost) in [64, 1].into_iter().zip(&mut costs) {
-                let without = wrk(&service, "create_without_key", &key, 100_000, connections, self.seconds)?;
-                let with = wrk(&service, "create_with_key", &key, 100_000, connections, self.seconds)?;
+                let without =
+                    wrk(&service, "create_without_key", &key, 100_000, connections, self.seconds)?.rate;
+                let with = wrk(&service, "create_with_key", &key, 100_000, connections, self.seconds)?.rate;
                 // The first round warms up.
                 if round > 0 {
                     println!(

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::Outcome;
 use crate::report::{Samples, verdict};
-use crate::tools::{Server, database_url, prepare, wrk_with_cpu_time};
+use crate::tools::{Server, database_url, prepare, wrk};
 
 /// The lowest throughput with them, as a multiple of that without.
 const BAR: f64 = 0.95;
@@ -34,7 +34,7 @@ impl TelemetryCost {
             for round in 0..=self.rounds {
                 // Each goes first in turn, so that a machine that slows down affects both alike.
                 for place in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-                    let cost = wrk_with_cpu_time(&services[place], script, &key, 100_000, 64, self.seconds)?;
+                    let cost = wrk(&services[place], script, &key, 100_000, 64, self.seconds)?;
                     // The first round warms up.
                     if round > 0 {
                         rates[place].push(cost.rate);

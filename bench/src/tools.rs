@@ -390,18 +390,6 @@ pub(crate) fn pgbench(url: &str, scripts: &[&str], pets: u64, clients: u16, seco
     Ok(line.split(' ').next().unwrap_or_default().parse()?)
 }
 
-/// Requests per second at full load; any answer but a success fails the measurement.
-pub(crate) fn wrk(
-    server: &Server,
-    workload: &str,
-    key: &str,
-    pets: u64,
-    connections: u16,
-    seconds: u16,
-) -> Outcome<f64> {
-    load(server.address, workload, key, pets, connections, seconds).map(|load| load.rate)
-}
-
 /// Throughput and CPU time at full load.
 pub(crate) struct Cost {
     /// Requests per second.
@@ -410,8 +398,8 @@ pub(crate) struct Cost {
     pub(crate) cpu_micros: f64,
 }
 
-/// The same with the CPU time of the server.
-pub(crate) fn wrk_with_cpu_time(
+/// Measures a server at full load; any answer but a success fails the measurement.
+pub(crate) fn wrk(
     server: &Server,
     workload: &str,
     key: &str,

@@ -8,7 +8,7 @@ use hyper::{HeaderMap, StatusCode};
 
 use super::hex::hex_digits;
 use super::parameter_description::{ParameterDescription, document_parameters};
-use super::response::{self, Response};
+use super::response::{self, Response, ascii_value};
 use crate::wire::resource_description::string;
 
 /// The `If-None-Match` header, which may be absent. A malformed one matches nothing.
@@ -31,14 +31,14 @@ impl<'a> IfNoneMatch<'a> {
 
     /// Answers 200 with the JSON body, or 304 without it if the client has the current one.
     pub(crate) fn answer(&self, body: Bytes, tag: Bytes, link: Option<Bytes>) -> Response {
-        let etag = header_of(tag);
+        let etag = ascii_value(tag);
         let mut response = if self.matches(&etag) {
             response::empty(StatusCode::NOT_MODIFIED)
         } else {
             response::json(StatusCode::OK, body)
         };
         let headers = response.headers_mut();
-        headers.extend(link.map(|link| (header::LINK, header_of(link))));
+        headers.extend(link.map(|link| (header::LINK, ascii_value(link))));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
         headers.insert(header::VARY, HeaderValue::from_static("Authorization"));
         headers.insert(header::ETAG, etag);
@@ -101,10 +101,5 @@ pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&Bytes>) -> (Bytes, 
 /// The same as [`with_tag`], with the tag as a header value.
 pub(crate) fn with_etag(body: impl Into<Bytes>) -> (Bytes, HeaderValue) {
     let (body, tag) = with_tag(body, None);
-    (body, header_of(tag))
-}
-
-/// A tag or a link as a header value: ASCII, so always a valid one.
-fn header_of(text: Bytes) -> HeaderValue {
-    HeaderValue::from_maybe_shared(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+    (body, ascii_value(tag))
 }

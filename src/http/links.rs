@@ -4,6 +4,7 @@ use bytes::Bytes;
 use hyper::header::HeaderValue;
 
 use super::cursor::encode_cursor;
+use super::response::ascii_value;
 use crate::config::BaseUrl;
 use crate::domain::order::OrderId;
 use crate::domain::page::PageLimit;
@@ -54,10 +55,9 @@ impl Links {
         }
     }
 
+    /// The same as [`text`](Self::text), as a header value: digits, known words and a base URL that was checked on startup.
     fn url(&self, before: &str, after: &[&str]) -> HeaderValue {
-        // Only digits, known words and a base URL that was checked on startup: always a valid header value.
-        let text = self.text(before, after);
-        HeaderValue::from_maybe_shared(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+        ascii_value(self.text(before, after))
     }
 
     /// The base URL, with what comes before and after it.

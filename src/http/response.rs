@@ -34,6 +34,11 @@ pub(crate) fn with_media_type(
     response
 }
 
+/// A header value from text that the service wrote itself: ASCII, so always a valid one.
+pub(crate) fn ascii_value(text: Bytes) -> HeaderValue {
+    HeaderValue::from_maybe_shared(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
 fn with_status(status: StatusCode, body: Bytes) -> Response {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;

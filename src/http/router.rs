@@ -90,12 +90,6 @@ pub(crate) enum Endpoint {
     Metrics,
 }
 
-impl From<Operation> for Endpoint {
-    fn from(operation: Operation) -> Self {
-        Self::Operation(operation)
-    }
-}
-
 /// The endpoints of one path, by method.
 pub(crate) struct Route {
     pub(crate) label: RouteLabel,
@@ -135,9 +129,9 @@ impl Routes {
     /// The routes of the public listener.
     pub(crate) fn public() -> Self {
         let mut routes = Self::default();
-        for (path, operations) in operations(&mut Operations::openapi()) {
-            let endpoints = operations.into_iter().map(|(method, operation, _)| (method, operation.into()));
-            routes.add(path, endpoints.collect());
+        for (path, operations) in described_operations(&mut Operations::openapi()) {
+            let endpoint = |(method, operation, _)| (method, Endpoint::Operation(operation));
+            routes.add(path, operations.into_iter().map(endpoint).collect());
         }
         routes.add("/openapi.json", vec![(Method::GET, Endpoint::Document)]);
         for (index, path) in DocsPage::paths().enumerate() {
@@ -171,8 +165,8 @@ impl Routes {
     }
 }
 
-/// The operations of a document, each with its description.
-fn operations(
+/// The operations of each path of a document, with their methods and descriptions.
+fn described_operations(
     document: &mut OpenApi,
 ) -> impl Iterator<Item = (&String, Vec<(Method, Operation, &mut OperationDescription)>)> {
     document.paths.paths.iter_mut().map(|(path, item)| {
@@ -190,7 +184,7 @@ fn operations(
 #[must_use]
 pub fn interface_document(settings: &InterfaceSettings) -> String {
     let mut document = api_docs::base_document().merge_from(Operations::openapi());
-    for (_, operations) in operations(&mut document) {
+    for (_, operations) in described_operations(&mut document) {
         for (_, operation, description) in operations {
             api_docs::describe_operation(description, operation.scope(), &operation.errors());
         }
@@ -219,7 +213,7 @@ mod tests {
                 [&item.get, &item.put, &item.post, &item.delete, &item.patch].into_iter().flatten().count()
             })
             .sum();
-        let routed: usize = operations(&mut document).map(|(_, operations)| operations.len()).sum();
+        let routed: usize = described_operations(&mut document).map(|(_, operations)| operations.len()).sum();
         assert_eq!((described, routed), (9, 9));
     }
 

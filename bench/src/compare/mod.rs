@@ -104,7 +104,7 @@ impl Compare {
                 alone[1].push(pgbench(url, workload.pgbench, self.pets, 1, single_seconds)?);
                 pair.measure(&mut servers[1], workload, 1, single_seconds)?;
                 for (peer, samples) in peers.iter().zip(&mut figures.peers) {
-                    samples.push(wrk(peer, workload.peer, &pair.key, self.pets, 64, 2)?);
+                    samples.push(wrk(peer, workload.peer, &pair.key, self.pets, 64, 2)?.rate);
                 }
             }
             println!("round {round} of {}", self.rounds);

@@ -7,7 +7,7 @@ use clap::Args;
 use super::workloads::{CPU_GOAL, Ratio, WORKLOADS, Workload};
 use crate::Outcome;
 use crate::report::Samples;
-use crate::tools::{Server, database_url, prepare, wrk_with_cpu_time};
+use crate::tools::{Server, database_url, prepare, wrk};
 
 /// The connections of the two measurements: requests are batched, or not at all.
 pub(super) const CONNECTIONS: [u16; 2] = [64, 1];
@@ -96,8 +96,7 @@ impl Pair {
             sides.reverse();
         }
         for (server, samples) in sides {
-            let cost =
-                wrk_with_cpu_time(server, workload.service, &self.key, self.pets, connections, seconds)?;
+            let cost = wrk(server, workload.service, &self.key, self.pets, connections, seconds)?;
             samples.rate.push(cost.rate);
             samples.cpu_micros.push(cost.cpu_micros);
         }

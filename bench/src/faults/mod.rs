@@ -420,7 +420,7 @@ fn cost(url: &str) -> Outcome {
     for round in 0..=7 {
         let mut rates = [0.0; 3];
         for (rate, (service, key)) in rates.iter_mut().zip(&services) {
-            *rate = wrk(service, "create_without_key", key, 1_000, 64, 4)?;
+            *rate = wrk(service, "create_without_key", key, 1_000, 64, 4)?.rate;
         }
         // The first round warms up.
         if round > 0 {

@@ -193,6 +193,7 @@ impl Scale {
                         with_retries(|| {
                             wrk(service, workload.script, &database.key, database.pets, 64, self.seconds)
                         })?
+                        .rate
                     };
                     if round > 0 {
                         rates.push(rate);
@@ -207,7 +208,7 @@ impl Scale {
             let peak = with_retries(|| {
                 wrk(&services[0], script, &databases[0].key, databases[0].pets, 64, self.seconds)
             })?;
-            let rate = (peak / 2.0).round();
+            let rate = (peak.rate / 2.0).round();
             let mut times = Vec::new();
             for (database, service) in databases.iter().zip(&services) {
                 let end = Instant::now() + Duration::from_secs(2 * u64::from(self.seconds));
@@ -239,8 +240,8 @@ impl Scale {
             let started = Instant::now();
             let mut first = None;
             let until_warm = loop {
-                let rate =
-                    wrk(&service, "get_any", &database.key, database.pets, 64, self.seconds)? / warm.median();
+                let now = wrk(&service, "get_any", &database.key, database.pets, 64, self.seconds)?;
+                let rate = now.rate / warm.median();
                 let _ = first.get_or_insert(rate);
                 let passed = started.elapsed().as_secs_f64();
                 if rate >= 0.9 || passed > 180.0 {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::domain::key_record::KeyId;
 use crate::http::error::LoggedCause;
 use crate::http::hex::hex_digits;
-use crate::http::response::Response;
+use crate::http::response::{Response, ascii_value};
 use crate::telemetry::metrics::REQUEST_DURATION;
 use crate::telemetry::traces;
 
@@ -160,6 +160,5 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 pub(crate) fn new_request_id() -> HeaderValue {
-    let id = Bytes::copy_from_slice(&hex_digits(rand::random::<u128>()));
-    HeaderValue::from_maybe_shared(id).unwrap_or_else(|_| HeaderValue::from_static("-"))
+    ascii_value(Bytes::copy_from_slice(&hex_digits(rand::random::<u128>())))
 }
