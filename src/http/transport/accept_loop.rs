@@ -10,6 +10,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
+use super::body_wake::run_connection;
 use super::client_io::ClientIo;
 use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::config::TimeoutSettings;
@@ -66,7 +67,7 @@ pub async fn serve(
                 let socket = ClientIo::new(socket, timeouts, permit);
                 let connection = connections.watch(http.serve_connection(socket, service));
                 tokio::spawn(async move {
-                    if let Err(error) = connection.await {
+                    if let Err(error) = run_connection(connection).await {
                         tracing::debug!(%error, "client connection failed");
                     }
                 });
