@@ -17,6 +17,7 @@ mod import_export;
 mod order_history;
 mod overload;
 mod random;
+mod read_quorum;
 mod report;
 mod rolling;
 mod scale;
@@ -67,6 +68,8 @@ enum Command {
     Scale(scale::Scale),
     /// Sells pets on nodes that are killed, and checks the whole history.
     OrderHistory(order_history::OrderHistory),
+    /// Simulates reads from a PostgreSQL cluster in which everything fails.
+    ReadQuorum(read_quorum::ReadQuorum),
     /// Checks for stale reads on two nodes.
     StaleReads(stale_reads::StaleReads),
     /// Measures and kills imports and exports.
@@ -91,6 +94,7 @@ async fn main() -> Outcome {
         Command::Rolling(rolling) => rolling.run().await,
         Command::Scale(scale) => scale.run().await,
         Command::OrderHistory(order_history) => order_history.run().await,
+        Command::ReadQuorum(read_quorum) => read_quorum.run(),
         Command::StaleReads(stale_reads) => stale_reads.run().await,
         Command::ImportExport(import_export) => import_export.run().await,
     }

@@ -19,6 +19,7 @@ mod key_notifications;
 mod orders;
 mod pets;
 mod postgres;
+pub mod read_quorum;
 mod request_batcher;
 
 use crate::config::{DatabaseUrl, PoolSettings};

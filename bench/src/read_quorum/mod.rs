@@ -1,0 +1,366 @@
+//! Simulates reads from a cluster in which everything fails, and looks for one that misses an acknowledged write.
+//!
+//! Nothing has a duration here: in each step, one thing happens that can happen, in a random order. Each run of a few
+//! hundred steps starts with a new cluster and makes some kinds of event rare or impossible, others frequent.
+//!
+//! No read may be stale while all rules are kept. Then each rule is left out, and each assumption about the cluster is
+//! violated, alone: this must lead to a stale read, or else the rule would not be needed or the simulation too weak.
+
+mod cluster;
+
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use clap::Args;
+use petstore::storage::read_quorum::{Report, Role, Source, choose};
+
+use crate::Outcome;
+use crate::random::Random;
+use crate::report::{grouped, verdict};
+use cluster::{Cluster, Event};
+
+const STEPS: usize = 600;
+/// The reads in progress at the same time.
+const READERS: usize = 3;
+/// The runs without a rule, at most, and their seed: always the same, so that what they find does not depend on luck.
+const MAX_RUNS: u64 = 2_000_000;
+const RULES_SEED: u64 = 1;
+
+/// Simulates reads from a PostgreSQL cluster in which everything fails.
+#[derive(Args)]
+pub(crate) struct ReadQuorum {
+    /// How long to look for a stale read with all rules.
+    #[arg(long, default_value_t = 3_000)]
+    seconds: u64,
+    /// The same seed leads to the same runs. By default, it is chosen at random.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only this run, and prints what happens in it.
+    #[arg(long)]
+    run: Option<u64>,
+}
+
+/// A rule that the simulation can leave out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// n − 1 servers are asked.
+    AllButOne,
+    /// Reports are made after the read began.
+    AfterBegin,
+    /// A read runs in the session of the report.
+    SameSession,
+    /// On a standby, a read runs in a later statement than the report.
+    LaterStatement,
+    /// Only the newest timeline is read.
+    NewestTimeline,
+    /// Positions of older timelines count.
+    OlderPositions,
+    /// A standby that has not received anything since its restart does not count.
+    RestartedDoNotCount,
+    /// A standby has received at least what it has replayed.
+    AtLeastReplayed,
+    /// A standby is read once it has replayed what others have received.
+    Replayed,
+    /// A standby confirms only the primary that it follows.
+    Upstream,
+}
+
+impl Rule {
+    const ALL: [Self; 10] = [
+        Self::AllButOne,
+        Self::AfterBegin,
+        Self::SameSession,
+        Self::LaterStatement,
+        Self::NewestTimeline,
+        Self::OlderPositions,
+        Self::RestartedDoNotCount,
+        Self::AtLeastReplayed,
+        Self::Replayed,
+        Self::Upstream,
+    ];
+}
+
+/// What the cluster guarantees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Assumption {
+    /// The list of synchronous standbys is never empty.
+    NeverAlone,
+    /// A promoted server waits for a standby from its first write on.
+    PromotedWaits,
+    /// A server is created again from the primary.
+    CopiedFromPrimary,
+    /// If two servers were promoted to the same timeline, a standby of one is rebuilt before it follows the other.
+    TwinsAreRebuilt,
+}
+
+impl Assumption {
+    const ALL: [Self; 4] =
+        [Self::NeverAlone, Self::PromotedWaits, Self::CopiedFromPrimary, Self::TwinsAreRebuilt];
+}
+
+/// What is left out.
+#[derive(Debug, Clone, Copy, Default)]
+struct Omission {
+    rule: Option<Rule>,
+    assumption: Option<Assumption>,
+}
+
+impl Omission {
+    fn keeps(self, rule: Rule) -> bool {
+        self.rule != Some(rule)
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    runs: u64,
+    fresh: u64,
+    stale: u64,
+    from_standbys: u64,
+    refused: u64,
+    acknowledged: u64,
+    acknowledged_by_deposed: u64,
+}
+
+impl ReadQuorum {
+    pub(crate) fn run(&self) -> Outcome {
+        let seed =
+            self.seed.unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap_or_default().subsec_nanos().into());
+        println!("seed {seed}");
+        if let Some(run) = self.run {
+            let mut random = Random::of_worker(seed, run);
+            let mut simulation = Simulation::new(Omission::default(), &mut random);
+            simulation.printed = true;
+            simulation.run(&mut random, &mut Counts::default());
+            return Ok(());
+        }
+        let mut failures = Vec::new();
+        let end = Instant::now() + Duration::from_secs(self.seconds);
+        let counts = search(seed, Omission::default(), |_| Instant::now() < end);
+        println!(
+            "all rules: {} reads in {} runs, {} of them from standbys, {} stale; {} times no server was known to be fresh; {} \
+             writes acknowledged, and {} more by deposed primaries",
+            grouped(counts.fresh + counts.stale),
+            grouped(counts.runs),
+            grouped(counts.from_standbys),
+            counts.stale,
+            grouped(counts.refused),
+            grouped(counts.acknowledged),
+            grouped(counts.acknowledged_by_deposed),
+        );
+        if counts.stale > 0 {
+            failures.push(format!("{} stale reads", counts.stale));
+        }
+        if counts.from_standbys == 0 || counts.fresh < 10 * self.seconds {
+            failures.push("too few reads to mean anything".into());
+        }
+        let rules =
+            Rule::ALL.map(|rule| (format!("{rule:?}"), Omission { rule: Some(rule), assumption: None }));
+        let assumptions = Assumption::ALL.map(|assumption| {
+            (format!("{assumption:?}"), Omission { rule: None, assumption: Some(assumption) })
+        });
+        for (name, omission) in rules.into_iter().chain(assumptions) {
+            let counts = search(RULES_SEED, omission, |counts| counts.stale == 0 && counts.runs < MAX_RUNS);
+            println!(
+                "without {name}: {} stale after {} reads in {} runs",
+                counts.stale,
+                grouped(counts.fresh + counts.stale),
+                grouped(counts.runs)
+            );
+            if counts.stale == 0 {
+                failures.push(format!("no stale read without {name}"));
+            }
+        }
+        verdict(&failures)
+    }
+}
+
+/// Simulates run after run while `goes_on`.
+fn search(seed: u64, omission: Omission, goes_on: impl Fn(&Counts) -> bool) -> Counts {
+    let mut counts = Counts::default();
+    while goes_on(&counts) {
+        let mut random = Random::of_worker(seed, counts.runs);
+        Simulation::new(omission, &mut random).run(&mut random, &mut counts);
+        counts.runs += 1;
+    }
+    counts
+}
+
+/// A report, and the start of the server that made it.
+type SessionReport = (Report, u32);
+
+/// A read in progress.
+struct Read {
+    /// The writes that were acknowledged when it began.
+    must_see: usize,
+    reports: Vec<Option<SessionReport>>,
+    /// Whether a read before each report saw them. Only primaries may be read so early.
+    seen_before: Vec<Option<bool>>,
+}
+
+struct Simulation {
+    cluster: Cluster,
+    servers: usize,
+    reads: Vec<Read>,
+    /// The reports of the last read that has ended.
+    last_reports: Vec<Option<SessionReport>>,
+    omission: Omission,
+    /// Each event as often as it is likely.
+    events: Vec<Event>,
+    printed: bool,
+}
+
+impl Simulation {
+    fn new(omission: Omission, random: &mut Random) -> Self {
+        let servers = *random.pick(&[2, 3, 3, 3, 4]);
+        let mut events = Vec::new();
+        for event in Event::ALL {
+            let weights: &[usize] =
+                if event.is_replication() { &[4, 8, 16, 32] } else { &[0, 0, 1, 1, 2, 4] };
+            events.extend(std::iter::repeat_n(event, *random.pick(weights)));
+        }
+        Self {
+            cluster: Cluster::new(servers, omission.assumption),
+            servers,
+            reads: Vec::new(),
+            last_reports: vec![None; servers],
+            omission,
+            events,
+            printed: false,
+        }
+    }
+
+    fn run(&mut self, random: &mut Random, counts: &mut Counts) {
+        for _ in 0..STEPS {
+            if random.chance(70) {
+                let event = *random.pick(&self.events);
+                let before = self.printed.then(|| self.cluster.to_string());
+                self.cluster.happen(event, random);
+                if let Some(before) = before {
+                    let after = self.cluster.to_string();
+                    if after != before {
+                        println!("{event:?}\n{after}");
+                    }
+                }
+            } else if self.reads.len() < READERS && random.chance(20) {
+                self.begin(random);
+            } else if !self.reads.is_empty() {
+                let read = random.index(self.reads.len());
+                if random.chance(60) { self.ask(read, random) } else { self.decide(read, random, counts) }
+            }
+        }
+        counts.acknowledged += self.cluster.acknowledged() as u64;
+        counts.acknowledged_by_deposed += self.cluster.acknowledged_by_deposed;
+    }
+
+    fn begin(&mut self, random: &mut Random) {
+        let reports = if self.omission.keeps(Rule::AfterBegin) || random.chance(50) {
+            vec![None; self.servers]
+        } else {
+            self.last_reports.clone()
+        };
+        let must_see = self.cluster.acknowledged();
+        self.reads.push(Read { must_see, reports, seen_before: vec![None; self.servers] });
+    }
+
+    /// Asks a server.
+    fn ask(&mut self, read: usize, random: &mut Random) {
+        let (read, server) = (&mut self.reads[read], random.index(self.servers));
+        // A read and its report are separate: something may happen in between.
+        if random.chance(30) {
+            read.seen_before[server] = self.cluster.sees(server, None, read.must_see);
+            return;
+        }
+        let report = self.cluster.report(server, self.omission.keeps(Rule::AtLeastReplayed));
+        if report.is_some() {
+            read.reports[server] = report;
+        }
+    }
+
+    /// Reads, if a server is known to be fresh.
+    fn decide(&mut self, index: usize, random: &mut Random, counts: &mut Counts) {
+        let read = &self.reads[index];
+        let Some(source) = self.choose(&read.reports, random.index(self.servers)) else {
+            counts.refused += 1;
+            // After a while, a read gives up.
+            if random.chance(10) {
+                self.reads.swap_remove(index);
+            }
+            return;
+        };
+        let (Source::Primary(server) | Source::Standby(server)) = source;
+        let session =
+            read.reports[server].map(|(_, start)| start).filter(|_| self.omission.keeps(Rule::SameSession));
+        let early = match source {
+            Source::Primary(_) => false,
+            Source::Standby(_) => !self.omission.keeps(Rule::LaterStatement),
+        };
+        let seen =
+            if early { read.seen_before[server] } else { self.cluster.sees(server, session, read.must_see) };
+        let read = self.reads.swap_remove(index);
+        match seen {
+            None => return,
+            Some(true) => counts.fresh += 1,
+            Some(false) => {
+                counts.stale += 1;
+                if self.omission.rule.is_none() && self.omission.assumption.is_none() {
+                    println!("stale read in run {}", counts.runs);
+                }
+            }
+        }
+        if self.printed {
+            println!("read {source:?}, must see {}, reports {:?}: {seen:?}", read.must_see, read.reports);
+        }
+        counts.from_standbys += u64::from(matches!(source, Source::Standby(_)));
+        self.last_reports = read.reports;
+    }
+
+    /// Chooses a server; where a rule is left out, from reports that hide what it is about.
+    fn choose(&self, reports: &[Option<SessionReport>], turn: usize) -> Option<Source> {
+        let mut reports: Vec<Option<Report>> =
+            reports.iter().map(|report| report.map(|(report, _)| report)).collect();
+        let newest = reports.iter().flatten().map(|report| report.timeline).max()?;
+        let primary = reports.iter().position(|report| {
+            report.is_some_and(|report| {
+                report.timeline == newest && matches!(report.role, Role::Primary { .. })
+            })
+        });
+        for report in reports.iter_mut().flatten() {
+            match (self.omission.rule, &mut report.role) {
+                (Some(Rule::NewestTimeline), _) => report.timeline = 1,
+                (
+                    Some(Rule::RestartedDoNotCount),
+                    Role::Standby { received: received @ None, replayed, .. },
+                ) => {
+                    *received = Some(*replayed);
+                }
+                (Some(Rule::Replayed), Role::Standby { replayed, .. }) => replayed.0 = u64::MAX,
+                (Some(Rule::Upstream), Role::Standby { upstream, .. }) => *upstream = primary,
+                (Some(Rule::OlderPositions), Role::Primary { flushed }) if report.timeline < newest => {
+                    flushed.0 = 0;
+                }
+                (Some(Rule::OlderPositions), Role::Standby { received: Some(received), .. })
+                    if report.timeline < newest =>
+                {
+                    received.0 = 0;
+                }
+                _ => {}
+            }
+        }
+        if self.omission.keeps(Rule::AllButOne) {
+            return choose(&reports, turn).ok();
+        }
+        // As if only those servers existed that have reported.
+        let ids: Vec<usize> = (0..reports.len()).filter(|id| reports[*id].is_some()).collect();
+        let index_of = |id: usize| ids.iter().position(|known| *known == id);
+        let mut known: Vec<Option<Report>> = ids.iter().map(|id| reports[*id]).collect();
+        for report in known.iter_mut().flatten() {
+            if let Role::Standby { upstream, .. } = &mut report.role {
+                *upstream = upstream.and_then(index_of);
+            }
+        }
+        choose(&known, turn).ok().map(|source| match source {
+            Source::Primary(index) => Source::Primary(ids[index]),
+            Source::Standby(index) => Source::Standby(ids[index]),
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! Decides which server of a PostgreSQL cluster may answer a read, so that the read misses no acknowledged write.
+//!
+//! With synchronous replication, PostgreSQL acknowledges a commit only when a standby has flushed it, too. So each
+//! acknowledged write is on at least two of the n servers, and **any n − 1 of them include one that has it**. A read asks
+//! n − 1 servers how far they are, and then uses one that is as far as all of them.
+//!
+//! The decision is a function of what the servers reported. It knows no sockets and no clock, so a simulation can try it
+//! with millions of failures (`petstore-bench read-quorum`).
+//!
+//! **What the caller guarantees:**
+//! - all reports were made after the read began;
+//! - the read runs in the session in which its server made its report, so that the server cannot have restarted in between;
+//! - on a standby, the read runs in a later statement than the report. Within one statement, the snapshot would be older
+//!   than the position.
+//!
+//! **What the cluster guarantees:**
+//! - the list of synchronous standbys is never empty, and has only servers of the database URL;
+//! - a server that is promoted has all acknowledged writes, and waits for a standby from its first write on;
+//! - a server that is created again is copied from the primary, not from another standby;
+//! - if two servers were promoted to the same timeline, a standby of one is created again before it follows the other.
+//!   (Its first report would acknowledge positions of which it has other contents.)
+
+use std::fmt;
+
+/// A position in the write-ahead log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+impl fmt::Display for Lsn {
+    /// As PostgreSQL writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xFFFF_FFFF)
+    }
+}
+
+/// What a server reports of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// Of a standby: the timeline that it receives, or else the highest one that it has received.
+    pub timeline: u32,
+    /// Primary or standby.
+    pub role: Role,
+}
+
+/// Whether a server accepts writes, and how far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Accepts writes.
+    Primary {
+        /// How much is on its disk.
+        flushed: Lsn,
+    },
+    /// Receives and replays what a primary has written.
+    Standby {
+        /// How much it has received, and at least what it has replayed: when the timeline changes, PostgreSQL counts what
+        /// it has received from the start of a segment again. `None` from a restart until it receives: until then it
+        /// reports less than it has.
+        received: Option<Lsn>,
+        /// How much its sessions see.
+        replayed: Lsn,
+        /// The server from which it receives.
+        upstream: Option<usize>,
+    },
+}
+
+/// The server to read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The confirmed primary.
+    Primary(usize),
+    /// A standby: no primary is confirmed.
+    Standby(usize),
+}
+
+/// Why no server is known to be fresh. Other reports may change that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotFresh {
+    /// Fewer than n − 1 servers have reported.
+    TooFewReports,
+    /// Two primaries have the same timeline: nothing says which of them is right.
+    TwoPrimaries,
+    /// No server has replayed what others have received.
+    Behind(Lsn),
+}
+
+impl Report {
+    /// How far the server is; `None` if it cannot know.
+    fn position(&self) -> Option<Lsn> {
+        match self.role {
+            Role::Primary { flushed } => Some(flushed),
+            Role::Standby { received, .. } => received,
+        }
+    }
+}
+
+/// Chooses a server from the last report of each. Their order is that of the database URL, which names every server that
+/// can be synchronous. Of several standbys, the first from `turn` on is chosen.
+pub fn choose(reports: &[Option<Report>], turn: usize) -> Result<Source, NotFresh> {
+    let needed = reports.len().saturating_sub(1).max(1);
+    let known: Vec<(usize, Report, Lsn)> = (0..reports.len())
+        .map(|offset| (turn + offset) % reports.len())
+        .filter_map(|server| reports[server].and_then(|report| Some((server, report, report.position()?))))
+        .collect();
+    let timeline = known.iter().map(|(_, report, _)| report.timeline).max();
+    // Positions of older timelines count, too: a new timeline continues where an old one ended.
+    let position = known.iter().map(|(.., position)| *position).max();
+    let (Some(timeline), Some(position), true) = (timeline, position, known.len() >= needed) else {
+        return Err(NotFresh::TooFewReports);
+    };
+
+    let mut primary = None;
+    let mut upstreams = Vec::new();
+    let mut fresh_standby = None;
+    for (server, report, _) in known.iter().filter(|(_, report, _)| report.timeline == timeline) {
+        match report.role {
+            Role::Primary { .. } if primary.is_some() => return Err(NotFresh::TwoPrimaries),
+            Role::Primary { .. } => primary = Some(*server),
+            Role::Standby { upstream, replayed, .. } => {
+                upstreams.push(upstream);
+                if replayed >= position {
+                    fresh_standby.get_or_insert(*server);
+                }
+            }
+        }
+    }
+    // A standby confirms only the primary that it follows: two servers may have been promoted to the same timeline.
+    let confirmations =
+        upstreams.iter().filter(|upstream| upstream.is_some() && **upstream == primary).count();
+    match (primary, fresh_standby) {
+        (Some(primary), _) if 1 + confirmations >= needed => Ok(Source::Primary(primary)),
+        (_, Some(standby)) => Ok(Source::Standby(standby)),
+        _ => Err(NotFresh::Behind(position)),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unnecessary_wraps, reason = "`choose` takes options")]
+mod tests {
+    use super::*;
+
+    fn primary(timeline: u32, flushed: u64) -> Option<Report> {
+        Some(Report { timeline, role: Role::Primary { flushed: Lsn(flushed) } })
+    }
+
+    fn standby(timeline: u32, received: u64, replayed: u64, upstream: usize) -> Option<Report> {
+        let (received, replayed, upstream) = (Some(Lsn(received)), Lsn(replayed), Some(upstream));
+        Some(Report { timeline, role: Role::Standby { received, replayed, upstream } })
+    }
+
+    /// A standby that has restarted, and does not receive yet.
+    fn restarted(timeline: u32, replayed: u64) -> Option<Report> {
+        let role = Role::Standby { received: None, replayed: Lsn(replayed), upstream: None };
+        Some(Report { timeline, role })
+    }
+
+    fn choose(reports: &[Option<Report>]) -> Result<Source, NotFresh> {
+        super::choose(reports, 0)
+    }
+
+    #[test]
+    fn a_primary_is_confirmed_by_all_but_one() {
+        let (one, other) = (standby(1, 90, 80, 0), standby(1, 100, 100, 0));
+        assert_eq!(choose(&[primary(1, 100), one, other]), Ok(Source::Primary(0)));
+        assert_eq!(choose(&[primary(1, 100), one, None]), Ok(Source::Primary(0)));
+        assert_eq!(choose(&[primary(1, 100), None, None]), Err(NotFresh::TooFewReports));
+        assert_eq!(choose(&[primary(1, 100), one, None, None]), Err(NotFresh::TooFewReports));
+        assert_eq!(choose(&[None, None, None]), Err(NotFresh::TooFewReports));
+    }
+
+    #[test]
+    fn a_single_server_needs_no_confirmation() {
+        assert_eq!(choose(&[primary(1, 100)]), Ok(Source::Primary(0)));
+        assert_eq!(choose(&[None]), Err(NotFresh::TooFewReports));
+    }
+
+    #[test]
+    fn a_deposed_primary_is_not_read() {
+        let (deposed, new) = (primary(1, 100), primary(2, 110));
+        assert_eq!(choose(&[deposed, new, standby(2, 105, 100, 1)]), Ok(Source::Primary(1)));
+        assert_eq!(choose(&[deposed, None, standby(2, 105, 105, 1)]), Ok(Source::Standby(2)));
+        // It was not replicated, and never will be.
+        assert_eq!(
+            choose(&[primary(1, 120), None, standby(2, 105, 105, 1)]),
+            Err(NotFresh::Behind(Lsn(120)))
+        );
+    }
+
+    #[test]
+    fn a_standby_that_follows_another_primary_confirms_nothing() {
+        let twin = primary(2, 100);
+        assert_eq!(choose(&[None, twin, standby(2, 90, 90, 0)]), Err(NotFresh::Behind(Lsn(100))));
+        assert_eq!(choose(&[None, twin, standby(2, 90, 90, 1)]), Ok(Source::Primary(1)));
+        assert_eq!(choose(&[twin, twin, standby(2, 90, 90, 1)]), Err(NotFresh::TwoPrimaries));
+    }
+
+    #[test]
+    fn without_a_primary_the_standby_that_has_replayed_everything_is_read() {
+        assert_eq!(choose(&[None, standby(1, 100, 100, 0), standby(1, 90, 90, 0)]), Ok(Source::Standby(1)));
+        let behind = [None, standby(1, 100, 99, 0), standby(1, 90, 90, 0)];
+        assert_eq!(choose(&behind), Err(NotFresh::Behind(Lsn(100))));
+    }
+
+    #[test]
+    fn fresh_standbys_take_turns() {
+        let reports = [None, standby(1, 100, 100, 0), standby(1, 100, 100, 0)];
+        let sources = [0, 1, 2, 3].map(|turn| super::choose(&reports, turn).unwrap());
+        assert_eq!(sources, [1, 1, 2, 1].map(Source::Standby));
+    }
+
+    #[test]
+    fn positions_of_older_timelines_count() {
+        // The first server was deposed at 143. The third one follows the new primary, and has not received so much yet.
+        let deposed = primary(3, 143);
+        assert_eq!(choose(&[deposed, None, standby(4, 117, 117, 1)]), Err(NotFresh::Behind(Lsn(143))));
+        assert_eq!(choose(&[deposed, None, standby(4, 143, 143, 1)]), Ok(Source::Standby(2)));
+    }
+
+    #[test]
+    fn a_restarted_standby_counts_only_once_it_receives() {
+        let other = standby(1, 90, 90, 0);
+        assert_eq!(choose(&[None, restarted(1, 40), other]), Err(NotFresh::TooFewReports));
+        assert_eq!(choose(&[None, standby(1, 100, 40, 0), other]), Err(NotFresh::Behind(Lsn(100))));
+    }
+
+    #[test]
+    fn a_position_is_written_as_postgresql_writes_it() {
+        assert_eq!(Lsn(0x16_B374_D848).to_string(), "16/B374D848");
+    }
+}
