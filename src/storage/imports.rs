@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, Statement};
 
 use super::StorageError;
+use super::idempotency_keys::await_replication;
 use super::postgres::connect::Connector;
 use super::postgres::error::{StatementError, not_committed, unexpected};
 use super::postgres::executor::Parameters;
@@ -221,6 +222,9 @@ impl ImportSession {
 
     /// Ends the import; with `atomic`, commits it.
     pub async fn finish(self) -> Result<(), StorageError> {
+        // If all rows were there already, nothing else makes a commit wait for a standby.
+        let awaited = self.client.batch_execute(concat!("SELECT ", await_replication!())).await;
+        awaited.map_err(not_committed)?;
         if self.atomic { self.commit().await } else { Ok(()) }
     }
 

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use tokio_postgres::Row;
 
-use super::idempotency_keys::idempotency_ctes;
+use super::idempotency_keys::{await_replication, idempotency_ctes};
 use super::postgres::error::{error_message, unexpected};
 use super::postgres::executor::Parameters;
 use super::postgres::pg_enum::impl_pg_enum;
@@ -86,7 +86,10 @@ const PLACE: &str = concat!(
       WHERE digest IS NOT NULL
       ORDER BY day)
     SELECT placed.id AS placed_id, placed.created_at AS placed_at, pets.status AS pet_status,
-      stored.fingerprint AS stored_fingerprint, stored_order.id AS stored_id, stored_order.created_at AS stored_at
+      stored.fingerprint AS stored_fingerprint, stored_order.id AS stored_id, stored_order.created_at AS stored_at,
+      CASE WHEN stored_order.id IS NOT NULL THEN ",
+    await_replication!(),
+    " END
     -- The status is that of before the update: the snapshot of a statement does not see its own changes.
     FROM pets
     LEFT JOIN placed ON true
@@ -126,7 +129,10 @@ const END: &str = concat!(
       -- Also if the order had ended this way before: the request has succeeded then, too.
       WHERE digest IS NOT NULL AND status = $2 AND NOT EXISTS (SELECT FROM stored)
       ORDER BY day)
-    SELECT found.*, stored.fingerprint AS stored_fingerprint
+    SELECT found.*, stored.fingerprint AS stored_fingerprint,
+      CASE WHEN NOT EXISTS (SELECT FROM ended) THEN ",
+    await_replication!(),
+    " END
     FROM found
     LEFT JOIN stored ON true"
 );

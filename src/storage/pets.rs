@@ -11,7 +11,7 @@ use futures_util::future::join3;
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
-use super::idempotency_keys::idempotency_ctes;
+use super::idempotency_keys::{await_replication, idempotency_ctes};
 use super::postgres::error::unexpected;
 use super::postgres::executor::{Database, Parameters};
 use super::postgres::pg_enum::impl_pg_enum;
@@ -91,7 +91,10 @@ const INSERT_IDEMPOTENT: &str = concat!(
       SELECT id, name, category_id, status
       FROM fresh
       ORDER BY ordinality)
-    SELECT ordinality, id AS new_id, stored.fingerprint AS stored_fingerprint, subject_id AS stored_id
+    SELECT ordinality, id AS new_id, stored.fingerprint AS stored_fingerprint, subject_id AS stored_id,
+      CASE WHEN subject_id IS NOT NULL THEN ",
+    await_replication!(),
+    " END
     FROM requested
     LEFT JOIN stored USING (digest)"
 );

@@ -145,6 +145,39 @@ async fn a_commit_cancelled_while_it_waits_for_its_standby_is_not_acknowledged()
 }
 
 #[tokio::test]
+async fn a_repeated_request_is_acknowledged_only_once_a_standby_has_its_result() {
+    let (postgres, key) = PrivatePostgres::start_with_key();
+    let service = ServeProcess::start(&postgres.url, &["--database-timeout", "1s"]);
+    let client = Client::new(service.address, Some(&key));
+    let rex = json!({"name": "Rex", "categoryId": 1, "status": "available"});
+    let created = client.post_with_key("/v1/pets", "create", &rex).await;
+    assert_eq!(created.status, 201);
+    let pet = created.json()["id"].as_i64().unwrap();
+    let order = json!({"petId": pet});
+    let placed = client.post_with_key("/v1/store/orders", "place", &order).await;
+    assert_eq!(placed.status, 201, "{}", placed.body);
+    let complete = format!("/v1/store/orders/{}/complete", placed.json()["id"]);
+    assert_eq!(client.post(&complete, &json!({})).await.status, 200);
+    assert_eq!(client.post_with_key(&complete, "complete", &json!({})).await.status, 200);
+
+    let admin = connect(&postgres.url).await;
+    admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'").await.unwrap();
+    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while client.post("/v1/pets", &rex).await.status == 201 {
+        assert!(Instant::now() < deadline, "every commit was acknowledged");
+    }
+    // Each found what was there. No standby has it, and a failover would lose it.
+    assert_eq!(client.post_with_key("/v1/pets", "create", &rex).await.status, 503);
+    assert_eq!(client.post_with_key("/v1/store/orders", "place", &order).await.status, 503);
+    assert_eq!(client.post_with_key(&complete, "complete", &json!({})).await.status, 503);
+    assert_eq!(client.post(&complete, &json!({})).await.status, 503);
+    let unchanged = client.patch_pet(pet, &json!({"name": "Rex"})).await;
+    assert_eq!(unchanged.status, 503, "{}", unchanged.body);
+    assert_eq!(client.get(&format!("/v1/pets/{pet}")).await.status, 200, "reads wait for nothing");
+}
+
+#[tokio::test]
 async fn a_broken_database_connection_ends_its_request_at_once() {
     let (postgres, key) = PrivatePostgres::start_with_key();
     let service = ServeProcess::start(&postgres.url, &[]);
