@@ -10,15 +10,16 @@
 //! **What the caller guarantees:**
 //! - all reports were made after the read began;
 //! - the read runs in the session in which its server made its report, so that the server cannot have restarted in between;
-//! - on a standby, the read runs in a later statement than the report. Within one statement, the snapshot would be older
-//!   than the position.
+//! - the read runs in a later statement than the report. Within one statement, its snapshot would be older than the
+//!   position, and older than a promotion: a session survives its server's promotion, with what it has read before.
 //!
 //! **What the cluster guarantees:**
 //! - the list of synchronous standbys is never empty, and has only servers of the database URL;
 //! - a server that is promoted has all acknowledged writes, and waits for a standby from its first write on;
 //! - a server that is created again is copied from the primary, not from another standby;
-//! - if two servers were promoted to the same timeline, a standby of one is created again before it follows the other.
-//!   (Its first report would acknowledge positions of which it has other contents.)
+//! - a standby follows only a server that has all that it has itself, and is created again otherwise. (Its first report
+//!   would acknowledge positions of which it has other contents.)
+//! - of two servers that were promoted to the same timeline, only the last has standbys.
 
 use std::fmt;
 

@@ -48,7 +48,7 @@ enum Rule {
     AfterBegin,
     /// A read runs in the session of the report.
     SameSession,
-    /// On a standby, a read runs in a later statement than the report.
+    /// A read runs in a later statement than the report.
     LaterStatement,
     /// Only the newest timeline is read.
     NewestTimeline,
@@ -88,13 +88,13 @@ enum Assumption {
     PromotedWaits,
     /// A server is created again from the primary.
     CopiedFromPrimary,
-    /// If two servers were promoted to the same timeline, a standby of one is rebuilt before it follows the other.
-    TwinsAreRebuilt,
+    /// A standby follows only a server that has all that it has itself.
+    UpstreamHasAll,
 }
 
 impl Assumption {
     const ALL: [Self; 4] =
-        [Self::NeverAlone, Self::PromotedWaits, Self::CopiedFromPrimary, Self::TwinsAreRebuilt];
+        [Self::NeverAlone, Self::PromotedWaits, Self::CopiedFromPrimary, Self::UpstreamHasAll];
 }
 
 /// What is left out.
@@ -193,8 +193,9 @@ struct Read {
     /// The writes that were acknowledged when it began.
     must_see: usize,
     reports: Vec<Option<SessionReport>>,
-    /// Whether a read before each report saw them. Only primaries may be read so early.
-    seen_before: Vec<Option<bool>>,
+    /// Whether a statement before the report of each server saw them, and the start of that server: too early, unless a rule
+    /// is left out.
+    seen_before: Vec<Option<(bool, u32)>>,
 }
 
 struct Simulation {
@@ -265,13 +266,12 @@ impl Simulation {
     /// Asks a server.
     fn ask(&mut self, read: usize, random: &mut Random) {
         let (read, server) = (&mut self.reads[read], random.index(self.servers));
+        let report = self.cluster.report(server, self.omission.keeps(Rule::AtLeastReplayed));
         // A read and its report are separate: something may happen in between.
         if random.chance(30) {
-            read.seen_before[server] = self.cluster.sees(server, None, read.must_see);
-            return;
-        }
-        let report = self.cluster.report(server, self.omission.keeps(Rule::AtLeastReplayed));
-        if report.is_some() {
+            let seen = self.cluster.sees(server, None, read.must_see);
+            read.seen_before[server] = seen.zip(report).map(|(seen, (_, start))| (seen, start));
+        } else if report.is_some() {
             read.reports[server] = report;
         }
     }
@@ -290,12 +290,12 @@ impl Simulation {
         let (Source::Primary(server) | Source::Standby(server)) = source;
         let session =
             read.reports[server].map(|(_, start)| start).filter(|_| self.omission.keeps(Rule::SameSession));
-        let early = match source {
-            Source::Primary(_) => false,
-            Source::Standby(_) => !self.omission.keeps(Rule::LaterStatement),
+        let early =
+            read.seen_before[server].filter(|(_, start)| session.is_none_or(|session| session == *start));
+        let seen = match early {
+            Some((seen, _)) if !self.omission.keeps(Rule::LaterStatement) => Some(seen),
+            _ => self.cluster.sees(server, session, read.must_see),
         };
-        let seen =
-            if early { read.seen_before[server] } else { self.cluster.sees(server, session, read.must_see) };
         let read = self.reads.swap_remove(index);
         match seen {
             None => return,
