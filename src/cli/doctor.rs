@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Cli, CommandError, print};
 use crate::config::ServeSettings;
-use crate::storage::{Diagnosis, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, diagnose};
+use crate::storage::{Diagnosis, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis, check_encoding, diagnose};
 use crate::telemetry;
 
 /// The oldest major version of PostgreSQL that is tested.
@@ -98,7 +98,8 @@ fn failure(name: &'static str, says: String) -> DoctorCheck {
 }
 
 fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
-    vec![
+    let mut checks = servers(&found.servers);
+    checks.extend([
         ok("database", format!("connected in {:.1?}, round trip {:.1?}", found.connecting, found.round_trip)),
         version(&found.version),
         encoding(&found.encoding),
@@ -108,7 +109,40 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
         replication(found),
         clock(found.clock_ahead),
         connections(found.connections, pool),
-    ]
+    ]);
+    checks
+}
+
+/// The servers of a cluster. A single one needs no line of its own.
+fn servers(found: &[ServerDiagnosis]) -> Vec<DoctorCheck> {
+    if found.len() < 2 {
+        return Vec::new();
+    }
+    let mut checks: Vec<DoctorCheck> = found.iter().map(server).collect();
+    let is_primary = |server: &&ServerDiagnosis| matches!(&server.role, Ok(role) if !role.is_standby);
+    let primaries: Vec<&str> = found.iter().filter(is_primary).map(|server| &*server.address).collect();
+    if primaries.len() > 1 {
+        let advice = "stop the one that was replaced, or it may serve what others have changed since";
+        checks.push(failure("servers", format!("{} accept writes: {advice}", primaries.join(" and "))));
+    }
+    checks
+}
+
+fn server(ServerDiagnosis { address, role }: &ServerDiagnosis) -> DoctorCheck {
+    let role = match role {
+        Ok(role) => role,
+        Err(error) => return warning("server", format!("{address}: {}", telemetry::with_causes(error))),
+    };
+    let timeline = role.timeline.map_or(String::new(), |timeline| format!(", timeline {timeline}"));
+    let position = role.position;
+    if !role.is_standby {
+        return ok("server", format!("{address}: primary{timeline}, flushed {position}"));
+    }
+    if let Some(upstream) = &role.upstream {
+        return ok("server", format!("{address}: standby of {upstream}{timeline}, replayed {position}"));
+    }
+    let reason = "it receives nothing, or this role may not see from where (GRANT pg_monitor)";
+    warning("server", format!("{address}: standby, replayed {position}: {reason}"))
 }
 
 fn version((name, number): &(String, i32)) -> DoctorCheck {

@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use futures_util::future::join_all;
 use thiserror::Error;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::PgLsn;
 
 use super::DatabaseUrlError;
 use super::idempotency_keys::PARTITION_DAYS_AHEAD;
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
 use super::postgres::migrations;
+use super::read_quorum::Lsn;
 use crate::config::DatabaseUrl;
 
 const SERVER_STATUS: &str = "\
@@ -24,6 +27,19 @@ const SERVER_STATUS: &str = "\
       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS max_connections,
       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
       extract(epoch FROM clock_timestamp())::float8 AS clock";
+
+/// The role and the position of one server. Only `pg_monitor` sees whom a standby follows.
+const SERVER_ROLE: &str = "\
+    SELECT
+      pg_is_in_recovery() AS is_standby,
+      CASE
+        WHEN pg_is_in_recovery() THEN receiver.received_tli
+        ELSE ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::int
+      END AS timeline,
+      CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS position,
+      receiver.sender_host || ':' || receiver.sender_port AS upstream
+    FROM (VALUES (true)) AS one
+    LEFT JOIN pg_stat_wal_receiver AS receiver ON receiver.status = 'streaming'";
 
 /// The privileges in deploy/postgresql/roles.sql that the role lacks, on the objects that exist.
 const MISSING_PRIVILEGES: &str = "\
@@ -47,9 +63,33 @@ const MISSING_PRIVILEGES: &str = "\
     FROM (VALUES ('create_idempotency_partitions()'), ('drop_idempotency_partitions()')) AS needed (name)
     WHERE NOT has_function_privilege(to_regprocedure(name), 'EXECUTE')";
 
+/// The state of one server.
+#[derive(Debug)]
+pub struct ServerDiagnosis {
+    /// Host and port, as in the database URL.
+    pub address: String,
+    /// Its role, or the error if it could not be asked.
+    pub role: Result<ServerRole, ExamineError>,
+}
+
+/// The role of a server.
+#[derive(Debug)]
+pub struct ServerRole {
+    /// Whether it is a standby, which is read-only.
+    pub is_standby: bool,
+    /// Its timeline, if the role may see it. A standby has one while it receives.
+    pub timeline: Option<i32>,
+    /// How much of the write-ahead log a primary has flushed, or a standby has replayed.
+    pub position: Lsn,
+    /// The address of the server that a standby follows, if the role may see it.
+    pub upstream: Option<String>,
+}
+
 /// The state of a database.
 #[derive(Debug)]
 pub struct Diagnosis {
+    /// The servers of the database URL, in its order.
+    pub servers: Vec<ServerDiagnosis>,
     /// How long it took to connect.
     pub connecting: Duration,
     /// How long one statement took.
@@ -97,15 +137,28 @@ pub enum ExamineError {
 
 /// Examines a database.
 pub async fn diagnose(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
-    // Once to connect, and as long again for the statements.
-    let limit = CONNECT_TIMEOUT * 2;
+    // To ask each server, to connect, and as long again for the statements.
+    let limit = CONNECT_TIMEOUT * 3;
     timeout(limit, examine(url)).await.map_err(|_| ExamineError::Timeout(limit))?
 }
 
 async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
-    let started = Instant::now();
-    let client = Connector::new(url)?.including_standbys().open().await?;
-    let connecting = started.elapsed();
+    let connector = Connector::new(url)?;
+    let any_role = connector.including_standbys();
+    let servers = join_all(any_role.addresses().enumerate().map(|(server, address)| {
+        let any_role = &any_role;
+        async move { ServerDiagnosis { address, role: server_role(any_role, server).await } }
+    }));
+    let servers = servers.await;
+    let open = async |connector: &Connector| {
+        let started = Instant::now();
+        connector.open().await.map(|client| (client, started.elapsed()))
+    };
+    // Without a primary, a standby can still tell what is wrong.
+    let (client, connecting) = match open(&connector).await {
+        Err(_) => open(&any_role).await?,
+        primary => primary?,
+    };
     // Prepared first, so that one round trip is measured.
     let statement = client.prepare(SERVER_STATUS).await?;
     let started = Instant::now();
@@ -121,6 +174,7 @@ async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
         Err(error) => return Err(error.into()),
     };
     Ok(Diagnosis {
+        servers,
         connecting,
         round_trip,
         version: (row.try_get("version")?, row.try_get("version_number")?),
@@ -134,5 +188,16 @@ async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
         schema,
         lacking: lacking.iter().map(|row| row.try_get("missing")).collect::<Result<_, _>>()?,
         days_prepared: client.query_one(PARTITION_DAYS_AHEAD, &[]).await?.try_get("days")?,
+    })
+}
+
+async fn server_role(any_role: &Connector, server: usize) -> Result<ServerRole, ExamineError> {
+    let client = any_role.open_server(server).await?;
+    let row = client.query_one(SERVER_ROLE, &[]).await?;
+    Ok(ServerRole {
+        is_standby: row.try_get("is_standby")?,
+        timeline: row.try_get("timeline")?,
+        position: Lsn(row.try_get::<_, PgLsn>("position")?.into()),
+        upstream: row.try_get("upstream")?,
     })
 }

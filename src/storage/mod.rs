@@ -26,7 +26,7 @@ use crate::config::{DatabaseUrl, PoolSettings};
 
 use api_keys::FindKeysBatch;
 pub use demo_database_check::{DatabaseContents, database_contents};
-pub use diagnostics::{Diagnosis, ExamineError, diagnose};
+pub use diagnostics::{Diagnosis, ExamineError, ServerDiagnosis, ServerRole, diagnose};
 pub use exports::ExportStream;
 pub use imports::{CopyBuffer, CopyChunk, ImportSession};
 pub use insert_pets::InsertOutcome;

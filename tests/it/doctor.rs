@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::support::postgres::TestDatabase;
 use crate::support::program::petstore;
+use crate::unhealthy_database::PrivatePostgres;
 
 fn doctor(url: &str, flags: &[&str]) -> Output {
     petstore(&["doctor"]).args(flags).env("DATABASE_URL", url).output().unwrap()
@@ -68,6 +69,41 @@ async fn missing_write_privileges_of_the_role_are_reported() {
     admin.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
     assert_eq!(check(&report, "role")["state"], "failure", "{report}");
     assert!(check(&report, "role")["says"].as_str().unwrap().contains("pets"), "{report}");
+}
+
+#[test]
+fn the_primary_is_found_among_all_servers_and_each_server_is_described() {
+    let (primary, _) = PrivatePostgres::start_with_key();
+    let standby = primary.start_standby("standby");
+    let url = |order: [&PrivatePostgres; 2]| {
+        format!("postgresql://postgres@{},{}/postgres", order[0].address(), order[1].address())
+    };
+    let output = doctor(&url([&standby, &primary]), &["--json"]);
+    let found = report(&output);
+    assert!(output.status.success(), "{found}");
+    assert_eq!(check(&found, "replication")["state"], "warning", "asynchronous: {found}");
+    let servers: Vec<&str> = found["checks"].as_array().unwrap()[..2]
+        .iter()
+        .inspect(|check| assert_eq!((&check["name"], &check["state"]), (&"server".into(), &"ok".into())))
+        .map(|check| check["says"].as_str().unwrap())
+        .collect();
+    let follows = format!("{}: standby of {}, timeline 1, replayed ", standby.address(), primary.address());
+    assert!(servers[0].starts_with(&follows), "{servers:?}");
+    assert!(servers[1].starts_with(&format!("{}: primary, timeline 1, flushed ", primary.address())));
+
+    primary.stop("fast");
+    let found = report(&doctor(&url([&primary, &standby]), &["--json"]));
+    assert_eq!(check(&found, "server")["state"], "warning", "unreachable: {found}");
+    assert_eq!(check(&found, "replication")["state"], "failure", "a standby alone: {found}");
+
+    primary.start_again();
+    standby.promote();
+    let found = report(&doctor(&url([&primary, &standby]), &["--json"]));
+    let says = check(&found, "servers")["says"].as_str().unwrap();
+    assert!(
+        says.contains(&format!("{} and {} accept writes", primary.address(), standby.address())),
+        "{says}"
+    );
 }
 
 #[tokio::test]

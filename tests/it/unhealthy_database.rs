@@ -39,6 +39,23 @@ impl PrivatePostgres {
         (postgres, key)
     }
 
+    /// Starts a standby of this server.
+    pub(crate) fn start_standby(&self, name: &str) -> Self {
+        let directory = self.directory.with_file_name(format!("{}-{name}", std::process::id()));
+        let url = script(&["standby", directory.to_str().unwrap(), self.directory.to_str().unwrap()]);
+        Self { directory, url }
+    }
+
+    /// Makes a standby accept writes.
+    pub(crate) fn promote(&self) {
+        script(&["promote", self.directory.to_str().unwrap()]);
+    }
+
+    /// `host:port`.
+    pub(crate) fn address(&self) -> &str {
+        self.url.split(['@', '/']).nth(3).unwrap()
+    }
+
     pub(crate) fn stop(&self, mode: &str) {
         script(&["stop", self.directory.to_str().unwrap(), mode]);
     }

@@ -29,6 +29,7 @@ pub(in crate::storage) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const SERVER_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long to try only the last known primary before trying the other servers as well.
 const HEAD_START: Duration = Duration::from_millis(250);
+const DEFAULT_PORT: u16 = 5432;
 /// How long a server may be unreachable before its connections are closed.
 const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -135,17 +136,31 @@ impl Connector {
         Self { servers: servers.into(), ..self.clone() }
     }
 
+    /// The address of each server, in the order of the URL.
+    pub(in crate::storage) fn addresses(&self) -> impl Iterator<Item = String> {
+        self.servers.iter().map(|server| {
+            let host = match (server.get_hosts().first(), server.get_hostaddrs().first()) {
+                (Some(Host::Tcp(name)), _) => name.clone(),
+                (Some(Host::Unix(path)), _) => path.display().to_string(),
+                (None, Some(address)) => address.to_string(),
+                (None, None) => String::new(),
+            };
+            format!("{host}:{}", server.get_ports().first().unwrap_or(&DEFAULT_PORT))
+        })
+    }
+
+    async fn connect_to(&self, server: usize) -> Result<(Client, RawConnection), ConnectError> {
+        match timeout(SERVER_TIMEOUT, self.servers[server].connect(self.tls.clone())).await {
+            Ok(Ok(connected)) => Ok(connected),
+            Ok(Err(error)) => Err(ConnectError::Refused(error)),
+            Err(_) => Err(ConnectError::Timeout),
+        }
+    }
+
     /// Connects to the server that accepts writes: tries the last known primary, and after [`HEAD_START`] or an error all
     /// others at the same time, each for at most [`SERVER_TIMEOUT`].
     async fn connect(&self) -> Result<(Client, RawConnection), ConnectError> {
-        let attempt = |index: usize| async move {
-            let connecting = self.servers[index].connect(self.tls.clone());
-            match timeout(SERVER_TIMEOUT, connecting).await {
-                Ok(Ok(connected)) => Ok((index, connected)),
-                Ok(Err(error)) => Err(ConnectError::Refused(error)),
-                Err(_) => Err(ConnectError::Timeout),
-            }
-        };
+        let attempt = |index: usize| async move { Ok((index, self.connect_to(index).await?)) };
         let last_primary = self.last_primary.load(Ordering::Relaxed);
         let mut others = (0..self.servers.len()).filter(|index| *index != last_primary).peekable();
         let mut attempts = FuturesUnordered::from_iter([attempt(last_primary)]);
@@ -172,12 +187,14 @@ impl Connector {
     /// Opens one connection outside of any pool.
     pub(in crate::storage) async fn open(&self) -> Result<Client, ConnectError> {
         let (client, connection) = self.connect().await?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                // The client gets only "connection closed"; this is the reason.
-                tracing::debug!(%error, "database connection lost");
-            }
-        });
+        tokio::spawn(run(connection));
+        Ok(client)
+    }
+
+    /// Opens one connection to one server.
+    pub(in crate::storage) async fn open_server(&self, server: usize) -> Result<Client, ConnectError> {
+        let (client, connection) = self.connect_to(server).await?;
+        tokio::spawn(run(connection));
         Ok(client)
     }
 
@@ -224,6 +241,13 @@ impl Connector {
     > {
         let (client, mut connection) = self.connect().await?;
         Ok((client, poll_fn(move |cx| connection.poll_message(cx))))
+    }
+}
+
+async fn run(connection: RawConnection) {
+    if let Err(error) = connection.await {
+        // The client gets only "connection closed"; this is the reason.
+        tracing::debug!(%error, "database connection lost");
     }
 }
 
