@@ -19,7 +19,6 @@
 //! - a server that is created again is copied from the primary, not from another standby;
 //! - a standby follows only a server that has all that it has itself, and is created again otherwise. (Its first report
 //!   would acknowledge positions of which it has other contents.)
-//! - of two servers that were promoted to the same timeline, only the last has standbys.
 
 use std::fmt;
 
@@ -37,6 +36,8 @@ impl fmt::Display for Lsn {
 /// What a server reports of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
+    /// When the server was started. Sessions do not outlive a restart.
+    pub start: u64,
     /// Of a standby: the timeline that it receives, or else the highest one that it has received.
     pub timeline: u32,
     /// Primary or standby.
@@ -59,7 +60,7 @@ pub enum Role {
         received: Option<Lsn>,
         /// How much its sessions see.
         replayed: Lsn,
-        /// The server from which it receives.
+        /// The server from which it receives; `None` while it does not.
         upstream: Option<usize>,
     },
 }
@@ -73,18 +74,56 @@ pub enum Source {
     Standby(usize),
 }
 
+/// The last primary that was confirmed, and the standbys that followed it. A standby no longer says whom it followed when
+/// its primary is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastPrimary {
+    server: usize,
+    timeline: u32,
+    /// Each with its start.
+    followers: Vec<(usize, u64)>,
+}
+
+impl LastPrimary {
+    /// The primary that these reports confirm, if [`choose`] has chosen it.
+    #[must_use]
+    pub fn confirmed_by(reports: &[Option<Report>], server: usize) -> Option<Self> {
+        let timeline = reports.get(server)?.as_ref()?.timeline;
+        let follows = |report: &Report| report.timeline == timeline && report.upstream() == Some(server);
+        let followers = reports
+            .iter()
+            .enumerate()
+            .filter_map(|(follower, report)| report.filter(follows).map(|report| (follower, report.start)));
+        Some(Self { server, timeline, followers: followers.collect() })
+    }
+
+    /// The server that a standby follows, or followed last.
+    fn upstream_of(&self, server: usize, report: &Report) -> Option<usize> {
+        let followed = self.timeline == report.timeline && self.followers.contains(&(server, report.start));
+        followed.then_some(self.server)
+    }
+}
+
 /// Why no server is known to be fresh. Other reports may change that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotFresh {
     /// Fewer than n − 1 servers have reported.
     TooFewReports,
-    /// Two primaries have the same timeline: nothing says which of them is right.
+    /// Two servers were promoted to the same timeline, and nothing says which of them is right.
     TwoPrimaries,
     /// No server has replayed what others have received.
     Behind(Lsn),
 }
 
 impl Report {
+    /// The server from which it receives.
+    fn upstream(&self) -> Option<usize> {
+        match self.role {
+            Role::Primary { .. } => None,
+            Role::Standby { upstream, .. } => upstream,
+        }
+    }
+
     /// How far the server is; `None` if it cannot know.
     fn position(&self) -> Option<Lsn> {
         match self.role {
@@ -96,7 +135,11 @@ impl Report {
 
 /// Chooses a server from the last report of each. Their order is that of the database URL, which names every server that
 /// can be synchronous. Of several standbys, the first from `turn` on is chosen.
-pub fn choose(reports: &[Option<Report>], turn: usize) -> Result<Source, NotFresh> {
+pub fn choose(
+    reports: &[Option<Report>],
+    last: Option<&LastPrimary>,
+    turn: usize,
+) -> Result<Source, NotFresh> {
     let needed = reports.len().saturating_sub(1).max(1);
     let known: Vec<(usize, Report, Lsn)> = (0..reports.len())
         .map(|offset| (turn + offset) % reports.len())
@@ -108,30 +151,56 @@ pub fn choose(reports: &[Option<Report>], turn: usize) -> Result<Source, NotFres
     let (Some(timeline), Some(position), true) = (timeline, position, known.len() >= needed) else {
         return Err(NotFresh::TooFewReports);
     };
+    // What was confirmed before is void once that server is a standby itself.
+    let last = last.filter(|last| {
+        !matches!(reports.get(last.server), Some(Some(Report { role: Role::Standby { .. }, .. })))
+    });
 
-    let mut primary = None;
-    let mut upstreams = Vec::new();
-    let mut fresh_standby = None;
-    for (server, report, _) in known.iter().filter(|(_, report, _)| report.timeline == timeline) {
-        match report.role {
-            Role::Primary { .. } if primary.is_some() => return Err(NotFresh::TwoPrimaries),
-            Role::Primary { .. } => primary = Some(*server),
-            Role::Standby { upstream, replayed, .. } => {
-                upstreams.push(upstream);
-                if replayed >= position {
-                    fresh_standby.get_or_insert(*server);
-                }
-            }
-        }
+    let newest = || known.iter().filter(|(_, report, _)| report.timeline == timeline);
+    let mut primaries = newest().filter(|(_, report, _)| matches!(report.role, Role::Primary { .. }));
+    let primary = primaries.next().map(|(server, ..)| *server);
+    if primaries.next().is_some() {
+        return Err(NotFresh::TwoPrimaries);
     }
     // A standby confirms only the primary that it follows: two servers may have been promoted to the same timeline.
     let confirmations =
-        upstreams.iter().filter(|upstream| upstream.is_some() && **upstream == primary).count();
-    match (primary, fresh_standby) {
-        (Some(primary), _) if 1 + confirmations >= needed => Ok(Source::Primary(primary)),
-        (_, Some(standby)) => Ok(Source::Standby(standby)),
-        _ => Err(NotFresh::Behind(position)),
+        newest().filter(|(_, report, _)| report.upstream().is_some_and(|it| primary == Some(it)));
+    if let Some(primary) = primary
+        && 1 + confirmations.count() >= needed
+    {
+        return Ok(Source::Primary(primary));
     }
+
+    // No primary is confirmed. All that is known of the newest timeline must come from the same one.
+    let mut agreed = primary;
+    let mut fresh = None;
+    for (server, report, _) in newest() {
+        let (Role::Standby { replayed, .. }, Some(followed)) =
+            (report.role, followed(reports, last, *server))
+        else {
+            continue;
+        };
+        if *agreed.get_or_insert(followed) != followed {
+            return Err(NotFresh::TwoPrimaries);
+        }
+        if replayed >= position {
+            fresh.get_or_insert(*server);
+        }
+    }
+    fresh.map(Source::Standby).ok_or(NotFresh::Behind(position))
+}
+
+/// The primary that a standby follows or followed last, directly or through other standbys, if that is known.
+fn followed(reports: &[Option<Report>], last: Option<&LastPrimary>, standby: usize) -> Option<usize> {
+    let mut server = standby;
+    for _ in 0..reports.len() {
+        let Some(report) = reports[server].filter(|report| matches!(report.role, Role::Standby { .. }))
+        else {
+            return Some(server);
+        };
+        server = report.upstream().or_else(|| last?.upstream_of(server, &report))?;
+    }
+    None
 }
 
 #[cfg(test)]
@@ -140,22 +209,22 @@ mod tests {
     use super::*;
 
     fn primary(timeline: u32, flushed: u64) -> Option<Report> {
-        Some(Report { timeline, role: Role::Primary { flushed: Lsn(flushed) } })
+        Some(Report { start: 0, timeline, role: Role::Primary { flushed: Lsn(flushed) } })
     }
 
     fn standby(timeline: u32, received: u64, replayed: u64, upstream: usize) -> Option<Report> {
         let (received, replayed, upstream) = (Some(Lsn(received)), Lsn(replayed), Some(upstream));
-        Some(Report { timeline, role: Role::Standby { received, replayed, upstream } })
+        Some(Report { start: 0, timeline, role: Role::Standby { received, replayed, upstream } })
     }
 
     /// A standby that has restarted, and does not receive yet.
     fn restarted(timeline: u32, replayed: u64) -> Option<Report> {
         let role = Role::Standby { received: None, replayed: Lsn(replayed), upstream: None };
-        Some(Report { timeline, role })
+        Some(Report { start: 0, timeline, role })
     }
 
     fn choose(reports: &[Option<Report>]) -> Result<Source, NotFresh> {
-        super::choose(reports, 0)
+        super::choose(reports, None, 0)
     }
 
     #[test]
@@ -189,7 +258,7 @@ mod tests {
     #[test]
     fn a_standby_that_follows_another_primary_confirms_nothing() {
         let twin = primary(2, 100);
-        assert_eq!(choose(&[None, twin, standby(2, 90, 90, 0)]), Err(NotFresh::Behind(Lsn(100))));
+        assert_eq!(choose(&[None, twin, standby(2, 90, 90, 0)]), Err(NotFresh::TwoPrimaries));
         assert_eq!(choose(&[None, twin, standby(2, 90, 90, 1)]), Ok(Source::Primary(1)));
         assert_eq!(choose(&[twin, twin, standby(2, 90, 90, 1)]), Err(NotFresh::TwoPrimaries));
     }
@@ -201,10 +270,36 @@ mod tests {
         assert_eq!(choose(&behind), Err(NotFresh::Behind(Lsn(100))));
     }
 
+    /// A standby whose primary is gone.
+    fn orphan(start: u64, timeline: u32, replayed: u64) -> Option<Report> {
+        let role = Role::Standby { received: Some(Lsn(replayed)), replayed: Lsn(replayed), upstream: None };
+        Some(Report { start, timeline, role })
+    }
+
+    #[test]
+    fn a_standby_whose_primary_is_gone_is_read_if_it_followed_the_last_confirmed_one() {
+        let confirmed = [primary(2, 100), standby(2, 100, 100, 0), None];
+        let last = LastPrimary::confirmed_by(&confirmed, 0);
+        let after = |reports: &[Option<Report>]| super::choose(reports, last.as_ref(), 0);
+        assert_eq!(after(&[None, orphan(0, 2, 100), orphan(0, 2, 90)]), Ok(Source::Standby(1)));
+        assert_eq!(after(&[None, orphan(0, 2, 90), orphan(0, 2, 100)]), Err(NotFresh::Behind(Lsn(100))));
+        assert_eq!(after(&[None, orphan(1, 2, 100), orphan(0, 2, 90)]), Err(NotFresh::Behind(Lsn(100))));
+        assert_eq!(after(&[None, orphan(0, 3, 100), orphan(0, 3, 90)]), Err(NotFresh::Behind(Lsn(100))));
+        // Another server was promoted to the same timeline since, and the first one follows it.
+        assert_eq!(after(&[standby(2, 90, 90, 2), orphan(0, 2, 100), None]), Err(NotFresh::Behind(Lsn(100))));
+    }
+
+    #[test]
+    fn a_standby_may_follow_another_standby() {
+        let cascade = [primary(1, 100), standby(1, 100, 100, 0), standby(1, 100, 100, 1)];
+        assert_eq!(choose(&cascade), Ok(Source::Primary(0)));
+        assert_eq!(choose(&[None, cascade[1], cascade[2]]), Ok(Source::Standby(1)));
+    }
+
     #[test]
     fn fresh_standbys_take_turns() {
         let reports = [None, standby(1, 100, 100, 0), standby(1, 100, 100, 0)];
-        let sources = [0, 1, 2, 3].map(|turn| super::choose(&reports, turn).unwrap());
+        let sources = [0, 1, 2, 3].map(|turn| super::choose(&reports, None, turn).unwrap());
         assert_eq!(sources, [1, 1, 2, 1].map(Source::Standby));
     }
 
