@@ -1,5 +1,14 @@
 //! Pseudorandom numbers: the same seed gives the same sequence.
 
+use std::time::UNIX_EPOCH;
+
+/// The given seed, or else one that no earlier run had. Prints it, so that the run can be repeated.
+pub(crate) fn printed_seed(given: Option<u64>) -> u64 {
+    let seed = given.unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap_or_default().as_secs());
+    println!("seed {seed}");
+    seed
+}
+
 /// A linear congruential generator. It returns the upper bits of its state, which are the better ones.
 pub(crate) struct Random(pub(crate) u64);
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use thiserror::Error;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -31,14 +31,14 @@ const SERVER_STATUS: &str = "\
 /// The role and the position of one server. Only `pg_monitor` sees whom a standby follows.
 const SERVER_ROLE: &str = "\
     SELECT
-      pg_is_in_recovery() AS is_standby,
+      is_standby,
       CASE
-        WHEN pg_is_in_recovery() THEN receiver.received_tli
+        WHEN is_standby THEN receiver.received_tli
         ELSE ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::int
       END AS timeline,
-      CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS position,
+      CASE WHEN is_standby THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS position,
       receiver.sender_host || ':' || receiver.sender_port AS upstream
-    FROM (VALUES (true)) AS one
+    FROM (SELECT pg_is_in_recovery() AS is_standby) AS role
     LEFT JOIN pg_stat_wal_receiver AS receiver ON receiver.status = 'streaming'";
 
 /// The privileges in deploy/postgresql/roles.sql that the role lacks, on the objects that exist.
@@ -137,7 +137,7 @@ pub enum ExamineError {
 
 /// Examines a database.
 pub async fn diagnose(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
-    // To ask each server, to connect, and as long again for the statements.
+    // To connect, once more without a primary, and as long again for the statements.
     let limit = CONNECT_TIMEOUT * 3;
     timeout(limit, examine(url)).await.map_err(|_| ExamineError::Timeout(limit))?
 }
@@ -145,18 +145,18 @@ pub async fn diagnose(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
 async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
     let connector = Connector::new(url)?;
     let any_role = connector.including_standbys();
-    let servers = join_all(any_role.addresses().enumerate().map(|(server, address)| {
+    let servers = any_role.addresses().enumerate().map(|(server, address)| {
         let any_role = &any_role;
         async move { ServerDiagnosis { address, role: server_role(any_role, server).await } }
-    }));
-    let servers = servers.await;
+    });
     let open = async |connector: &Connector| {
         let started = Instant::now();
         connector.open().await.map(|client| (client, started.elapsed()))
     };
-    // Without a primary, a standby can still tell what is wrong.
-    let (client, connecting) = match open(&connector).await {
-        Err(_) => open(&any_role).await?,
+    let (servers, primary) = join(join_all(servers), open(&connector)).await;
+    let (client, connecting) = match primary {
+        // Without a primary, a standby can still tell what is wrong.
+        Err(_) if servers.iter().any(|server| server.role.is_ok()) => open(&any_role).await?,
         primary => primary?,
     };
     // Prepared first, so that one round trip is measured.

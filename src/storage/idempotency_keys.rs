@@ -61,18 +61,6 @@ macro_rules! idempotency_ctes {
 
 pub(super) use idempotency_ctes;
 
-/// An expression that makes a statement's commit wait for a standby even if it changes nothing.
-///
-/// A response that repeats an earlier one is an acknowledgement, too. PostgreSQL does not wait for what a statement only
-/// found, and after a crash of the primary that may be on no other server yet.
-macro_rules! await_replication {
-    () => {
-        "pg_logical_emit_message(true, 'petstore', '')"
-    };
-}
-
-pub(super) use await_replication;
-
 pub(super) const STATEMENTS: &[&str] = &[CREATE_PARTITIONS, DROP_PARTITIONS];
 
 /// The key of the advisory lock: "petonce!" in ASCII.

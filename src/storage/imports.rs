@@ -18,10 +18,9 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, Statement};
 
 use super::StorageError;
-use super::idempotency_keys::await_replication;
 use super::postgres::connect::Connector;
 use super::postgres::error::{StatementError, not_committed, unexpected};
-use super::postgres::executor::Parameters;
+use super::postgres::executor::{Parameters, await_replication};
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::import_key::{AscendingCheck, ImportKey, ImportSource};

@@ -11,9 +11,9 @@ use std::time::SystemTime;
 
 use tokio_postgres::Row;
 
-use super::idempotency_keys::{await_replication, idempotency_ctes};
+use super::idempotency_keys::idempotency_ctes;
 use super::postgres::error::{error_message, unexpected};
-use super::postgres::executor::Parameters;
+use super::postgres::executor::{Parameters, await_replication};
 use super::postgres::pg_enum::impl_pg_enum;
 use super::{Storage, StorageError};
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
@@ -130,7 +130,7 @@ const END: &str = concat!(
       WHERE digest IS NOT NULL AND status = $2 AND NOT EXISTS (SELECT FROM stored)
       ORDER BY day)
     SELECT found.*, stored.fingerprint AS stored_fingerprint,
-      CASE WHEN NOT EXISTS (SELECT FROM ended) THEN ",
+      CASE WHEN found.status = $2 AND NOT EXISTS (SELECT FROM ended) THEN ",
     await_replication!(),
     " END
     FROM found

@@ -11,9 +11,9 @@ use futures_util::future::join3;
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
-use super::idempotency_keys::{await_replication, idempotency_ctes};
+use super::idempotency_keys::idempotency_ctes;
 use super::postgres::error::unexpected;
-use super::postgres::executor::{Database, Parameters};
+use super::postgres::executor::{Database, Parameters, await_replication};
 use super::postgres::pg_enum::impl_pg_enum;
 use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};

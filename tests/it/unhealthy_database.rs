@@ -41,7 +41,7 @@ impl PrivatePostgres {
 
     /// Starts a standby of this server.
     pub(crate) fn start_standby(&self, name: &str) -> Self {
-        let directory = self.directory.with_file_name(format!("{}-{name}", std::process::id()));
+        let directory = PathBuf::from(format!("{}-{name}", self.directory.display()));
         let url = script(&["standby", directory.to_str().unwrap(), self.directory.to_str().unwrap()]);
         Self { directory, url }
     }

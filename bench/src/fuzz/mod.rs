@@ -20,7 +20,7 @@ mod worker;
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::Args;
 use tokio::task::JoinSet;
@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::Outcome;
 use crate::http::Connection;
-use crate::random::Random;
+use crate::random::{Random, printed_seed};
 use crate::tools::{LOG, PETSTORE, Server, database_url, output, prepare, psql};
 use findings::{Exchange, Record};
 use grammar::{Fixtures, Key, SCOPES};
@@ -72,9 +72,7 @@ impl Run {
 
 impl Fuzz {
     pub(crate) async fn run(self) -> Outcome {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-        let seed = self.seed.unwrap_or(now.as_secs());
-        println!("seed {seed}");
+        let seed = printed_seed(self.seed);
         let url = database_url()?;
         let key = prepare(&url, PETS.into())?;
         let keys = keys(&url, key.clone())?;

@@ -8,13 +8,13 @@
 
 mod cluster;
 
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use petstore::storage::read_quorum::{LastPrimary, Report, Role, Source, choose};
 
 use crate::Outcome;
-use crate::random::Random;
+use crate::random::{Random, printed_seed};
 use crate::report::{grouped, verdict};
 use cluster::{Cluster, Event};
 
@@ -31,7 +31,7 @@ pub(crate) struct ReadQuorum {
     /// How long to look for a stale read with all rules.
     #[arg(long, default_value_t = 3_000)]
     seconds: u64,
-    /// The same seed leads to the same runs. By default, it is chosen at random.
+    /// The same seed leads to the same runs. By default, each run has another.
     #[arg(long)]
     seed: Option<u64>,
     /// Only this run, and prints what happens in it.
@@ -123,9 +123,7 @@ struct Counts {
 
 impl ReadQuorum {
     pub(crate) fn run(&self) -> Outcome {
-        let seed =
-            self.seed.unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap_or_default().subsec_nanos().into());
-        println!("seed {seed}");
+        let seed = printed_seed(self.seed);
         if let Some(run) = self.run {
             let mut random = Random::of_worker(seed, run);
             let mut simulation = Simulation::new(Omission::default(), &mut random);

@@ -54,14 +54,14 @@ impl Drop for HoldBack {
 /// Runs a connection, so that [`poll_body`] can hold its wakes back.
 pub(super) async fn run_connection<F: Future>(connection: F) -> F::Output {
     let mut connection = pin!(connection);
-    let mut wakers: Option<(Waker, Waker)> = None;
+    let mut current: Option<(Arc<ConnectionWaker>, Waker)> = None;
     poll_fn(move |cx| {
         let task = cx.waker();
-        let (_, waker) = match &mut wakers {
-            Some(wakers) if wakers.0.will_wake(task) => wakers,
-            wakers => {
-                let waker = Waker::from(Arc::new(ConnectionWaker { task: task.clone() }));
-                wakers.insert((task.clone(), waker))
+        let (_, waker) = match &mut current {
+            Some(current) if current.0.task.will_wake(task) => current,
+            current => {
+                let connection = Arc::new(ConnectionWaker { task: task.clone() });
+                current.insert((connection.clone(), connection.into()))
             }
         };
         connection.as_mut().poll(&mut Context::from_waker(waker))
