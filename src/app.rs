@@ -126,6 +126,7 @@ impl App {
             () = create_idempotency_partitions(&self.storage) => {}
             () = drop_idempotency_partitions(&self.storage) => {}
             () = systemd::notify_watchdog() => {}
+            () = self.storage.watch_servers() => {}
             () = self.storage.poll_database_metrics() => {}
             () = telemetry::metrics::run_upkeep() => {}
         }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
 use ipnet::IpNet;
 use jiff::SignedDuration;
 use jiff::civil::{Date, date};
@@ -25,8 +25,8 @@ pub const GET_PET_REMOVAL: Date = date(2030, 12, 5);
 pub struct DatabaseSettings {
     /// The PostgreSQL database, such as `postgresql://user:password@host/petstore?sslmode=verify-full`.
     ///
-    /// For a cluster, list its servers, separated by commas (`@one:5432,two:5432/petstore`). The service uses the primary
-    /// and finds the new one after a failover.
+    /// For a cluster, list all of its servers, separated by commas (`@one:5432,two:5432/petstore`). The service finds the
+    /// primary, and with synchronous replication reads on from standbys while there is none.
     ///
     /// `sslmode` is `disable`, `prefer` (the default), `require` or `verify-full`. Only `verify-full` checks the server's
     /// certificate and name, against the system's certificate authorities or those in the file `sslrootcert=…`.
@@ -52,8 +52,8 @@ pub struct MigrateSettings {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Database")]
 pub struct PoolSettings {
-    /// The maximum number of connections from this node to the database. One more receives key change notifications.
-    /// Keep the sum over all nodes below the server's `max_connections`.
+    /// The maximum number of connections from this node to each server. One more receives key change notifications. Keep the
+    /// sum over all nodes below the server's `max_connections`.
     #[arg(long, env = "PETSTORE_DATABASE_CONNECTIONS", default_value_t = 16, value_name = "COUNT",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub database_connections: u16,
@@ -62,6 +62,21 @@ pub struct PoolSettings {
     #[arg(long, env = "PETSTORE_DATABASE_TIMEOUT", default_value = "5s", value_name = "DURATION",
         value_parser = positive_duration)]
     pub database_timeout: Duration,
+
+    /// Which servers of a cluster are read. With synchronous replication, a read contains every acknowledged write either
+    /// way. With `quorum`, it may also contain one that is not acknowledged yet, and that a failover can undo.
+    #[arg(long, env = "PETSTORE_READS", value_enum, default_value_t, value_name = "SERVERS")]
+    pub reads: ReadFrom,
+}
+
+/// Which servers of a cluster are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum ReadFrom {
+    /// The primary, and standbys only while there is none.
+    #[default]
+    Primary,
+    /// Standbys at all times, and the primary only if they are not enough.
+    Quorum,
 }
 
 /// The settings of `petstore serve`.

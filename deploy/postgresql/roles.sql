@@ -42,3 +42,14 @@ GRANT EXECUTE ON FUNCTION create_idempotency_partitions(), drop_idempotency_part
 GRANT EXECUTE ON FUNCTION turn_idempotency_pages() TO :"service";
 
 COMMIT;
+
+-- For a cluster: with this, the service sees how far each server is, and reads only what is proven to be fresh. Only a
+-- superuser can grant it.
+SELECT format('GRANT pg_monitor TO %I', :'service') AS command, rolsuper AS can_grant
+FROM pg_roles
+WHERE rolname = current_user \gset
+\if :can_grant
+  :command;
+\else
+  \echo For a cluster, run as a superuser: :command
+\endif

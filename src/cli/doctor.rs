@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use super::{Cli, CommandError, print};
 use crate::config::ServeSettings;
-use crate::storage::{Diagnosis, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis, check_encoding, diagnose};
+use crate::storage::{
+    Diagnosis, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis, check_encoding, diagnose,
+};
 use crate::telemetry;
 
 /// The oldest major version of PostgreSQL that is tested.
@@ -73,7 +75,7 @@ struct Setting {
 
 impl Doctor {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
-        let checks = match diagnose(&self.settings.database.database_url).await {
+        let checks = match diagnose(&self.settings.database.database_url, &self.settings.pool).await {
             Ok(found) => checks(&found, self.settings.pool.database_connections),
             Err(error) => vec![failure("database", telemetry::with_causes(&error))],
         };
@@ -110,6 +112,10 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
         clock(found.clock_ahead),
         connections(found.connections, pool),
     ]);
+    checks.extend(found.reads.map(|ReadFreshness { is_proven, says }| {
+        let says = format!("fresh reads are {says}");
+        if is_proven { ok("reads", says) } else { warning("reads", says) }
+    }));
     checks
 }
 

@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
 use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{DatabaseSettings, LogSettings, PoolSettings};
+use crate::config::{DatabaseSettings, LogSettings, PoolSettings, ReadFrom};
 use crate::storage::Storage;
 use crate::systemd::Listeners;
 use crate::telemetry;
@@ -86,7 +86,11 @@ impl Cli {
 
 /// Opens the storage with a single connection, which is enough for a command.
 fn storage(database: &DatabaseSettings) -> Result<Storage, CommandError> {
-    let pool = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(10) };
+    let pool = PoolSettings {
+        database_connections: 1,
+        database_timeout: Duration::from_secs(10),
+        reads: ReadFrom::default(),
+    };
     Ok(Storage::new(&database.database_url, &pool)?)
 }
 

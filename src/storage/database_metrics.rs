@@ -39,9 +39,9 @@ const STANDBYS_AND_PETS: &str = "\
     ) ON class.oid = to_regclass('pets')";
 
 impl Storage {
-    /// Updates the metrics of the connection pool.
+    /// Updates the metrics of the connection pool; in a cluster, those of the busiest one.
     pub fn record_pool_metrics(&self) {
-        let status = self.database.pool.status();
+        let status = self.database.busiest_pool();
         gauge!(POOL_CONNECTIONS, "state" => "used").set(count(status.size.saturating_sub(status.available)));
         gauge!(POOL_CONNECTIONS, "state" => "idle").set(count(status.available));
         gauge!(POOL_MAX).set(count(status.max_size));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use futures_util::future::{join, join_all};
+use futures_util::future::{join_all, join3};
 use thiserror::Error;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -10,10 +10,11 @@ use tokio_postgres::types::PgLsn;
 
 use super::DatabaseUrlError;
 use super::idempotency_keys::PARTITION_DAYS_AHEAD;
+use super::postgres::cluster::{Cluster, Guarantee};
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
 use super::postgres::migrations;
 use super::read_quorum::Lsn;
-use crate::config::DatabaseUrl;
+use crate::config::{DatabaseUrl, PoolSettings};
 
 const SERVER_STATUS: &str = "\
     SELECT
@@ -114,8 +115,19 @@ pub struct Diagnosis {
     pub synchronous: String,
     /// The maximum number of connections for roles that are not superusers, and the current number.
     pub connections: (i32, i64),
+    /// What is promised of reads; none with a single server.
+    pub reads: Option<ReadFreshness>,
     /// By how many seconds the server's clock is ahead of the local one; negative if it is behind.
     pub clock_ahead: f64,
+}
+
+/// What is promised of reads from a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadFreshness {
+    /// Whether reads are proven to be fresh and outlive the primary.
+    pub is_proven: bool,
+    /// What is promised, and what is missing.
+    pub says: &'static str,
 }
 
 /// Why a database could not be examined.
@@ -136,24 +148,33 @@ pub enum ExamineError {
 }
 
 /// Examines a database.
-pub async fn diagnose(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
+pub async fn diagnose(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, ExamineError> {
     // To connect, once more without a primary, and as long again for the statements.
     let limit = CONNECT_TIMEOUT * 3;
-    timeout(limit, examine(url)).await.map_err(|_| ExamineError::Timeout(limit))?
+    timeout(limit, examine(url, pool)).await.map_err(|_| ExamineError::Timeout(limit))?
 }
 
-async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
+async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, ExamineError> {
     let connector = Connector::new(url)?;
     let any_role = connector.including_standbys();
-    let servers = any_role.addresses().enumerate().map(|(server, address)| {
-        let any_role = &any_role;
-        async move { ServerDiagnosis { address, role: server_role(any_role, server).await } }
-    });
+    let servers =
+        any_role.addresses().enumerate().map(|(server, address)| {
+            let any_role = &any_role;
+            async move {
+                ServerDiagnosis { address: address.to_string(), role: server_role(any_role, server).await }
+            }
+        });
     let open = async |connector: &Connector| {
         let started = Instant::now();
         connector.open().await.map(|client| (client, started.elapsed()))
     };
-    let (servers, primary) = join(join_all(servers), open(&connector)).await;
+    let cluster = Cluster::new(&connector, pool, CONNECT_TIMEOUT)?;
+    let reads = async {
+        let guarantee = cluster.as_ref()?.guarantee().await;
+        let is_proven = guarantee == Guarantee::Proven { standbys: true };
+        Some(ReadFreshness { is_proven, says: guarantee.text() })
+    };
+    let (servers, primary, reads) = join3(join_all(servers), open(&connector), reads).await;
     let (client, connecting) = match primary {
         // Without a primary, a standby can still tell what is wrong.
         Err(_) if servers.iter().any(|server| server.role.is_ok()) => open(&any_role).await?,
@@ -175,6 +196,7 @@ async fn examine(url: &DatabaseUrl) -> Result<Diagnosis, ExamineError> {
     };
     Ok(Diagnosis {
         servers,
+        reads,
         connecting,
         round_trip,
         version: (row.try_get("version")?, row.try_get("version_number")?),

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::AsyncMessage;
 
-use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError};
+use super::postgres::connect::CONNECT_TIMEOUT;
 use super::{Storage, StorageError};
 use crate::domain::api_key::KeyDigest;
 
@@ -48,15 +48,15 @@ pub enum ListenError {
     /// A statement on the listening connection failed.
     #[error("listening connection failed")]
     Connection(#[from] tokio_postgres::Error),
-    /// The connection could not be opened.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
     /// The connection was closed.
     #[error("listening connection closed")]
     Closed,
-    /// The heartbeat could not be sent.
-    #[error("cannot send a heartbeat notification")]
-    Heartbeat(#[from] StorageError),
+    /// The connection could not be opened, or the heartbeat could not be sent.
+    #[error("cannot listen")]
+    Storage(#[from] StorageError),
+    /// The server of the listening connection is not confirmed to be the primary.
+    #[error("server of the listening connection is not the primary any more")]
+    NotPrimary,
     /// The connection, or the heartbeat, took too long.
     #[error("listening connection timed out")]
     Timeout,
@@ -77,8 +77,8 @@ impl Storage {
     where
         F: Fn(KeyNotification) + Send + Sync + 'static,
     {
-        let connecting = timeout(CONNECT_TIMEOUT, Box::pin(self.database.connector.open_with_messages()));
-        let (client, messages) = connecting.await.map_err(|_| ListenError::Timeout)??;
+        let connecting = timeout(CONNECT_TIMEOUT, Box::pin(self.database.listen()));
+        let (server, client, messages) = connecting.await.map_err(|_| ListenError::Timeout)??;
         let (heartbeat, mut heartbeats) = mpsc::channel(1);
         // Ends when the client is dropped. It also passes on the changes, so that the heartbeat does not delay them.
         let on_change = notify.clone();
@@ -113,6 +113,10 @@ impl Storage {
                 heartbeats.recv().await.ok_or(ListenError::Closed)
             });
             received.await.map_err(|_| ListenError::Timeout)??;
+            // A former primary that lives on still delivers heartbeats, but no longer the changes.
+            if !self.database.is_still_primary(server).await {
+                return Err(ListenError::NotPrimary);
+            }
             notify(KeyNotification::NotifiedUpTo(sent));
             // Until the next heartbeat, only the end of the connection matters.
             if let Ok(None) = timeout_at(sent + HEARTBEAT_INTERVAL, heartbeats.recv()).await {

@@ -22,11 +22,13 @@ mod postgres;
 pub mod read_quorum;
 mod request_batcher;
 
-use crate::config::{DatabaseUrl, PoolSettings};
+use std::future::pending;
+
+use crate::config::{DatabaseUrl, PoolSettings, ReadFrom};
 
 use api_keys::FindKeysBatch;
 pub use demo_database_check::{DatabaseContents, database_contents};
-pub use diagnostics::{Diagnosis, ExamineError, ServerDiagnosis, ServerRole, diagnose};
+pub use diagnostics::{Diagnosis, ExamineError, ReadFreshness, ServerDiagnosis, ServerRole, diagnose};
 pub use exports::ExportStream;
 pub use imports::{CopyBuffer, CopyChunk, ImportSession};
 pub use insert_pets::InsertOutcome;
@@ -67,13 +69,25 @@ impl Storage {
     /// Must be called within the Tokio runtime that is to run the batches.
     pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let database = Database::new(url, settings)?;
+        // Each read from a cluster also asks a standby: one large batch costs less than two. Several standbys that are read
+        // should work at the same time, though.
+        let is_confirmed = database.cluster.is_some() && settings.reads == ReadFrom::Primary;
+        let reads = QueueLimits { slots: if is_confirmed { 1 } else { LIMITS.slots }, ..LIMITS };
         Ok(Self {
-            list_pets: Batcher::new("list_pets", ListPetsBatch(database.clone()), LIMITS),
-            find_pet: Batcher::new("find_pet", FindPetsBatch(database.clone()), LIMITS),
+            list_pets: Batcher::new("list_pets", ListPetsBatch(database.clone()), reads),
+            find_pet: Batcher::new("find_pet", FindPetsBatch(database.clone()), reads),
             insert_pet: Batcher::new("insert_pet", InsertPetsBatch(database.clone()), LIMITS),
             find_api_key: Batcher::new("find_key", FindKeysBatch(database.clone()), LIMITS),
             database,
         })
+    }
+
+    /// Watches the servers of a cluster, indefinitely.
+    pub async fn watch_servers(&self) {
+        match &self.database.cluster {
+            Some(cluster) => cluster.watch().await,
+            None => pending().await,
+        }
     }
 
     /// Checks that the database responds and its schema is new enough.

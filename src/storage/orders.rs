@@ -215,7 +215,11 @@ impl Storage {
             None => Ok(Some(PlaceOrderOutcome::PetNotFound)),
             Some(row) => place_outcome(row, pet, fingerprint),
         };
-        self.retry_lost_race(PLACE, parameters, in_progress, decode).await
+        let placing = self.retry_lost_race(PLACE, parameters, in_progress, decode);
+        let acknowledges = |outcome: &PlaceOrderOutcome| {
+            matches!(outcome, PlaceOrderOutcome::Placed(_) | PlaceOrderOutcome::Replayed(_))
+        };
+        self.database.write_or_find(placing, acknowledges).await
     }
 
     /// Ends an order if it is open; with an idempotency key, once.
@@ -233,7 +237,11 @@ impl Storage {
             None => Ok(Some(EndOrderOutcome::OrderNotFound)),
             Some(row) => end_outcome(row, end, fingerprint),
         };
-        self.retry_lost_race(END, parameters, in_progress, decode).await
+        let ending = self.retry_lost_race(END, parameters, in_progress, decode);
+        let acknowledges = |outcome: &EndOrderOutcome| {
+            matches!(outcome, EndOrderOutcome::Ended(_) | EndOrderOutcome::Replayed(_))
+        };
+        self.database.write_or_find(ending, acknowledges).await
     }
 
     /// Runs a statement until `decode` returns an outcome; it returns none if a concurrent statement won the race.

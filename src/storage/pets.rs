@@ -160,6 +160,15 @@ impl Storage {
         id: PetId,
         change: impl FnOnce(&Pet, bool) -> Result<Pet, E>,
     ) -> Result<UpdateOutcome<E>, StorageError> {
+        let changing = self.change_locked(id, change);
+        self.database.write_or_find(changing, |outcome| matches!(outcome, UpdateOutcome::Updated(_))).await
+    }
+
+    async fn change_locked<E>(
+        &self,
+        id: PetId,
+        change: impl FnOnce(&Pet, bool) -> Result<Pet, E>,
+    ) -> Result<UpdateOutcome<E>, StorageError> {
         let (lock, rows) = self.database.lock_row(LOCK, FIND_LOCKED, &[&id.get()]).await?;
         let Some(row) = rows.first() else {
             lock.release().await?;

@@ -8,7 +8,8 @@
 //! with millions of failures (`petstore-bench read-quorum`).
 //!
 //! **What the caller guarantees:**
-//! - all reports were made after the read began;
+//! - all reports were made after the read began. (Not that of a primary, if the read runs in the session in which it was
+//!   made, and without a position: nothing else of it can change);
 //! - the read runs in the session in which its server made its report, so that the server cannot have restarted in between;
 //! - the read runs in a later statement than the report. Within one statement, its snapshot would be older than the
 //!   position, and older than a promotion: a session survives its server's promotion, with what it has read before.
@@ -22,9 +23,16 @@
 
 use std::fmt;
 
+use thiserror::Error;
+
 /// A position in the write-ahead log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// Beyond every position, so that no standby is read that might not have it.
+    pub const UNKNOWN: Self = Self(u64::MAX);
+}
 
 impl fmt::Display for Lsn {
     /// As PostgreSQL writes it.
@@ -49,7 +57,7 @@ pub struct Report {
 pub enum Role {
     /// Accepts writes.
     Primary {
-        /// How much is on its disk.
+        /// How much is on its disk; [`Lsn::UNKNOWN`] if that was not asked.
         flushed: Lsn,
     },
     /// Receives and replays what a primary has written.
@@ -85,16 +93,20 @@ pub struct LastPrimary {
 }
 
 impl LastPrimary {
-    /// The primary that these reports confirm, if [`choose`] has chosen it.
+    /// The primary that these reports confirm, if [`choose`] has chosen it. If it was the last one before, those that followed
+    /// it then and have not reported now are remembered.
     #[must_use]
-    pub fn confirmed_by(reports: &[Option<Report>], server: usize) -> Option<Self> {
+    pub fn confirmed_by(reports: &[Option<Report>], server: usize, before: Option<&Self>) -> Option<Self> {
         let timeline = reports.get(server)?.as_ref()?.timeline;
+        let before = before.filter(|before| (before.server, before.timeline) == (server, timeline));
+        let silent = before.iter().flat_map(|before| &before.followers).copied();
+        let silent = silent.filter(|(follower, _)| reports.get(*follower).is_some_and(Option::is_none));
         let follows = |report: &Report| report.timeline == timeline && report.upstream() == Some(server);
         let followers = reports
             .iter()
             .enumerate()
             .filter_map(|(follower, report)| report.filter(follows).map(|report| (follower, report.start)));
-        Some(Self { server, timeline, followers: followers.collect() })
+        Some(Self { server, timeline, followers: followers.chain(silent).collect() })
     }
 
     /// The server that a standby follows, or followed last.
@@ -105,19 +117,23 @@ impl LastPrimary {
 }
 
 /// Why no server is known to be fresh. Other reports may change that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum NotFresh {
     /// Fewer than n − 1 servers have reported.
+    #[error("too few servers answer to prove that one of them has every acknowledged write")]
     TooFewReports,
     /// Two servers were promoted to the same timeline, and nothing says which of them is right.
+    #[error("two servers claim to be the primary on the same timeline")]
     TwoPrimaries,
     /// No server has replayed what others have received.
+    #[error("no server that may be read has replayed up to {0}")]
     Behind(Lsn),
 }
 
 impl Report {
     /// The server from which it receives.
-    fn upstream(&self) -> Option<usize> {
+    #[must_use]
+    pub fn upstream(&self) -> Option<usize> {
         match self.role {
             Role::Primary { .. } => None,
             Role::Standby { upstream, .. } => upstream,
@@ -279,7 +295,7 @@ mod tests {
     #[test]
     fn a_standby_whose_primary_is_gone_is_read_if_it_followed_the_last_confirmed_one() {
         let confirmed = [primary(2, 100), standby(2, 100, 100, 0), None];
-        let last = LastPrimary::confirmed_by(&confirmed, 0);
+        let last = LastPrimary::confirmed_by(&confirmed, 0, None);
         let after = |reports: &[Option<Report>]| super::choose(reports, last.as_ref(), 0);
         assert_eq!(after(&[None, orphan(0, 2, 100), orphan(0, 2, 90)]), Ok(Source::Standby(1)));
         assert_eq!(after(&[None, orphan(0, 2, 90), orphan(0, 2, 100)]), Err(NotFresh::Behind(Lsn(100))));

@@ -1,6 +1,6 @@
 //! Metrics for Prometheus. Every metric is named here and nowhere else.
 //!
-//! **Invariant:** labels have low cardinality: no pet ids, no raw paths, no addresses. Only the metric of deprecated
+//! **Invariant:** labels have low cardinality: no pet ids, no raw paths, no addresses of clients. Only the metric of deprecated
 //! calls has the key's id, so that an operator can find the clients.
 
 use std::sync::OnceLock;
@@ -48,7 +48,15 @@ define_metrics! {
         "Duration of a statement, without the wait for a connection.";
     counter DATABASE_ERRORS = "petstore_database_errors_total":
         "Failed statements: no connection (\"no_connection\"), connection lost (\"connection_lost\"), deadline exceeded \
-        (\"deadline\"), or rejected by the database (\"refused\").";
+        (\"deadline\"), rejected by the database (\"refused\"), or no server proven to be fresh (\"unproven\").";
+    counter DATABASE_READS = "petstore_database_reads_total":
+        "Statements that read from a server of a cluster that was proven to be fresh, by its role (\"source\").";
+    gauge READS_PROVEN = "petstore_database_reads_proven":
+        "1 if reads from the cluster are proven to be fresh, else 0.";
+    gauge SERVER_ROLE = "petstore_database_server_role":
+        "1 for the role of a server of the cluster a second ago: \"primary\", \"standby\" or \"unreachable\".";
+    gauge SERVER_POSITION = "petstore_database_server_position_bytes":
+        "Position of a server in the write-ahead log: flushed by a primary, replayed by a standby.";
     gauge DATABASE_UP = "petstore_database_up": "1 if the last database check, a few seconds ago, succeeded, else 0.";
     gauge STANDBYS = "petstore_database_standbys": "Standbys that replicate from the database.";
     gauge IDEMPOTENCY_DAYS = "petstore_idempotency_days_prepared":

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use futures_util::future::select_all;
-use petstore::config::PoolSettings;
+use petstore::config::{PoolSettings, ReadFrom};
 use petstore::domain::api_key::ApiKey;
 use petstore::domain::pet::{Pet, PetId};
 use petstore::storage::Storage;
@@ -117,7 +117,11 @@ async fn a_connection_with_an_abandoned_statement_is_not_reused_before_the_state
     let database = TestDatabase::new().await;
     database.add_pets(2).await;
     let lock = lock_pet(&database, 1).await;
-    let settings = PoolSettings { database_connections: 2, database_timeout: Duration::from_secs(5) };
+    let settings = PoolSettings {
+        database_connections: 2,
+        database_timeout: Duration::from_secs(5),
+        reads: ReadFrom::default(),
+    };
     let storage = Storage::new(&database.url().into(), &settings).unwrap();
     let (held, other): (PetId, PetId) = (1.try_into().unwrap(), 2.try_into().unwrap());
     let rename =

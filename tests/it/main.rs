@@ -20,6 +20,7 @@ mod docs_page;
 mod doctor;
 mod document;
 mod export;
+mod fresh_reads;
 mod get_pet;
 mod hostile_clients;
 mod http;

@@ -7,7 +7,8 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::support::metrics::{scrape, value};
-use crate::support::postgres::ROOT;
+use crate::support::postgres::{ROOT, TestDatabase};
+use crate::support::program::ServeProcess;
 use crate::support::service::TestService;
 use crate::support::wait::poll;
 
@@ -88,10 +89,14 @@ async fn pets_are_estimated_by_status() {
 
 #[tokio::test]
 async fn the_operations_guide_lists_exactly_the_metrics_that_exist() {
-    let service = TestService::start().await;
+    let database = TestDatabase::new().await;
+    let url = database.url();
+    // With two servers, for the metrics of a cluster.
+    let address = url.split(['@', '/']).nth(3).unwrap();
+    let service = ServeProcess::start(&url.replacen('@', &format!("@{address},"), 1), &[]);
     service.client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await;
     service.client.get("/v1/pets/1").await;
-    service.database.connect().await.batch_execute("ANALYZE pets").await.unwrap();
+    database.connect().await.batch_execute("ANALYZE pets").await.unwrap();
     let page = fs::read_to_string(Path::new(ROOT).join("docs/operations.md")).unwrap();
     let table = &page[page.find("| metric | labels |").unwrap()..];
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));

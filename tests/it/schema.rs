@@ -3,7 +3,7 @@
 use std::process::Child;
 use std::time::Duration;
 
-use petstore::config::{DatabaseUrl, PoolSettings};
+use petstore::config::{DatabaseUrl, PoolSettings, ReadFrom};
 use petstore::storage::{SCHEMA_LATEST, SCHEMA_NEEDED, STATEMENTS, Storage, StorageError, migrate};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_postgres::Client;
@@ -127,7 +127,11 @@ async fn an_older_program_works_with_a_newer_schema_and_does_not_change_it() {
     client.batch_execute(newer).await.unwrap();
     let output = run(&["migrate"], &[("DATABASE_URL", &database.url())]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "the schema is up to date\n");
-    let settings = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(5) };
+    let settings = PoolSettings {
+        database_connections: 1,
+        database_timeout: Duration::from_secs(5),
+        reads: ReadFrom::default(),
+    };
     Storage::new(&database.url().into(), &settings).unwrap().check().await.unwrap();
 }
 
@@ -319,7 +323,11 @@ async fn the_database_certificate_is_verified_according_to_sslmode() {
 
 /// Whether the database can be reached at this URL. It has no schema, so the check fails with that error.
 async fn works(url: &str) -> bool {
-    let settings = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(5) };
+    let settings = PoolSettings {
+        database_connections: 1,
+        database_timeout: Duration::from_secs(5),
+        reads: ReadFrom::default(),
+    };
     match Storage::new(&url.to_owned().into(), &settings) {
         Ok(storage) => matches!(storage.check().await, Err(StorageError::SchemaTooOld(_))),
         Err(_) => false,

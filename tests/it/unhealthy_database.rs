@@ -51,6 +51,11 @@ impl PrivatePostgres {
         script(&["promote", self.directory.to_str().unwrap()]);
     }
 
+    /// The name under which a standby receives.
+    pub(crate) fn name(&self) -> &str {
+        self.directory.file_name().unwrap().to_str().unwrap()
+    }
+
     /// `host:port`.
     pub(crate) fn address(&self) -> &str {
         self.url.split(['@', '/']).nth(3).unwrap()

@@ -296,7 +296,7 @@ impl Simulation {
         };
         let read = self.reads.swap_remove(index);
         if let Source::Primary(primary) = source {
-            self.last_primary = LastPrimary::confirmed_by(&read.reports, primary);
+            self.last_primary = LastPrimary::confirmed_by(&read.reports, primary, self.last_primary.as_ref());
         }
         match seen {
             None => return,

@@ -1,5 +1,6 @@
 //! Opens connections: parses the database URL, finds the primary among several servers, and sets up TLS by `sslmode`.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -70,6 +71,28 @@ pub enum ConnectError {
     Timeout,
 }
 
+/// Where a connection leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::storage) enum Target {
+    /// To a server that accepts writes; to any server, if the connector includes standbys.
+    Writable,
+    /// To the server with this index, whatever its role.
+    Server(usize),
+}
+
+/// A server of the database URL.
+#[derive(Debug, Clone)]
+pub(in crate::storage) struct ServerAddress {
+    pub(in crate::storage) host: String,
+    pub(in crate::storage) port: u16,
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
 type RawConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
 /// Opens connections to one database on one or several servers. Cheap to clone.
@@ -137,7 +160,7 @@ impl Connector {
     }
 
     /// The address of each server, in the order of the URL.
-    pub(in crate::storage) fn addresses(&self) -> impl Iterator<Item = String> {
+    pub(in crate::storage) fn addresses(&self) -> impl Iterator<Item = ServerAddress> {
         self.servers.iter().map(|server| {
             let host = match (server.get_hosts().first(), server.get_hostaddrs().first()) {
                 (Some(Host::Tcp(name)), _) => name.clone(),
@@ -145,7 +168,7 @@ impl Connector {
                 (None, Some(address)) => address.to_string(),
                 (None, None) => String::new(),
             };
-            format!("{host}:{}", server.get_ports().first().unwrap_or(&DEFAULT_PORT))
+            ServerAddress { host, port: *server.get_ports().first().unwrap_or(&DEFAULT_PORT) }
         })
     }
 
@@ -157,9 +180,16 @@ impl Connector {
         }
     }
 
+    async fn connect(&self, target: Target) -> Result<(Client, RawConnection), ConnectError> {
+        match target {
+            Target::Writable => self.connect_to_primary().await,
+            Target::Server(server) => self.connect_to(server).await,
+        }
+    }
+
     /// Connects to the server that accepts writes: tries the last known primary, and after [`HEAD_START`] or an error all
     /// others at the same time, each for at most [`SERVER_TIMEOUT`].
-    async fn connect(&self) -> Result<(Client, RawConnection), ConnectError> {
+    async fn connect_to_primary(&self) -> Result<(Client, RawConnection), ConnectError> {
         let attempt = |index: usize| async move { Ok((index, self.connect_to(index).await?)) };
         let last_primary = self.last_primary.load(Ordering::Relaxed);
         let mut others = (0..self.servers.len()).filter(|index| *index != last_primary).peekable();
@@ -186,14 +216,14 @@ impl Connector {
 
     /// Opens one connection outside of any pool.
     pub(in crate::storage) async fn open(&self) -> Result<Client, ConnectError> {
-        let (client, connection) = self.connect().await?;
+        let (client, connection) = self.connect(Target::Writable).await?;
         tokio::spawn(run(connection));
         Ok(client)
     }
 
     /// Opens one connection to one server.
     pub(in crate::storage) async fn open_server(&self, server: usize) -> Result<Client, ConnectError> {
-        let (client, connection) = self.connect_to(server).await?;
+        let (client, connection) = self.connect(Target::Server(server)).await?;
         tokio::spawn(run(connection));
         Ok(client)
     }
@@ -201,8 +231,9 @@ impl Connector {
     /// Opens one connection that closes as soon as the server sends a warning.
     pub(in crate::storage) async fn open_closing_on_warning(
         &self,
+        target: Target,
     ) -> Result<(Client, JoinHandle<()>), ConnectError> {
-        let (client, mut messages) = self.open_with_messages().await?;
+        let (client, mut messages) = self.open_with_messages(target).await?;
         let task = tokio::spawn(async move {
             while let Some(message) = messages.next().await {
                 match message {
@@ -235,11 +266,12 @@ impl Connector {
     /// works only while the stream is polled.
     pub(in crate::storage) async fn open_with_messages(
         &self,
+        target: Target,
     ) -> Result<
         (Client, impl Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Unpin + use<>),
         ConnectError,
     > {
-        let (client, mut connection) = self.connect().await?;
+        let (client, mut connection) = self.connect(target).await?;
         Ok((client, poll_fn(move |cx| connection.poll_message(cx))))
     }
 }
@@ -275,9 +307,8 @@ fn server_config(all: &Config, index: usize) -> Config {
     if let Some(name) = all.get_dbname() {
         one.dbname(name);
     }
-    if let Some(options) = all.get_options() {
-        one.options(options);
-    }
+    // Last, so that it wins over the URL, the role and the database: an acknowledged write is on a standby's disk, too.
+    one.options(format!("{} -c synchronous_commit=on", all.get_options().unwrap_or_default()));
     if let Some(name) = all.get_application_name() {
         one.application_name(name);
     }

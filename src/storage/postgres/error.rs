@@ -12,6 +12,7 @@ use tokio_postgres::error::SqlState;
 
 use super::connect::ConnectError;
 use super::pool::{GetConnectionError, OpenError};
+use crate::storage::read_quorum::NotFresh;
 use crate::telemetry::metrics::DATABASE_ERRORS;
 
 /// The underlying error, with the server's own text. For the log, never for a client.
@@ -50,18 +51,23 @@ pub(in crate::storage) enum StatementError {
     NotSent(tokio_postgres::Error),
     Sent(tokio_postgres::Error),
     Deadline(Duration),
+    /// No server takes writes.
+    NoPrimary,
+    /// No server is proven to have every acknowledged write.
+    Unproven(NotFresh),
 }
 
 impl StatementError {
     /// The values of the metric label `kind`.
-    pub(in crate::storage) const KINDS: [&str; 4] =
-        ["no_connection", "deadline", "connection_lost", "refused"];
+    pub(in crate::storage) const KINDS: [&str; 5] =
+        ["no_connection", "deadline", "connection_lost", "refused", "unproven"];
 
     /// The label value of this error.
     pub(in crate::storage) fn kind(&self) -> &'static str {
-        let [no_connection, deadline, connection_lost, refused] = Self::KINDS;
+        let [no_connection, deadline, connection_lost, refused, unproven] = Self::KINDS;
         match self {
-            Self::NoConnection(_) => no_connection,
+            Self::NoConnection(_) | Self::NoPrimary => no_connection,
+            Self::Unproven(_) => unproven,
             Self::Deadline(_) => deadline,
             Self::NotSent(error) | Self::Sent(error) if error.code().is_none() => connection_lost,
             Self::NotSent(_) | Self::Sent(_) => refused,
@@ -79,7 +85,15 @@ impl StatementError {
         match self {
             Self::Deadline(_) => true,
             Self::Sent(error) => error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION),
-            Self::NoConnection(_) | Self::NotSent(_) => false,
+            Self::NoConnection(_) | Self::NotSent(_) | Self::NoPrimary | Self::Unproven(_) => false,
+        }
+    }
+
+    /// Whether a read may succeed if it is tried again.
+    pub(in crate::storage) fn is_transient(&self) -> bool {
+        match self {
+            Self::NotSent(error) | Self::Sent(error) => is_transient(error),
+            Self::NoConnection(_) | Self::Deadline(_) | Self::NoPrimary | Self::Unproven(_) => true,
         }
     }
 
@@ -102,6 +116,8 @@ impl StatementError {
             }
             Self::NotSent(error) | Self::Sent(error) => StorageError::Unexpected(Arc::new(error)),
             Self::Deadline(limit) => StorageError::Unavailable(timed_out(limit)),
+            Self::NoPrimary => StorageError::Unavailable(error_message("no server accepts writes")),
+            Self::Unproven(reason) => StorageError::Unavailable(Arc::new(reason)),
         }
     }
 

@@ -4,18 +4,24 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use deadpool::Status;
+use deadpool::managed::Pool;
+use futures_util::Stream;
 use futures_util::future::{BoxFuture, join, join3};
 use metrics::{Histogram, counter, histogram};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Row};
 
-use super::connect::{Connector, DatabaseUrlError};
-use super::error::StatementError::{self, Deadline, NoConnection, NotSent, Sent};
+use super::busy_connection::{BusyConnection, RowWriteLimiter};
+use super::cluster::{Cluster, Guarantee};
+use super::connect::{Connector, DatabaseUrlError, Target};
+use super::error::StatementError::{self, Deadline, NoConnection, NoPrimary, NotSent, Sent, Unproven};
 use super::error::{StorageError, is_missing_partition, outcome_unknown};
-use super::pool::{self, BusyConnection, ConnectionPool, RowWriteLimiter};
+use super::pool::{self, ConnectionPool};
 use crate::config::{DatabaseUrl, PoolSettings};
+use crate::storage::read_quorum::NotFresh;
 use crate::telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
 use crate::telemetry::traces;
 
@@ -37,12 +43,15 @@ macro_rules! await_replication {
 
 pub(in crate::storage) use await_replication;
 
-/// The database, reached through a connection pool.
+/// The database, on one server or several.
 #[derive(Clone)]
 pub(in crate::storage) struct Database {
-    pub(in crate::storage) pool: ConnectionPool,
+    /// Leads to a server that accepts writes, whichever does.
+    pool: ConnectionPool,
+    /// None with a single server.
+    pub(in crate::storage) cluster: Option<Cluster>,
     row_writers: RowWriteLimiter,
-    pub(in crate::storage) connector: Connector,
+    connector: Connector,
     deadline: Duration,
     durations: Histogram,
     /// Wakes the task that creates partitions.
@@ -55,7 +64,7 @@ impl Database {
         settings: &PoolSettings,
     ) -> Result<Self, DatabaseUrlError> {
         let connector = Connector::new(url)?;
-        let pool = pool::pool(&connector, settings)?;
+        let pool = pool::pool(&connector, Target::Writable, settings)?;
         // A counter that first appears with value 1 hides its first error from `rate()`.
         for kind in StatementError::KINDS {
             counter!(DATABASE_ERRORS, "kind" => kind).increment(0);
@@ -63,6 +72,7 @@ impl Database {
         let deadline = settings.database_timeout + GRACE;
         Ok(Self {
             pool,
+            cluster: Cluster::new(&connector, settings, deadline)?,
             row_writers: RowWriteLimiter::new(settings),
             connector,
             deadline,
@@ -71,13 +81,100 @@ impl Database {
         })
     }
 
-    /// Runs a read-only statement.
+    /// Runs a read-only statement: on the only server, or on one that is proven to have every acknowledged write.
     pub(in crate::storage) async fn read(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StorageError> {
-        self.query(statement, parameters).await.map_err(StatementError::into_read_error)
+        let rows = match &self.cluster {
+            None => self.query(statement, parameters).await,
+            Some(cluster) => self.read_cluster(cluster, statement, parameters).await,
+        };
+        rows.map_err(StatementError::into_read_error)
+    }
+
+    fn read_cluster<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        statement: &'static str,
+        parameters: Parameters<'a>,
+    ) -> BoxFuture<'a, Result<Vec<Row>, StatementError>> {
+        Box::pin(async move {
+            match cluster.guarantee().await {
+                Guarantee::Unknown => Err(NoPrimary.counted()),
+                Guarantee::Trusted(_) => self.query(statement, parameters).await,
+                Guarantee::Proven { .. } => {
+                    let reading = pin!(cluster.read(statement, parameters));
+                    self.measured(statement, reading).await.map_err(StatementError::counted)
+                }
+            }
+        })
+    }
+
+    /// The state of the pool with the most connections in use.
+    pub(in crate::storage) fn busiest_pool(&self) -> Status {
+        let used = |status: &Status| status.size.saturating_sub(status.available);
+        let servers = self.cluster.iter().flat_map(Cluster::pools).map(Pool::status);
+        servers.chain([self.pool.status()]).max_by_key(used).unwrap_or_else(|| self.pool.status())
+    }
+
+    /// Opens a connection to the server that takes writes, with a stream of its notifications.
+    pub(in crate::storage) async fn listen(
+        &self,
+    ) -> Result<
+        (Target, Client, impl Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Unpin + use<>),
+        StorageError,
+    > {
+        let target = self.primary().await.map_err(StatementError::into_read_error)?;
+        let connector = match target {
+            Target::Writable => self.connector.clone(),
+            Target::Server(_) => self.connector.including_standbys(),
+        };
+        let (client, messages) = connector.open_with_messages(target).await?;
+        Ok((target, client, messages))
+    }
+
+    /// Whether a server that took writes is still the primary. Then all that a statement has found there meanwhile was fresh.
+    pub(in crate::storage) async fn is_still_primary(&self, server: Target) -> bool {
+        match (&self.cluster, server) {
+            (Some(cluster), Target::Server(server)) => cluster.confirms(server).await,
+            _ => true,
+        }
+    }
+
+    /// Runs a write whose outcome may be that there is nothing to do. PostgreSQL waits for a standby only if something is
+    /// written: what was merely found, on a former primary perhaps, is proven to be fresh before it is returned.
+    pub(in crate::storage) async fn write_or_find<T>(
+        &self,
+        write: impl Future<Output = Result<T, StorageError>>,
+        acknowledges: impl FnOnce(&T) -> bool,
+    ) -> Result<T, StorageError> {
+        let server = self.primary().await.map_err(StatementError::into_read_error)?;
+        let outcome = write.await?;
+        let is_same = async || self.primary().await.is_ok_and(|primary| primary == server);
+        if acknowledges(&outcome) || (is_same().await && self.is_still_primary(server).await) {
+            return Ok(outcome);
+        }
+        Err(Unproven(NotFresh::TooFewReports).counted().into_read_error())
+    }
+
+    /// The pool for writes.
+    async fn writers(&self) -> Result<&ConnectionPool, StatementError> {
+        match (self.primary().await, &self.cluster) {
+            (Ok(Target::Server(server)), Some(cluster)) => Ok(cluster.pool(server)),
+            (Ok(_), _) => Ok(&self.pool),
+            (Err(error), _) => Err(error.counted()),
+        }
+    }
+
+    /// The server that takes writes.
+    async fn primary(&self) -> Result<Target, StatementError> {
+        let Some(cluster) = &self.cluster else { return Ok(Target::Writable) };
+        match cluster.guarantee().await {
+            Guarantee::Unknown | Guarantee::Trusted(_) => Ok(Target::Writable),
+            Guarantee::Proven { .. } => cluster.primary().map(Target::Server).ok_or(NoPrimary),
+        }
     }
 
     /// Runs a statement as its own transaction, and decodes its rows. It is never retried: see
@@ -140,7 +237,7 @@ impl Database {
 
     /// Gets a connection for a statement that may wait for a row lock.
     async fn row_writer(&self) -> Result<BusyConnection, StatementError> {
-        let connection = self.row_writers.connection(&self.pool, self.deadline).await;
+        let connection = self.row_writers.connection(self.writers().await?, self.deadline).await;
         connection.map_err(NoConnection).map_err(StatementError::counted)
     }
 
@@ -151,7 +248,8 @@ impl Database {
         parameters: Parameters<'a>,
     ) -> BoxFuture<'a, Result<Vec<Row>, StatementError>> {
         Box::pin(async move {
-            let connection = self.pool.get().await.map_err(NoConnection).map_err(StatementError::counted)?;
+            let connection = self.writers().await?.get().await;
+            let connection = connection.map_err(NoConnection).map_err(StatementError::counted)?;
             self.query_on(BusyConnection::new(connection, self.deadline), statement, parameters).await
         })
     }
@@ -204,15 +302,7 @@ impl Database {
         if matches!(&error, Sent(error) if is_missing_partition(error)) {
             self.partition_missing.notify_one();
         }
-        if error.invalidates_connection() {
-            connection.close();
-            // The others most likely lead to the same server, and each would cost another request the same wait.
-            self.pool.retain(|_, _| false);
-        } else if connection.in_transaction {
-            connection.close();
-        } else {
-            connection.finished();
-        }
+        connection.failed(&error);
         error.counted()
     }
 }

@@ -1,8 +1,12 @@
-//! The PostgreSQL engine: connecting, the pool, running statements, errors, migrations, enum types. Names no table.
+//! The PostgreSQL engine: connecting, the pools, the servers of a cluster, running statements, errors, migrations, enum types. Names no table.
 
+mod busy_connection;
+pub(in crate::storage) mod cluster;
 pub(in crate::storage) mod connect;
 pub(in crate::storage) mod error;
 pub(in crate::storage) mod executor;
+mod fresh_read;
 pub(in crate::storage) mod migrations;
 pub(in crate::storage) mod pg_enum;
 pub(in crate::storage) mod pool;
+mod server_report;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use petstore::config::{DatabaseUrl, PoolSettings};
+use petstore::config::{DatabaseUrl, PoolSettings, ReadFrom};
 use petstore::domain::api_key::ApiKey;
 use petstore::domain::key_record::{NewKey, Scope};
 use petstore::storage::{SCHEMA_LATEST, Storage, migrate};
@@ -188,7 +188,11 @@ async fn template(server: &str, admin: &Client) -> String {
 async fn prepare(url: String) {
     let url = DatabaseUrl::from(url);
     migrate(&url, SCHEMA_LATEST).await.unwrap();
-    let settings = PoolSettings { database_connections: 1, database_timeout: Duration::from_secs(5) };
+    let settings = PoolSettings {
+        database_connections: 1,
+        database_timeout: Duration::from_secs(5),
+        reads: ReadFrom::default(),
+    };
     let storage = Storage::new(&url, &settings).unwrap();
     let new = NewKey {
         name: "test".parse().unwrap(),

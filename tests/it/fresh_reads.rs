@@ -1,0 +1,187 @@
+//! A cluster with synchronous replication: reads outlive the primary, and never miss an acknowledged write.
+
+use std::time::Duration;
+
+use petstore::domain::api_key::ApiKey;
+use serde_json::json;
+use tokio_postgres::types::PgLsn;
+
+use crate::support::Client;
+use crate::support::postgres::connect;
+use crate::support::program::ServeProcess;
+use crate::support::wait::within;
+use crate::unhealthy_database::PrivatePostgres;
+
+/// A primary and two standbys, of which one must have a write before it is acknowledged.
+struct Servers {
+    primary: PrivatePostgres,
+    standbys: [PrivatePostgres; 2],
+    key: ApiKey,
+}
+
+impl Servers {
+    async fn start() -> Self {
+        let (primary, key) = PrivatePostgres::start_with_key();
+        let standbys = ["s1", "s2"].map(|name| primary.start_standby(name));
+        for server in [&primary, &standbys[0], &standbys[1]] {
+            let names = format!(r#"ANY 1 ("{}", "{}")"#, standbys[0].name(), standbys[1].name());
+            let session = connect(&server.url).await;
+            session
+                .batch_execute(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'"))
+                .await
+                .unwrap();
+            session.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+        }
+        Self { primary, standbys, key }
+    }
+
+    fn url(&self) -> String {
+        let [one, two] = &self.standbys;
+        // A standby comes first: the primary must be found.
+        let addresses = [one, &self.primary, two].map(PrivatePostgres::address).join(",");
+        format!("postgresql://postgres@{addresses}/postgres?target_session_attrs=read-write")
+    }
+
+    /// Starts a node, and waits until it knows that reads are proven.
+    async fn serve(&self) -> (ServeProcess, Client) {
+        let service = ServeProcess::start(&self.url(), &[]);
+        let client = Client::new(service.address, Some(&self.key));
+        assert_eq!(client.get("/v1/pets").await.status, 200);
+        let admin = Client::new(service.admin_address, None);
+        within(Duration::from_secs(5), "proven reads", async || {
+            admin.get("/metrics").await.body.contains("petstore_database_reads_proven 1")
+        })
+        .await;
+        (service, client)
+    }
+
+    /// Makes the first standby the primary, and lets the second one follow it.
+    async fn fail_over(&self) {
+        let [new, other] = &self.standbys;
+        // A standby can follow only a server that has all that it has itself.
+        follow(other, "").await;
+        let received = async |server: &PrivatePostgres| -> PgLsn {
+            connect(&server.url)
+                .await
+                .query_one("SELECT pg_last_wal_receive_lsn()", &[])
+                .await
+                .unwrap()
+                .get(0)
+        };
+        within(Duration::from_secs(5), "the more advanced standby", async || {
+            received(new).await >= received(other).await
+        })
+        .await;
+        new.promote();
+        follow(other, &format!("{}?application_name={}", new.url, other.name())).await;
+    }
+}
+
+/// Lets a standby follow another server, or none.
+async fn follow(standby: &PrivatePostgres, address: &str) {
+    let session = connect(&standby.url).await;
+    session.batch_execute(&format!("ALTER SYSTEM SET primary_conninfo = '{address}'")).await.unwrap();
+    session.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+}
+
+/// The name of a pet that every list begins with.
+async fn first_name(client: &Client) -> Result<String, u16> {
+    let answer = client.get("/v1/pets").await;
+    if answer.status == 200 {
+        Ok(answer.json()[0]["name"].as_str().unwrap().into())
+    } else {
+        Err(answer.status)
+    }
+}
+
+/// Waits until a pet can be created: until the service has found the new primary, and that has a standby.
+async fn create_eventually(client: &Client, name: &str) {
+    within(Duration::from_secs(8), "a write on the new primary", async || {
+        client.post("/v1/pets", &json!({"name": name, "categoryId": 1})).await.status == 201
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn reads_outlive_the_primary_and_writes_find_the_next_one() {
+    let servers = Servers::start().await;
+    let (service, client) = servers.serve().await;
+    client.add("Rex", None).await;
+    servers.primary.stop("immediate");
+    within(Duration::from_millis(1_500), "a read without a primary", async || {
+        first_name(&client).await.is_ok()
+    })
+    .await;
+    for _ in 0..20 {
+        assert_eq!(first_name(&client).await, Ok("Rex".into()));
+    }
+    let refused = client.post("/v1/pets", &json!({"name": "Ada", "categoryId": 1})).await;
+    assert_eq!(refused.status, 503);
+    // Keys are read from the standbys as well.
+    let unknown = Client::new(service.address, Some(&ApiKey::generate(|| 7)));
+    assert_eq!(unknown.get("/v1/pets").await.status, 401);
+
+    servers.fail_over().await;
+    create_eventually(&client, "Ada").await;
+    let answer = client.get("/v1/pets").await;
+    assert_eq!((answer.status, &answer.json()[1]["name"]), (200, &json!("Ada")), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn a_former_primary_that_lives_on_is_not_read() {
+    let servers = Servers::start().await;
+    let (_service, client) = servers.serve().await;
+    client.add("before", None).await;
+    servers.fail_over().await;
+    let new = connect(&servers.standbys[0].url).await;
+    for round in 0..20 {
+        let name = format!("after {round}");
+        // Acknowledged by the new primary and its standby.
+        new.execute("UPDATE pets SET name = $1", &[&name]).await.unwrap();
+        let found = first_name(&client).await;
+        assert!(found == Ok(name) || found == Err(503), "{found:?}");
+    }
+    assert_eq!(first_name(&client).await, Ok("after 19".into()));
+    create_eventually(&client, "Ada").await;
+}
+
+#[tokio::test]
+async fn a_standby_that_has_not_replayed_everything_is_not_read() {
+    let servers = Servers::start().await;
+    let (_service, client) = servers.serve().await;
+    let [one, two] = &servers.standbys;
+    for standby in [one, two] {
+        connect(&standby.url).await.batch_execute("SELECT pg_wal_replay_pause()").await.unwrap();
+    }
+    client.add("Rex", None).await;
+    assert_eq!(first_name(&client).await, Ok("Rex".into()), "from the primary");
+    servers.primary.stop("immediate");
+    for _ in 0..3 {
+        assert_eq!(first_name(&client).await, Err(503));
+    }
+    for standby in [one, two] {
+        connect(&standby.url).await.batch_execute("SELECT pg_wal_replay_resume()").await.unwrap();
+    }
+    within(Duration::from_secs(3), "a read from a standby", async || first_name(&client).await.is_ok()).await;
+    assert_eq!(first_name(&client).await, Ok("Rex".into()));
+
+    two.stop("fast");
+    within(Duration::from_secs(3), "too few servers", async || first_name(&client).await == Err(503)).await;
+    two.start_again();
+    // Restarted, it may have more than it reports, until it receives again.
+    for _ in 0..3 {
+        assert_eq!(first_name(&client).await, Err(503));
+    }
+}
+
+#[tokio::test]
+async fn a_key_revoked_on_the_new_primary_is_refused_within_5_seconds() {
+    let servers = Servers::start().await;
+    let (_service, client) = servers.serve().await;
+    // The former primary lives on, with the connection that listens for changes.
+    servers.fail_over().await;
+    let new = connect(&servers.standbys[0].url).await;
+    new.execute("UPDATE api_keys SET revoked_at = now()", &[]).await.unwrap();
+    within(Duration::from_secs(5), "the key is refused", async || client.get("/v1/pets").await.status == 401)
+        .await;
+}
