@@ -29,10 +29,13 @@ pub(crate) fn sibling(url: &str, name: &str) -> String {
 
 /// Runs a program to completion and returns its standard output.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
-    let output =
-        Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    run(Command::new(program).args(arguments))
+}
+
+fn run(command: &mut Command) -> Outcome<String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {
-        return Err(format!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        return Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
     Ok(String::from_utf8(output.stdout)?)
 }
@@ -41,28 +44,34 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
 pub(crate) struct Postgres {
     directory: PathBuf,
     kept: bool,
+    /// More options of the server, instead of those in `POSTGRES_OPTIONS`.
+    options: Option<String>,
 }
 
 impl Postgres {
     /// In a new directory, removed on drop.
     pub(crate) fn temporary() -> Self {
         let directory = env::temp_dir().join(format!("petstore-bench-{}", std::process::id()));
-        Self { directory, kept: false }
+        Self { directory, kept: false, options: None }
     }
 
     /// In a directory that is kept, and may exist already.
     pub(crate) fn kept(directory: PathBuf) -> Self {
-        Self { directory, kept: true }
+        Self { directory, kept: true, options: None }
+    }
+
+    /// One of several in a new directory, removed on drop. Its name is that of the directory.
+    pub(crate) fn member(directory: PathBuf, options: &str) -> Self {
+        Self { directory, kept: false, options: Some(options.to_owned()) }
     }
 
     /// Starts it, and returns its URL.
     pub(crate) fn start(&self) -> Outcome<String> {
-        let directory = self.directory.to_string_lossy();
         let mut last = String::new();
         // The processes of a killed server may need a moment to exit.
         for _ in 0..10 {
-            match output("scripts/postgres", &["start", &directory]) {
-                Ok(url) => return Ok(url.trim().to_owned()),
+            match self.script("start", &[]) {
+                Ok(url) => return Ok(url),
                 Err(error) => last = error.to_string(),
             }
             sleep(Duration::from_millis(300));
@@ -70,9 +79,44 @@ impl Postgres {
         Err(last.into())
     }
 
+    /// Starts it as a standby, with a new copy of the other server's data, and returns its URL.
+    pub(crate) fn start_as_standby_of(&self, other: &Self) -> Outcome<String> {
+        let data = self.directory.join("data");
+        if data.exists() {
+            fs::remove_dir_all(data)?;
+        }
+        self.script("standby", &[&other.directory.to_string_lossy()])
+    }
+
+    /// Makes a standby accept writes.
+    pub(crate) fn promote(&self) -> Outcome {
+        self.script("promote", &[]).map(drop)
+    }
+
     /// Stops it in fast mode.
     pub(crate) fn stop(&self) -> Outcome {
-        output("scripts/postgres", &["stop", &self.directory.to_string_lossy()]).map(drop)
+        self.script("stop", &[]).map(drop)
+    }
+
+    /// Stops it without a checkpoint: its next start recovers as after a crash.
+    pub(crate) fn crash(&self) -> Outcome {
+        self.script("stop", &["immediate"]).map(drop)
+    }
+
+    fn script(&self, command: &str, arguments: &[&str]) -> Outcome<String> {
+        let mut script = Command::new("scripts/postgres");
+        script.arg(command).arg(&self.directory).args(arguments);
+        if let Some(options) = &self.options {
+            script.env("POSTGRES_OPTIONS", options);
+        }
+        run(&mut script).map(|printed| printed.trim().to_owned())
+    }
+
+    /// The last lines of its log.
+    pub(crate) fn end_of_log(&self) -> String {
+        let log = fs::read_to_string(self.directory.join("data/server.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        format!("{}:\n{}", self.directory.display(), lines[lines.len().saturating_sub(10)..].join("\n"))
     }
 
     /// The process id of the postmaster.
@@ -84,7 +128,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        let _ = output("scripts/postgres", &["stop", &self.directory.to_string_lossy(), "immediate"]);
+        let _ = self.crash();
         if !self.kept {
             let _ = fs::remove_dir_all(&self.directory);
         }
@@ -151,8 +195,13 @@ impl Server {
 
     /// The service with more flags.
     pub(crate) fn with_flags(url: &str, flags: &[&str]) -> Outcome<Self> {
+        Self::with_log(url, flags, LOG)
+    }
+
+    /// The service with more flags and its own log.
+    pub(crate) fn with_log(url: &str, flags: &[&str], log: &str) -> Outcome<Self> {
         let (address, admin) = free_addresses()?;
-        Self::start_petstore(url, address, admin, &[&["--drain-delay", "0s"], flags].concat(), LOG)
+        Self::start_petstore(url, address, admin, &[&["--drain-delay", "0s"], flags].concat(), log)
     }
 
     /// The service on this address.
