@@ -10,6 +10,7 @@ mod compare;
 mod connections;
 mod crash;
 mod faults;
+mod fresh_reads;
 mod fuzz;
 mod http;
 mod idempotency_cost;
@@ -60,6 +61,8 @@ enum Command {
     Connections(connections::Connections),
     /// Breaks a PostgreSQL cluster under load in every way.
     Faults(faults::Faults),
+    /// Breaks PostgreSQL servers under load; no read may be stale, and reads must go on without a primary.
+    FreshReads(fresh_reads::FreshReads),
     /// Sends random requests and bytes, and checks every answer.
     Fuzz(fuzz::Fuzz),
     /// Restarts nodes in turn behind a load balancer; no request may fail.
@@ -90,6 +93,7 @@ async fn main() -> Outcome {
         Command::Crash(crash) => crash.run().await,
         Command::Connections(connections) => connections.run().await,
         Command::Faults(faults) => faults.run().await,
+        Command::FreshReads(fresh_reads) => fresh_reads.run().await,
         Command::Fuzz(fuzz) => fuzz.run().await,
         Command::Rolling(rolling) => rolling.run().await,
         Command::Scale(scale) => scale.run().await,
