@@ -1,5 +1,5 @@
 //! An open-loop load that retries every write until it is answered, a record of all attempts, and a check of the record
-//! against the database.
+//! against the database. Reads must show the last write that was acknowledged before they were sent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ pub(crate) struct Attempt {
     pub(crate) status: u16,
 }
 
-/// All attempts, and what was acknowledged.
+/// All attempts, what was acknowledged, and which reads missed some of it.
 #[derive(Default)]
 pub(crate) struct Record {
     pub(crate) attempts: Vec<Attempt>,
@@ -39,7 +39,11 @@ pub(crate) struct Record {
     pets: BTreeMap<String, BTreeSet<i64>>,
     /// The orders in the answers, by the `Idempotency-Key` of the request, with the pet.
     orders: BTreeMap<String, (i64, BTreeSet<i64>)>,
-    /// Violations of the guarantees.
+    /// The last pet that was created and the last one that was ordered: its id, and what a read of it must contain.
+    latest: [Option<(i64, String)>; 2],
+    /// Reads that missed a write which was acknowledged before they were sent.
+    stale: Vec<String>,
+    /// Other violations of the guarantees.
     problems: Vec<String>,
 }
 
@@ -114,15 +118,16 @@ impl Load {
         jobs.join_all().await;
     }
 
-    /// Reads a pet that was acknowledged: it must exist.
+    /// Reads the last acknowledged pet, or the pet of the last acknowledged order: the read must show it.
     async fn read(&self, number: u64) {
-        let name = format!("{}-{}", self.run, number.saturating_sub(100) / 10 * 10 + 6);
-        let known = self.record().pets.get(&name).and_then(|ids| ids.first().copied());
-        let path = format!("/v1/pets?id={}", known.unwrap_or(1));
-        if let (Some((200, body)), Some(id)) = (self.attempt("GET", &path, "", None).await, known)
-            && !body.contains(&format!("\"id\":{id},"))
+        let latest = self.record().latest[usize::from(number.is_multiple_of(2))].clone();
+        let Some((id, part)) = latest else { return };
+        let answer = self.attempt("GET", &format!("/v1/pets?id={id}"), "", None).await;
+        if let Some((200, body)) = answer
+            && !body.contains(&part)
         {
-            self.record().problems.push(format!("{name} was acknowledged as {id}, but was not found"));
+            let stale = format!("pet {id} was acknowledged with {part}, but a read returned {body}");
+            self.record().stale.push(stale);
         }
     }
 
@@ -131,7 +136,7 @@ impl Load {
         let name = format!("{}-{number}", self.run);
         let pet = format!(r#"{{"name":"{name}","categoryId":1,"status":"available"}}"#);
         let id = self.send_until_answered("/v1/pets", &pet, &name, 201).await?;
-        self.record().pets.entry(name).or_default().insert(id);
+        self.record().acknowledge(name, id);
         Some(id)
     }
 
@@ -147,6 +152,7 @@ impl Load {
         for (key, id) in keys.into_iter().zip(placed) {
             if let Some(id) = id {
                 record.orders.entry(key).or_insert((pet, BTreeSet::new())).1.insert(id);
+                record.latest[1] = Some((pet, "\"status\":\"pending\"".to_owned()));
             }
         }
         if placed.iter().flatten().count() != 1 {
@@ -237,16 +243,28 @@ fn is_valid(status: u16, body: &str) -> bool {
 }
 
 impl Record {
-    /// The longest time without an acknowledged write in this period.
-    pub(crate) fn longest_gap(&self, from: f64, to: f64) -> f64 {
-        let acknowledged = |attempt: &&Attempt| attempt.is_write && attempt.status == 201;
+    /// Records that a pet of this name was acknowledged.
+    pub(crate) fn acknowledge(&mut self, name: String, id: i64) {
+        self.pets.entry(name).or_default().insert(id);
+        self.latest[0] = Some((id, format!("\"id\":{id},")));
+    }
+
+    /// The longest time in this period without an acknowledged write, or without a successful read.
+    pub(crate) fn longest_gap(&self, of_writes: bool, from: f64, to: f64) -> f64 {
+        let succeeded =
+            |attempt: &&Attempt| attempt.is_write == of_writes && matches!(attempt.status, 200 | 201);
         let mut moments: Vec<f64> =
-            self.attempts.iter().filter(acknowledged).map(|attempt| attempt.at).collect();
+            self.attempts.iter().filter(succeeded).map(|attempt| attempt.at).collect();
         moments.retain(|at| (from..=to).contains(at));
         moments.push(to);
         moments.sort_by(f64::total_cmp);
         let mut last = from;
         moments.into_iter().fold(0.0, |longest: f64, at| longest.max(at - std::mem::replace(&mut last, at)))
+    }
+
+    /// The stale reads since the last call.
+    pub(crate) fn take_stale(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.stale)
     }
 
     /// The number of attempts in this period that ended with this status, and the p99 of their seconds.
@@ -256,7 +274,7 @@ impl Record {
         (times.0.len(), if times.0.is_empty() { 0.0 } else { times.at(0.99) })
     }
 
-    /// The violations so far.
+    /// The violations so far, without stale reads.
     pub(crate) fn problems(&self) -> &[String] {
         &self.problems
     }
@@ -264,7 +282,7 @@ impl Record {
     /// Compares what was acknowledged with the database.
     pub(crate) fn check(&self, url: &str, run: &str) -> Outcome<String> {
         let stored = pets_by_name(url, &format!("{run}-"))?;
-        let mut problems = self.problems.clone();
+        let mut problems = [&self.problems[..], &self.stale].concat();
         for (name, ids) in &self.pets {
             match stored.get(name) {
                 Some((1, id)) if *ids == BTreeSet::from([*id]) => {}

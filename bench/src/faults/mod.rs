@@ -1,5 +1,5 @@
-//! Faults of a PostgreSQL cluster under load: no acknowledged write may be lost or duplicated, and the service must recover
-//! by itself.
+//! Faults of a PostgreSQL cluster under load: no acknowledged write may be lost or duplicated, no read may miss one, and the
+//! service must recover by itself.
 //!
 //! Runs in the hub of the cluster that `tests/cluster/cluster` starts: `tests/cluster/cluster run petstore-bench
 //! faults`.
@@ -7,6 +7,7 @@
 mod load;
 mod proxy;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::iter;
 use std::net::SocketAddr;
@@ -25,6 +26,9 @@ use load::Load;
 use proxy::{NetworkFault, Proxy};
 
 const CLUSTER: &str = "tests/cluster/cluster";
+/// Whether the service reads from standbys while there is no primary. Without that, the time without a successful read has
+/// no limit.
+const READS_WITHOUT_PRIMARY: bool = false;
 /// The pause between two faults.
 const CALM: Duration = Duration::from_secs(3);
 /// How long standbys rely on a primary that continues without etcd: Patroni's `ttl`. Another fault within that time would
@@ -109,6 +113,16 @@ impl Fault {
         }
     }
 
+    /// The longest time without a successful read, in seconds.
+    fn read_bar(self) -> f64 {
+        match self {
+            Self::Etcd | Self::Service => 1.0,
+            // Without two of three servers, or without the only one that the service knows, no read is known to be fresh.
+            Self::PoolHeld | Self::BlackHole | Self::Slow => self.bar(),
+            _ => 1.5,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Kill => "primary node killed",
@@ -154,6 +168,8 @@ struct Test {
     /// Memory in kilobytes and file descriptors of the node that is never killed, after the first fault.
     baseline: Option<(f64, f64)>,
     slack: f64,
+    /// The longest times without an acknowledged write and without a successful read, by the name of the fault.
+    gaps: BTreeMap<&'static str, (Samples, Samples)>,
     failures: Vec<String>,
 }
 
@@ -211,6 +227,7 @@ impl Test {
             run: format!("f{}-{with_proxy}", std::process::id()),
             baseline: None,
             slack,
+            gaps: BTreeMap::new(),
             failures: Vec::new(),
         };
         if with_proxy {
@@ -239,6 +256,10 @@ impl Test {
         clients.await?;
         fs::create_dir_all("target/faults")?;
         fs::write("target/faults/timeline.csv", load.record().timeline())?;
+        for (name, (writes, reads)) in &self.gaps {
+            let (times, writes, reads) = (writes.0.len(), writes.spread(), reads.spread());
+            println!("{name:<40} {times:>3} times: no write for {writes} s, no read for {reads} s");
+        }
         println!("{}", load.record().check(&self.url, &self.run)?);
         Ok(())
     }
@@ -246,31 +267,29 @@ impl Test {
     /// Injects one fault, ends it, waits for recovery, and reports what the clients saw.
     async fn inject(&mut self, fault: Fault, load: &Load) -> Outcome {
         let from = load.now();
+        self.cause(fault, load).await?;
+        let ended = load.now();
+        let back = until_written(load, ended).await? - ended;
+        if self.proxy.is_none() {
+            cluster(&["wait", "--timeout", "90"]).await?;
+        }
+        sleep(CALM).await;
+        self.report(fault, load, from, back)?;
+        self.check_for_leaks()
+    }
+
+    /// Causes a fault and ends it.
+    async fn cause(&mut self, fault: Fault, load: &Load) -> Outcome {
         match fault {
             Fault::Kill => {
                 let node = cluster(&["kill", "leader"]).await?;
-                until_written(load, from + 1.0).await?;
+                until_written(load, load.now() + 1.0).await?;
                 cluster(&["start", node.trim()]).await?;
             }
             Fault::Postmaster => drop(cluster(&["kill", "--postmaster", "leader"]).await?),
             Fault::Switchover => drop(cluster(&["switchover"]).await?),
             Fault::Pause => self.for_a_while(&["pause", "leader"], "resume", 40).await?,
-            Fault::Cut => {
-                // The write that must fail behind the partition must succeed without it.
-                let node = cluster(&["leader"]).await?.trim().to_owned();
-                let before = node.clone();
-                if !spawn_blocking(move || is_acknowledged_on(&before)).await?? {
-                    return Err(format!("{node} acknowledged no write before the partition").into());
-                }
-                cluster(&["cut", &node]).await?;
-                let acknowledged =
-                    spawn_blocking(move || acknowledged_on(&node, Duration::from_secs(40))).await??;
-                cluster(&["heal"]).await?;
-                println!("         {acknowledged} writes were acknowledged behind the partition");
-                if acknowledged > 0 {
-                    return Err("a write was acknowledged behind the partition".into());
-                }
-            }
+            Fault::Cut => partition(&["cut"]).await?,
             Fault::Etcd => {
                 self.for_a_while(&["etcd-stop"], "etcd-start", 20).await?;
                 sleep(PATRONI_TTL).await;
@@ -290,34 +309,41 @@ impl Test {
             Fault::BlackHole => self.break_network(NetworkFault::BlackHole, 5).await,
             Fault::Slow => self.break_network(NetworkFault::Slow, 10).await,
         }
-        let ended = load.now();
-        let back = until_written(load, ended).await? - ended;
-        if self.proxy.is_none() {
-            cluster(&["wait", "--timeout", "90"]).await?;
-        }
-        sleep(CALM).await;
+        Ok(())
+    }
+
+    /// Reports what the clients saw of a fault that began at `from`.
+    fn report(&mut self, fault: Fault, load: &Load, from: f64, back: f64) -> Outcome {
         let to = load.now();
-        let record = load.record();
-        let gap = record.longest_gap(from, to);
+        let mut record = load.record();
+        let stale = record.take_stale();
+        let [gap, read_gap] = [true, false].map(|of_writes| record.longest_gap(of_writes, from, to));
         let ((failed, p99), (broken, _)) =
             (record.with_status(503, from, to), record.with_status(0, from, to));
         let refused_late = fault == Fault::Kill && p99 > REFUSED_WITHIN * self.slack;
-        let verdict = if gap > fault.bar() * self.slack || refused_late { "  TOO LONG" } else { "" };
+        let read_late = READS_WITHOUT_PRIMARY && read_gap > fault.read_bar() * self.slack;
+        let verdict =
+            if gap > fault.bar() * self.slack || refused_late || read_late { "  TOO LONG" } else { "" };
         println!(
-            "{:<40} no write for {gap:>5.1} s, recovered {back:>4.1} s after its end; {failed:>5} answers of 503, p99 \
-             {:>5.0} ms; {broken:>4} broken connections{verdict}",
+            "{:<40} no write for {gap:>5.1} s, no read for {read_gap:>5.1} s, recovered {back:>4.1} s after its end; \
+             {:>3} stale reads; {failed:>5} answers of 503, p99 {:>5.0} ms; {broken:>4} broken connections{verdict}",
             fault.name(),
+            stale.len(),
             p99 * 1000.0
         );
+        let gaps = self.gaps.entry(fault.name()).or_default();
+        gaps.0.push(gap);
+        gaps.1.push(read_gap);
+        if let Some(first) = stale.first() {
+            return Err(first.clone().into());
+        }
         if let Some(problem) = record.problems().first() {
             return Err(problem.clone().into());
         }
-        drop(record);
-        self.check_for_leaks()?;
         if !verdict.is_empty() {
             let milliseconds = p99 * 1000.0;
             self.failures.push(format!(
-                "{}: no write for {gap:.1} s, p99 of the refusals {milliseconds:.0} ms",
+                "{}: no write for {gap:.1} s, no read for {read_gap:.1} s, p99 of the refusals {milliseconds:.0} ms",
                 fault.name()
             ));
         }
@@ -378,6 +404,21 @@ fn address_of(node: &str) -> String {
     format!("10.86.0.1{}", node.trim_start_matches('n'))
 }
 
+/// Cuts the primary off for 40 s. It must not acknowledge a write to a client on its side.
+async fn partition(cut: &[&str]) -> Outcome {
+    let node = cluster(&["leader"]).await?.trim().to_owned();
+    // The write that must fail behind the partition must succeed without it.
+    let before = node.clone();
+    if !spawn_blocking(move || is_acknowledged_on(&before)).await?? {
+        return Err(format!("{node} acknowledged no write before the partition").into());
+    }
+    cluster(&[cut, &[&node]].concat()).await?;
+    let acknowledged = spawn_blocking(move || acknowledged_on(&node, Duration::from_secs(40))).await??;
+    cluster(&["heal"]).await?;
+    println!("         {acknowledged} writes were acknowledged behind the partition");
+    if acknowledged > 0 { Err("a write was acknowledged behind the partition".into()) } else { Ok(()) }
+}
+
 /// The number of writes that a node acknowledges to clients on its side of the partition, during this time.
 fn acknowledged_on(node: &str, time: Duration) -> Outcome<u32> {
     let started = Instant::now();
@@ -389,14 +430,27 @@ fn acknowledged_on(node: &str, time: Duration) -> Outcome<u32> {
     Ok(acknowledged)
 }
 
-/// Whether a node acknowledges a write to a client on its side within 4 s. Then the client is killed, without a cancel.
+/// Whether a node acknowledges a write to a client on its side within 4 s.
 fn is_acknowledged_on(node: &str) -> Outcome<bool> {
+    Ok(psql_on(node, &[INSERT])?.is_some())
+}
+
+const INSERT: &str = "INSERT INTO pets (name, category_id) VALUES ('of another client', 1)";
+
+/// Runs commands in one session of a client on a node's side of the network; `None` if they failed or took more than 4 s.
+/// Then the client is killed, without a cancel.
+fn psql_on(node: &str, commands: &[&str]) -> Outcome<Option<String>> {
     let url = format!("postgresql://petstore:petstore@{}/petstore?connect_timeout=3", address_of(node));
-    let insert = "INSERT INTO pets (name, category_id) VALUES ('behind the partition', 1)";
     let side = format!("petstore-{node}");
-    let client =
-        ["netns", "exec", &side, "timeout", "--signal", "KILL", "4", "psql", &url, "--command", insert];
-    Ok(Command::new("ip").args(client).output()?.status.success())
+    let client = ["netns", "exec", &side, "timeout", "--signal", "KILL", "4"];
+    let psql =
+        ["psql", &url, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1"];
+    let output = Command::new("ip")
+        .args(client)
+        .args(psql)
+        .args(commands.iter().flat_map(|command| ["--command", command]))
+        .output()?;
+    Ok(if output.status.success() { Some(String::from_utf8(output.stdout)?) } else { None })
 }
 
 async fn cluster(arguments: &[&str]) -> Outcome<String> {
