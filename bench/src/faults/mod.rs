@@ -26,14 +26,19 @@ use load::Load;
 use proxy::{NetworkFault, Proxy};
 
 const CLUSTER: &str = "tests/cluster/cluster";
-/// Whether the service reads from standbys while there is no primary. Without that, the time without a successful read has
-/// no limit.
+/// Whether the service reads from standbys while there is no primary, and never from a former primary. Without that, the
+/// time without a successful read has no limit, and a former primary that lives on may be read.
 const READS_WITHOUT_PRIMARY: bool = false;
+const DATABASE_NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// The pause between two faults.
 const CALM: Duration = Duration::from_secs(3);
 /// How long standbys rely on a primary that continues without etcd: Patroni's `ttl`. Another fault within that time would
 /// be a double fault, for which nothing is guaranteed.
 const PATRONI_TTL: Duration = Duration::from_secs(20);
+/// How long Patroni is frozen: until another server is the primary, and some time of two primaries.
+const FROZEN: Duration = Duration::from_secs(40);
+/// How long checkpointers are paused: until another server is the primary, and its first writes.
+const CHECKPOINTER_PAUSE: Duration = Duration::from_secs(10);
 /// The highest p99 of the refusals while there is no primary, in seconds.
 const REFUSED_WITHIN: f64 = 0.25;
 
@@ -58,6 +63,24 @@ pub(crate) struct Faults {
     /// Losses of the majority of etcd for 20 s.
     #[arg(long, default_value_t = 1)]
     etcd: u32,
+    /// Losses of etcd's leader for 20 s: the members answer, but do not reach each other.
+    #[arg(long, default_value_t = 0)]
+    etcd_leader: u32,
+    /// Pauses of only Patroni on the primary for 40 s: a standby is promoted, and the former primary lives on.
+    #[arg(long, default_value_t = 0)]
+    frozen_patroni: u32,
+    /// Network partitions of the primary from the other nodes for 40 s; the service still reaches it.
+    #[arg(long, default_value_t = 0)]
+    isolate: u32,
+    /// Crashes of the primary and of a standby that has not replayed all that it received.
+    #[arg(long, default_value_t = 0)]
+    standby_behind: u32,
+    /// Crashes of the primary while the standbys' checkpointers are paused.
+    #[arg(long, default_value_t = 0)]
+    checkpointer: u32,
+    /// Losses of both standbys for 10 s.
+    #[arg(long, default_value_t = 0)]
+    standbys: u32,
     /// Kills of a node of the service.
     #[arg(long, default_value_t = 5)]
     service: u32,
@@ -92,6 +115,12 @@ enum Fault {
     Pause,
     Cut,
     Etcd,
+    EtcdLeader,
+    FrozenPatroni,
+    Isolate,
+    StandbyBehind,
+    Checkpointer,
+    Standbys,
     Service,
     Disk,
     PoolHeld,
@@ -105,8 +134,11 @@ impl Fault {
         match self {
             Self::Kill => 25.0,
             Self::Postmaster | Self::Switchover => 5.0,
-            Self::Pause | Self::Cut => 30.0,
-            Self::Etcd | Self::Service => 1.0,
+            Self::Pause | Self::Cut | Self::Isolate | Self::FrozenPatroni => 30.0,
+            Self::StandbyBehind => 15.0,
+            Self::Checkpointer => 8.0,
+            Self::Standbys => 20.0,
+            Self::Etcd | Self::EtcdLeader | Self::Service => 1.0,
             // The duration of the fault, and 2 s.
             Self::Disk | Self::Slow => 12.0,
             Self::PoolHeld | Self::BlackHole => 7.0,
@@ -116,9 +148,11 @@ impl Fault {
     /// The longest time without a successful read, in seconds.
     fn read_bar(self) -> f64 {
         match self {
-            Self::Etcd | Self::Service => 1.0,
+            Self::Etcd | Self::EtcdLeader | Self::Service => 1.0,
             // Without two of three servers, or without the only one that the service knows, no read is known to be fresh.
-            Self::PoolHeld | Self::BlackHole | Self::Slow => self.bar(),
+            Self::StandbyBehind | Self::Standbys | Self::PoolHeld | Self::BlackHole | Self::Slow => {
+                self.bar()
+            }
             _ => 1.5,
         }
     }
@@ -131,6 +165,12 @@ impl Fault {
             Self::Pause => "primary paused for 40 s",
             Self::Cut => "primary partitioned for 40 s",
             Self::Etcd => "etcd's majority lost for 20 s",
+            Self::EtcdLeader => "etcd's leader lost for 20 s",
+            Self::FrozenPatroni => "primary's Patroni paused for 40 s",
+            Self::Isolate => "primary cut off from its peers for 40 s",
+            Self::StandbyBehind => "primary and standby that is behind crash",
+            Self::Checkpointer => "failover with paused checkpointers",
+            Self::Standbys => "both standbys killed for 10 s",
             Self::Service => "node of the service killed",
             Self::Disk => "primary's disk full for 10 s",
             Self::PoolHeld => "table locked for 5 s",
@@ -147,9 +187,15 @@ fn random_faults(seed: u64, time: Duration) -> impl Iterator<Item = Fault> {
         Fault::Postmaster,
         Fault::Switchover,
         Fault::Etcd,
+        Fault::EtcdLeader,
         Fault::Kill,
         Fault::Cut,
+        Fault::Isolate,
         Fault::Pause,
+        Fault::FrozenPatroni,
+        Fault::StandbyBehind,
+        Fault::Checkpointer,
+        Fault::Standbys,
     ];
     let (mut random, started) = (Random(seed), Instant::now());
     iter::repeat_with(move || *random.pick(&all)).take_while(move |_| started.elapsed() < time)
@@ -186,10 +232,16 @@ impl Faults {
             (Fault::Postmaster, self.postmaster),
             (Fault::Switchover, self.switchover),
             (Fault::Etcd, self.etcd),
+            (Fault::EtcdLeader, self.etcd_leader),
             (Fault::Disk, self.disk),
+            (Fault::Standbys, self.standbys),
+            (Fault::Checkpointer, self.checkpointer),
+            (Fault::StandbyBehind, self.standby_behind),
             (Fault::Kill, self.kill),
             (Fault::Cut, self.cut),
+            (Fault::Isolate, self.isolate),
             (Fault::Pause, self.pause),
+            (Fault::FrozenPatroni, self.frozen_patroni),
         ]
         .into_iter()
         .flat_map(|(fault, count)| (0..count).map(move |_| fault))
@@ -290,8 +342,46 @@ impl Test {
             Fault::Switchover => drop(cluster(&["switchover"]).await?),
             Fault::Pause => self.for_a_while(&["pause", "leader"], "resume", 40).await?,
             Fault::Cut => partition(&["cut"]).await?,
+            Fault::Isolate => partition(&["cut", "--from-peers"]).await?,
+            Fault::FrozenPatroni => self.freeze_patroni(load).await?,
+            Fault::StandbyBehind => {
+                let standby = cluster(&["replay-pause", "standby"]).await?;
+                sleep(Duration::from_secs(5)).await;
+                cluster(&["kill", "--postmaster", "leader"]).await?;
+                cluster(&["kill", "--postmaster", standby.trim()]).await?;
+            }
+            Fault::Checkpointer => {
+                let leader = cluster(&["leader"]).await?.trim().to_owned();
+                let standbys = DATABASE_NODES.into_iter().filter(|&node| node != leader);
+                for standby in standbys.clone() {
+                    cluster(&["pause", "--only", "checkpointer", standby]).await?;
+                }
+                cluster(&["kill", "--postmaster", &leader]).await?;
+                let writers =
+                    standbys.map(|node| spawn_blocking(|| unreplicated_on(node, CHECKPOINTER_PAUSE)));
+                let mut unreplicated = 0;
+                for writer in writers.collect::<Vec<_>>() {
+                    unreplicated += writer.await??;
+                }
+                cluster(&["resume"]).await?;
+                if unreplicated > 0 {
+                    return Err(format!("{unreplicated} writes were acknowledged that no standby had").into());
+                }
+            }
+            Fault::Standbys => {
+                // With their etcd, the primary would lose its leader key, too.
+                for _ in 0..2 {
+                    cluster(&["kill", "--keep-etcd", "standby"]).await?;
+                }
+                sleep(Duration::from_secs(10)).await;
+                cluster(&["start"]).await?;
+            }
             Fault::Etcd => {
                 self.for_a_while(&["etcd-stop"], "etcd-start", 20).await?;
+                sleep(PATRONI_TTL).await;
+            }
+            Fault::EtcdLeader => {
+                self.for_a_while(&["etcd-stop", "--peers"], "etcd-start", 20).await?;
                 sleep(PATRONI_TTL).await;
             }
             Fault::Disk => self.for_a_while(&["fill", "leader"], "free", 10).await?,
@@ -334,7 +424,9 @@ impl Test {
         let gaps = self.gaps.entry(fault.name()).or_default();
         gaps.0.push(gap);
         gaps.1.push(read_gap);
-        if let Some(first) = stale.first() {
+        if let Some(first) = stale.first()
+            && (READS_WITHOUT_PRIMARY || fault != Fault::FrozenPatroni)
+        {
             return Err(first.clone().into());
         }
         if let Some(problem) = record.problems().first() {
@@ -373,6 +465,32 @@ impl Test {
         cluster(begin).await?;
         sleep(Duration::from_secs(seconds)).await;
         cluster(&[end]).await.map(drop)
+    }
+
+    /// Pauses Patroni on the primary for 40 s. As soon as there is another primary, adds pets to it as a node of the service
+    /// that has found it would: reads must show them.
+    async fn freeze_patroni(&self, load: &Load) -> Outcome {
+        let started = Instant::now();
+        let old = cluster(&["pause", "--only", "patroni", "leader"]).await?;
+        let new = loop {
+            match cluster(&["leader"]).await {
+                Ok(new) if new != old => break new.trim().to_owned(),
+                _ if started.elapsed() > FROZEN => return Err("no standby was promoted".into()),
+                _ => sleep(Duration::from_millis(100)).await,
+            }
+        };
+        println!("         {new} is the primary after {:.1} s", started.elapsed().as_secs_f64());
+        let url = format!("postgresql://petstore:petstore@{}/petstore", address_of(&new));
+        while started.elapsed() < FROZEN {
+            let (url, name) = (url.clone(), format!("{}-frozen-{}", self.run, load.now()));
+            let insert = format!(
+                "INSERT INTO pets (name, category_id, status) VALUES ('{name}', 1, 'available') RETURNING id"
+            );
+            let id = spawn_blocking(move || psql(&url, &insert)).await??.trim().parse()?;
+            load.record().acknowledge(name, id);
+            sleep(Duration::from_millis(200)).await;
+        }
+        cluster(&["resume"]).await.map(drop)
     }
 
     async fn break_network(&self, fault: NetworkFault, seconds: u64) {
@@ -433,6 +551,21 @@ fn acknowledged_on(node: &str, time: Duration) -> Outcome<u32> {
 /// Whether a node acknowledges a write to a client on its side within 4 s.
 fn is_acknowledged_on(node: &str) -> Outcome<bool> {
     Ok(psql_on(node, &[INSERT])?.is_some())
+}
+
+/// The number of writes that a node acknowledges during this time although no standby has flushed them.
+fn unreplicated_on(node: &str, time: Duration) -> Outcome<u32> {
+    let insert =
+        format!("{INSERT} RETURNING set_config('bench.written', pg_current_wal_insert_lsn()::text, false)");
+    let standbys = "SELECT count(*) || ' standbys' FROM pg_stat_replication \
+                    WHERE flush_lsn >= current_setting('bench.written')::pg_lsn";
+    let started = Instant::now();
+    let mut unreplicated = 0;
+    while started.elapsed() < time {
+        let printed = psql_on(node, &[&insert, standbys])?;
+        unreplicated += u32::from(printed.is_some_and(|printed| printed.contains("\n0 standbys")));
+    }
+    Ok(unreplicated)
 }
 
 const INSERT: &str = "INSERT INTO pets (name, category_id) VALUES ('of another client', 1)";
