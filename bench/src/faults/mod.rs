@@ -26,9 +26,6 @@ use load::Load;
 use proxy::{NetworkFault, Proxy};
 
 const CLUSTER: &str = "tests/cluster/cluster";
-/// Whether the service reads from standbys while there is no primary, and never from a former primary. Without that, the
-/// time without a successful read has no limit, and a former primary that lives on may be read.
-const READS_WITHOUT_PRIMARY: bool = false;
 const DATABASE_NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// The pause between two faults.
 const CALM: Duration = Duration::from_secs(3);
@@ -411,7 +408,7 @@ impl Test {
         let ((failed, p99), (broken, _)) =
             (record.with_status(503, from, to), record.with_status(0, from, to));
         let refused_late = fault == Fault::Kill && p99 > REFUSED_WITHIN * self.slack;
-        let read_late = READS_WITHOUT_PRIMARY && read_gap > fault.read_bar() * self.slack;
+        let read_late = read_gap > fault.read_bar() * self.slack;
         let verdict =
             if gap > fault.bar() * self.slack || refused_late || read_late { "  TOO LONG" } else { "" };
         println!(
@@ -424,9 +421,7 @@ impl Test {
         let gaps = self.gaps.entry(fault.name()).or_default();
         gaps.0.push(gap);
         gaps.1.push(read_gap);
-        if let Some(first) = stale.first()
-            && (READS_WITHOUT_PRIMARY || fault != Fault::FrozenPatroni)
-        {
+        if let Some(first) = stale.first() {
             return Err(first.clone().into());
         }
         if let Some(problem) = record.problems().first() {
