@@ -2,7 +2,8 @@
 //!
 //! With synchronous replication, PostgreSQL acknowledges a commit only when a standby has flushed it, too. So each
 //! acknowledged write is on at least two of the n servers, and **any n − 1 of them include one that has it**. A read asks
-//! n − 1 servers how far they are, and then uses one that is as far as all of them.
+//! n − 1 servers how far they are, and then uses one that is as far as all of them. (If all n answer, one that is as far as
+//! n − 1 of them.)
 //!
 //! The decision is a function of what the servers reported. It knows no sockets and no clock, so a simulation can try it
 //! with millions of failures (`petstore-bench read-quorum`).
@@ -162,14 +163,18 @@ pub fn choose(
         .filter_map(|server| reports[server].and_then(|report| Some((server, report, report.position()?))))
         .collect();
     let timeline = known.iter().map(|(_, report, _)| report.timeline).max();
-    // Positions of older timelines count, too: a new timeline continues where an old one ended.
-    let position = known.iter().map(|(.., position)| *position).max();
+    // Positions of older timelines count, too: a new timeline continues where an old one ended. If all servers have reported,
+    // what only the furthest one has is not acknowledged.
+    let mut positions: Vec<Lsn> = known.iter().map(|(.., position)| *position).collect();
+    positions.sort_unstable();
+    let position = positions.iter().rev().nth(known.len().saturating_sub(needed)).copied();
     let (Some(timeline), Some(position), true) = (timeline, position, known.len() >= needed) else {
         return Err(NotFresh::TooFewReports);
     };
-    // What was confirmed before is void once that server is a standby itself.
+    // What was confirmed before is void once that server receives from another one.
     let last = last.filter(|last| {
-        !matches!(reports.get(last.server), Some(Some(Report { role: Role::Standby { .. }, .. })))
+        let report = reports.get(last.server).copied().flatten();
+        !matches!(report, Some(Report { role: Role::Standby { received: Some(_), .. }, .. }))
     });
 
     let newest = || known.iter().filter(|(_, report, _)| report.timeline == timeline);
@@ -214,7 +219,10 @@ fn followed(reports: &[Option<Report>], last: Option<&LastPrimary>, standby: usi
         else {
             return Some(server);
         };
-        server = report.upstream().or_else(|| last?.upstream_of(server, &report))?;
+        match report.upstream() {
+            Some(upstream) => server = upstream,
+            None => return last?.upstream_of(server, &report),
+        }
     }
     None
 }
@@ -264,11 +272,23 @@ mod tests {
         let (deposed, new) = (primary(1, 100), primary(2, 110));
         assert_eq!(choose(&[deposed, new, standby(2, 105, 100, 1)]), Ok(Source::Primary(1)));
         assert_eq!(choose(&[deposed, None, standby(2, 105, 105, 1)]), Ok(Source::Standby(2)));
-        // It was not replicated, and never will be.
+        // Another server may have what the former primary has written last.
         assert_eq!(
             choose(&[primary(1, 120), None, standby(2, 105, 105, 1)]),
             Err(NotFresh::Behind(Lsn(120)))
         );
+    }
+
+    #[test]
+    fn what_only_one_of_all_servers_has_is_not_acknowledged() {
+        let cut_off = primary(1, 120);
+        let last =
+            LastPrimary::confirmed_by(&[cut_off, standby(1, 90, 90, 0), standby(1, 90, 90, 0)], 0, None);
+        let after = |reports: &[Option<Report>]| super::choose(reports, last.as_ref(), 0);
+        assert_eq!(after(&[cut_off, orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(Source::Standby(1)));
+        assert_eq!(after(&[cut_off, orphan(0, 1, 100), None]), Err(NotFresh::Behind(Lsn(120))));
+        // It was made a standby, and does not receive.
+        assert_eq!(after(&[restarted(1, 120), orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(Source::Standby(1)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde_json::json;
 use tokio_postgres::types::PgLsn;
 
 use crate::support::Client;
+use crate::support::metrics::metric;
 use crate::support::postgres::connect;
 use crate::support::program::ServeProcess;
 use crate::support::wait::within;
@@ -43,8 +44,8 @@ impl Servers {
     }
 
     /// Starts a node, and waits until it knows that reads are proven.
-    async fn serve(&self) -> (ServeProcess, Client) {
-        let service = ServeProcess::start(&self.url(), &[]);
+    async fn serve(&self, flags: &[&str]) -> (ServeProcess, Client) {
+        let service = ServeProcess::start(&self.url(), flags);
         let client = Client::new(service.address, Some(&self.key));
         assert_eq!(client.get("/v1/pets").await.status, 200);
         let admin = Client::new(service.admin_address, None);
@@ -105,7 +106,7 @@ async fn create_eventually(client: &Client, name: &str) {
 #[tokio::test]
 async fn reads_outlive_the_primary_and_writes_find_the_next_one() {
     let servers = Servers::start().await;
-    let (service, client) = servers.serve().await;
+    let (service, client) = servers.serve(&[]).await;
     client.add("Rex", None).await;
     servers.primary.stop("immediate");
     within(Duration::from_millis(1_500), "a read without a primary", async || {
@@ -130,7 +131,7 @@ async fn reads_outlive_the_primary_and_writes_find_the_next_one() {
 #[tokio::test]
 async fn a_former_primary_that_lives_on_is_not_read() {
     let servers = Servers::start().await;
-    let (_service, client) = servers.serve().await;
+    let (_service, client) = servers.serve(&[]).await;
     client.add("before", None).await;
     servers.fail_over().await;
     let new = connect(&servers.standbys[0].url).await;
@@ -148,7 +149,7 @@ async fn a_former_primary_that_lives_on_is_not_read() {
 #[tokio::test]
 async fn a_standby_that_has_not_replayed_everything_is_not_read() {
     let servers = Servers::start().await;
-    let (_service, client) = servers.serve().await;
+    let (_service, client) = servers.serve(&[]).await;
     let [one, two] = &servers.standbys;
     for standby in [one, two] {
         connect(&standby.url).await.batch_execute("SELECT pg_wal_replay_pause()").await.unwrap();
@@ -175,9 +176,32 @@ async fn a_standby_that_has_not_replayed_everything_is_not_read() {
 }
 
 #[tokio::test]
+async fn with_reads_quorum_standbys_are_read_and_the_primary_only_if_one_is_missing() {
+    let servers = Servers::start().await;
+    let (service, client) = servers.serve(&["--reads", "quorum"]).await;
+    client.add("Rex", None).await;
+    let reads = async |source: &str| {
+        let series = format!(r#"petstore_database_reads_total{{source="{source}"}}"#);
+        metric(service.admin_address, &series).await.unwrap()
+    };
+    let (primary, standbys) = (reads("primary").await, reads("standby").await);
+    for _ in 0..50 {
+        assert_eq!(first_name(&client).await, Ok("Rex".into()));
+    }
+    // A standby may need more than a moment to replay.
+    assert!(reads("standby").await >= standbys + 45.0 && reads("primary").await <= primary + 5.0);
+
+    servers.standbys[1].stop("fast");
+    for _ in 0..50 {
+        assert_eq!(first_name(&client).await, Ok("Rex".into()));
+    }
+    assert!(reads("primary").await >= primary + 45.0);
+}
+
+#[tokio::test]
 async fn a_key_revoked_on_the_new_primary_is_refused_within_5_seconds() {
     let servers = Servers::start().await;
-    let (_service, client) = servers.serve().await;
+    let (_service, client) = servers.serve(&[]).await;
     // The former primary lives on, with the connection that listens for changes.
     servers.fail_over().await;
     let new = connect(&servers.standbys[0].url).await;

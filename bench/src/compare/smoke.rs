@@ -16,7 +16,7 @@ const LEAST_TO_PGBENCH: [f64; 2] = [0.4, 0.4];
 /// counts as well, of which the service has more.
 const LEAST_TO_THIN: [f64; 2] = [0.8, 0.4];
 /// Rounds of the second measurement of a ratio to the thinnest server that was too low at first.
-const MORE_ROUNDS: usize = 15;
+const MORE_ROUNDS: usize = 9;
 /// How long the second measurement waits for other processes, in total.
 const WAIT_FOR_OTHERS: Duration = Duration::from_mins(2);
 

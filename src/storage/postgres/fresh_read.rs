@@ -7,11 +7,12 @@
 //! **Invariants:**
 //! - every report of a standby is made after the read began;
 //! - a server is read in the session in which it has reported, in a later statement;
-//! - a server that does not answer delays one read, and not those that come after it;
+//! - a server that does not answer delays the reads in progress by a quarter of a second, and not those that come after them;
 //! - what cannot be proven within [`PROOF_TIMEOUT`] fails.
 
 use std::cmp::Reverse;
 use std::future::pending;
+use std::mem;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use metrics::counter;
 use tokio::select;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_postgres::Row;
 
 use super::busy_connection::BusyConnection;
@@ -39,7 +40,11 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(1);
 const SLOW_REPORT: Duration = Duration::from_millis(20);
 /// How long to wait for the primary before a standby is read.
 const PRIMARY_PATIENCE: Duration = Duration::from_millis(250);
-/// How long a server that has reported may take to read, if another one could be tried.
+/// How long a server that may be read takes before it is asked whether it is still there.
+const SLOW_READ: Duration = Duration::from_millis(50);
+/// How long it may take to answer that.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long a read may take, before another server is tried.
 const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// How long to wait until servers are asked again that had not replayed enough; twice as long each time.
 const REPLAY_PAUSE: Duration = Duration::from_millis(2);
@@ -106,9 +111,31 @@ impl Cluster {
         connection.end(rows)
     }
 
+    /// Waits for what a server reads. If that takes long, it is asked for another report, to tell a slow read from a server that
+    /// no longer answers.
+    async fn await_rows(
+        &self,
+        server: usize,
+        reading: impl Future<Output = Result<Vec<Row>, StatementError>>,
+    ) -> Result<Vec<Row>, StatementError> {
+        let losing_patience = async {
+            sleep(SLOW_READ).await;
+            if let Ok((_, Ok((_, session)))) = timeout(PROBE_TIMEOUT, self.ask(server, None)).await {
+                session.finished();
+                sleep(READ_PATIENCE).await;
+            }
+        };
+        select! {
+            biased;
+            rows = reading => rows,
+            () = losing_patience => Err(Deadline(READ_PATIENCE)),
+        }
+    }
+
     /// Reads in a session that has reported.
     async fn read_on(
         &self,
+        server: usize,
         connection: BusyConnection,
         statement: &'static str,
         parameters: Parameters<'_>,
@@ -117,7 +144,7 @@ impl Cluster {
             let prepared = connection.prepare_cached(statement).await.map_err(NotSent)?;
             connection.query(&prepared, parameters).await.map_err(Sent)
         };
-        let rows = timeout(READ_PATIENCE, reading).await.unwrap_or(Err(Deadline(READ_PATIENCE)));
+        let rows = self.await_rows(server, reading).await;
         connection.end(rows)
     }
 }
@@ -188,9 +215,9 @@ impl<'a> Proof<'a> {
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StatementError> {
         let started = Instant::now();
-        let (mut slow, give_up) = (Some(started + SLOW_REPORT), started + PROOF_TIMEOUT);
+        let (mut slow, mut give_up) = (Some(started + SLOW_REPORT), started + PROOF_TIMEOUT);
         let (mut ask_again, mut pause) = (None, REPLAY_PAUSE);
-        let mut first_rows = None;
+        let (mut first_rows, mut is_second) = (None, false);
         let mut failure = Unproven(NotFresh::TooFewReports);
         loop {
             let standbys_from = Some(self.standbys_from).filter(|from| Instant::now() < *from);
@@ -233,19 +260,20 @@ impl<'a> Proof<'a> {
                     }
                 }
             }
-            let source = choose(&self.reports, self.view.last_primary.as_deref(), self.expected);
-            if let Some(server) = self.usable(source) {
-                let rows = match (self.sessions[server].take(), first_rows.take()) {
-                    (Some(session), _) => self.cluster.read_on(session, statement, parameters).await,
-                    (None, Some(rows)) => rows,
-                    (None, None) => {
-                        let rows = timeout(READ_PATIENCE, reading.as_mut()).await;
-                        rows.unwrap_or(Err(Deadline(READ_PATIENCE)))
-                    }
+            let source = loop {
+                let source = choose(&self.reports, self.view.last_primary.as_deref(), self.expected);
+                let Some(server) = self.usable(source) else { break source };
+                let rows = match self.sessions[server].take() {
+                    Some(session) => self.cluster.read_on(server, session, statement, parameters).await,
+                    None => match first_rows.take() {
+                        Some(rows) => rows,
+                        None => self.cluster.await_rows(server, reading.as_mut()).await,
+                    },
                 };
                 match rows {
-                    // A standby may cancel a read, and any server may die: the next one is tried.
-                    Err(error) if error.is_transient() && started.elapsed() < PROOF_TIMEOUT => {
+                    // A standby may cancel a read, and any server may die: the next one is tried, once.
+                    Err(error) if error.is_transient() && !mem::replace(&mut is_second, true) => {
+                        give_up = Instant::now() + PROOF_TIMEOUT;
                         self.first = self.first.filter(|first| *first != server);
                         failure = self.failed(server, error);
                     }
@@ -254,10 +282,13 @@ impl<'a> Proof<'a> {
                         return rows;
                     }
                 }
-            } else if let Err(reason) = source {
+            };
+            if let Err(reason) = source {
                 failure = Unproven(reason);
             }
-            let is_waiting = (self.first.is_some() && first_rows.is_none()) || !self.asked.is_empty();
+            let is_waiting = self.first_report.is_some()
+                || (self.first.is_some() && first_rows.is_none())
+                || !self.asked.is_empty();
             if is_waiting || ask_again.is_some() {
                 continue;
             }
@@ -321,9 +352,16 @@ impl<'a> Proof<'a> {
 
     /// A server is gone: the others are asked instead.
     fn failed(&mut self, server: usize, error: StatementError) -> StatementError {
+        tracing::debug!(server, ?error, "database server failed during a read");
         self.waiting_for.retain(|waiting| *waiting != server);
         self.reports[server] = None;
-        self.cluster.servers()[server].set_rank(Rank::Silent);
+        let servers = self.cluster.servers();
+        servers[server].set_rank(Rank::Silent);
+        if self.cluster.source() == server
+            && let Some(next) = (0..servers.len()).min_by_key(|server| servers[*server].rank())
+        {
+            self.cluster.set_source(next);
+        }
         if self.cluster.primary() == Some(server) {
             self.standbys_from = Instant::now();
         }
