@@ -110,6 +110,16 @@ impl LastPrimary {
         Some(Self { server, timeline, followers: followers.chain(silent).collect() })
     }
 
+    /// Whether all other servers are standbys that followed it, and have not restarted since.
+    fn is_followed_by_all(&self, reports: &[Option<Report>]) -> bool {
+        let follows = |server: usize, report: &Report| {
+            matches!(report.role, Role::Standby { .. }) && self.upstream_of(server, report).is_some()
+        };
+        (0..reports.len())
+            .filter(|server| *server != self.server)
+            .all(|server| reports[server].is_some_and(|report| follows(server, &report)))
+    }
+
     /// The server that a standby follows, or followed last.
     fn upstream_of(&self, server: usize, report: &Report) -> Option<usize> {
         let followed = self.timeline == report.timeline && self.followers.contains(&(server, report.start));
@@ -171,10 +181,12 @@ pub fn choose(
     let (Some(timeline), Some(position), true) = (timeline, position, known.len() >= needed) else {
         return Err(NotFresh::TooFewReports);
     };
-    // What was confirmed before is void once that server receives from another one.
+    // What was confirmed before is void once that server may have received from another one. While all others are its
+    // standbys, none of them can have been a primary since.
     let last = last.filter(|last| {
         let report = reports.get(last.server).copied().flatten();
         !matches!(report, Some(Report { role: Role::Standby { received: Some(_), .. }, .. }))
+            || last.is_followed_by_all(reports)
     });
 
     let newest = || known.iter().filter(|(_, report, _)| report.timeline == timeline);
@@ -287,8 +299,13 @@ mod tests {
         let after = |reports: &[Option<Report>]| super::choose(reports, last.as_ref(), 0);
         assert_eq!(after(&[cut_off, orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(Source::Standby(1)));
         assert_eq!(after(&[cut_off, orphan(0, 1, 100), None]), Err(NotFresh::Behind(Lsn(120))));
-        // It was made a standby, and does not receive.
+        // It was made a standby. If it has received, all others must still be its standbys.
         assert_eq!(after(&[restarted(1, 120), orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(Source::Standby(1)));
+        assert_eq!(after(&[orphan(5, 1, 120), orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(Source::Standby(1)));
+        assert_eq!(
+            after(&[orphan(5, 1, 120), orphan(0, 1, 120), orphan(7, 1, 90)]),
+            Err(NotFresh::Behind(Lsn(120)))
+        );
     }
 
     #[test]
