@@ -210,7 +210,10 @@ class Node(Process):
         self.name, self.port, self.admin = name, free_port(), free_port()
         addresses = ["--listen", f"127.0.0.1:{self.port}", "--admin-listen", f"127.0.0.1:{self.admin}"]
         command = [PETSTORE, "serve", *addresses, "--drain-delay", "0s", *options]
-        super().__init__(command, directory / f"{name}.log", {"DATABASE_URL": database.url}, files)
+        # Twice the same server, for the panels of a cluster.
+        host = database.url.split("@")[1].split("/")[0]
+        url = database.url.replace("@", f"@{host},", 1)
+        super().__init__(command, directory / f"{name}.log", {"DATABASE_URL": url}, files)
 
     def ready(self) -> bool:
         try:
