@@ -99,6 +99,8 @@ pub(super) struct ClusterView {
     /// The server for writes: the confirmed primary, or else the one on the highest timeline.
     primary: Option<usize>,
     pub(super) last_primary: Option<Arc<LastPrimary>>,
+    /// Whether the confirmed primary had a standby that may acknowledge, and that no server of the URL is known to be.
+    has_unknown_standby: bool,
 }
 
 /// How useful a server is for the next read; lower is better.
@@ -189,7 +191,12 @@ impl Cluster {
             })
         };
         let servers = addresses.iter().cloned().enumerate().map(server).collect::<Result<_, _>>()?;
-        let view = ClusterView { guarantee: Guarantee::Unknown, primary: None, last_primary: None };
+        let view = ClusterView {
+            guarantee: Guarantee::Unknown,
+            primary: None,
+            last_primary: None,
+            has_unknown_standby: false,
+        };
         Ok(Some(Self(Arc::new(ClusterInner {
             servers,
             upstreams: Upstreams::new(addresses),
@@ -519,14 +526,19 @@ impl ClusterView {
             && let Some(server) = Cluster::confirmed(observed)
             && let Ok(primary) = &observed[server]
         {
+            let has_unknown_standby = !primary.acknowledged_only_by(names);
+            // Once, it may be a server that has just been started, and says its name in the next round.
+            let is_first =
+                self.guarantee == Guarantee::Proven { standbys: true } && !self.has_unknown_standby;
             let guarantee = if primary.is_synchronous {
-                Guarantee::Proven { standbys: primary.acknowledged_only_by(names) }
+                Guarantee::Proven { standbys: !has_unknown_standby || is_first }
             } else {
                 Guarantee::Trusted(Unproven::Asynchronous)
             };
             let last_primary =
                 LastPrimary::confirmed_by(&reports(observed), server, self.last_primary.as_deref());
-            return Self { guarantee, primary: Some(server), last_primary: last_primary.map(Arc::new) };
+            let last_primary = last_primary.map(Arc::new);
+            return Self { guarantee, primary: Some(server), last_primary, has_unknown_standby };
         }
         let primaries: Vec<(usize, &Observation)> = observed
             .iter()
@@ -555,6 +567,7 @@ impl ClusterView {
             guarantee,
             primary: newest.map(|(server, _)| *server),
             last_primary: self.last_primary.clone(),
+            has_unknown_standby: self.has_unknown_standby,
         }
     }
 }
@@ -564,8 +577,12 @@ impl ClusterView {
 mod tests {
     use super::*;
 
-    const NOTHING_KNOWN: ClusterView =
-        ClusterView { guarantee: Guarantee::Unknown, primary: None, last_primary: None };
+    const NOTHING_KNOWN: ClusterView = ClusterView {
+        guarantee: Guarantee::Unknown,
+        primary: None,
+        last_primary: None,
+        has_unknown_standby: false,
+    };
     const ALL: Guarantee = Guarantee::Proven { standbys: true };
     const ASYNCHRONOUS: Guarantee = Guarantee::Trusted(Unproven::Asynchronous);
 
@@ -610,7 +627,10 @@ mod tests {
         assert_eq!((healthy().guarantee, healthy().primary), (ALL, Some(0)));
         for acknowledging in [&["s1", "foreign"][..], &["s1", "s1"]] {
             let observed = [primary(1, 1, Some(acknowledging)), standby(2, 1, 0), standby(3, 1, 0)];
-            assert_eq!(after(&healthy(), &observed).guarantee, Guarantee::Proven { standbys: false });
+            let once = after(&healthy(), &observed);
+            assert_eq!(once.guarantee, ALL, "perhaps it has just been started");
+            assert_eq!(after(&once, &observed).guarantee, Guarantee::Proven { standbys: false });
+            assert_eq!(after(&NOTHING_KNOWN, &observed).guarantee, Guarantee::Proven { standbys: false });
         }
     }
 
