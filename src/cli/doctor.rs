@@ -113,7 +113,7 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
         connections(found.connections, pool),
     ]);
     checks.extend(found.reads.map(|ReadFreshness { is_proven, says }| {
-        let says = format!("fresh reads are {says}");
+        let says = format!("reads are {says}");
         if is_proven { ok("reads", says) } else { warning("reads", says) }
     }));
     checks

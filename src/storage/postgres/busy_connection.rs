@@ -13,8 +13,10 @@ use deadpool::managed::{PoolError, TimeoutType};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
-use super::error::StatementError;
+use super::error::StatementError::{self, NotSent, Sent};
 use super::pool::{Connection, ConnectionPool, GetConnectionError, Session};
 use crate::config::PoolSettings;
 
@@ -35,9 +37,22 @@ pub(in crate::storage) struct BusyConnection {
     row_writer: Option<OwnedSemaphorePermit>,
 }
 
+/// The parameters of a statement.
+pub(in crate::storage) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+
 impl BusyConnection {
     pub(in crate::storage) fn new(connection: Connection, deadline: Duration) -> Self {
         Self { connection: Some(connection), deadline, in_transaction: false, row_writer: None }
+    }
+
+    /// Runs a statement, prepared at its first use on this connection.
+    pub(super) async fn run(
+        &self,
+        statement: &'static str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, StatementError> {
+        let prepared = self.prepare_cached(statement).await.map_err(NotSent)?;
+        self.query(&prepared, parameters).await.map_err(Sent)
     }
 
     /// Returns the connection, on which no statement is in progress, to the pool.

@@ -74,20 +74,20 @@ pub(in crate::storage) enum Unproven {
 impl Guarantee {
     pub(in crate::storage) fn text(self) -> &'static str {
         match self {
-            Self::Unknown => "not possible: no server is the primary",
+            Self::Unknown => "not served: no primary has been found yet",
             Self::Trusted(Unproven::Asynchronous) => {
-                "not proven: replication is asynchronous (synchronous_standby_names is empty)"
+                "not proven fresh: replication is asynchronous (synchronous_standby_names is empty)"
             }
             Self::Trusted(Unproven::NotPermitted) => {
-                "not proven: the role is not a member of pg_monitor (as a superuser, GRANT pg_monitor TO it)"
+                "not proven fresh: the role is not a member of pg_monitor (run roles.sql as a superuser)"
             }
             Self::Trusted(Unproven::SameServer) => {
-                "not proven: several addresses of the database URL lead to the same server"
+                "not proven fresh: several addresses of the database URL lead to the same server"
             }
             Self::Proven { standbys: false } => {
-                "proven, but only from the primary: a standby that the database URL does not name may acknowledge writes"
+                "proven fresh, but only from the primary: a standby that is not in the database URL may acknowledge writes"
             }
-            Self::Proven { standbys: true } => "proven, also without a primary",
+            Self::Proven { standbys: true } => "proven fresh, also without a primary",
         }
     }
 }
@@ -402,7 +402,7 @@ impl Cluster {
     fn update(&self, view: ClusterView) {
         let mut current = self.0.view.write().unwrap_or_else(PoisonError::into_inner);
         if current.guarantee != view.guarantee {
-            tracing::info!("fresh reads are {}", view.guarantee.text());
+            tracing::info!("reads are {}", view.guarantee.text());
         }
         if let Some(former) = current.primary.filter(|former| view.primary != Some(*former)) {
             // Idle connections to a server that is gone would each cost a request its error.

@@ -11,9 +11,9 @@ use futures_util::future::{BoxFuture, join, join3};
 use metrics::{Histogram, counter, histogram};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Row};
 
+pub(in crate::storage) use super::busy_connection::Parameters;
 use super::busy_connection::{BusyConnection, RowWriteLimiter};
 use super::cluster::{Cluster, Guarantee};
 use super::connect::{Connector, DatabaseUrlError, Target};
@@ -28,8 +28,6 @@ use crate::telemetry::traces;
 /// How much longer than `statement_timeout` to wait for a response: if the server itself ends a statement, it reports
 /// so, and the outcome is known.
 const GRACE: Duration = Duration::from_millis(500);
-
-pub(in crate::storage) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// An expression that makes a statement's commit wait for a standby even if it changes nothing.
 ///
@@ -231,7 +229,7 @@ impl Database {
         let rows = self.measured(read, pin!(execution)).await;
         match rows {
             Ok(rows) => Ok((RowLock { database: self, connection }, rows)),
-            Err(error) => Err(self.release_failed(connection, error).into_read_error()),
+            Err(error) => self.end(connection, Err(error)).map_err(StatementError::into_read_error),
         }
     }
 
@@ -260,11 +258,7 @@ impl Database {
         statement: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StatementError> {
-        let execution = async {
-            let prepared = connection.prepare_cached(statement).await.map_err(NotSent)?;
-            connection.query(&prepared, parameters).await.map_err(Sent)
-        };
-        let rows = self.measured(statement, pin!(execution)).await;
+        let rows = self.measured(statement, pin!(connection.run(statement, parameters))).await;
         self.end(connection, rows)
     }
 
@@ -288,22 +282,12 @@ impl Database {
         connection: BusyConnection,
         outcome: Result<T, StatementError>,
     ) -> Result<T, StatementError> {
-        match outcome {
-            Ok(result) => {
-                connection.finished();
-                Ok(result)
+        connection.end(outcome).map_err(|error| {
+            if matches!(&error, Sent(error) if is_missing_partition(error)) {
+                self.partition_missing.notify_one();
             }
-            Err(error) => Err(self.release_failed(connection, error)),
-        }
-    }
-
-    /// Returns a connection to the pool after an error, or closes it if it is no longer usable.
-    fn release_failed(&self, connection: BusyConnection, error: StatementError) -> StatementError {
-        if matches!(&error, Sent(error) if is_missing_partition(error)) {
-            self.partition_missing.notify_one();
-        }
-        connection.failed(&error);
-        error.counted()
+            error.counted()
+        })
     }
 }
 

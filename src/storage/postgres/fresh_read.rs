@@ -25,10 +25,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_postgres::Row;
 
-use super::busy_connection::BusyConnection;
+use super::busy_connection::{BusyConnection, Parameters};
 use super::cluster::{Cluster, ClusterView, Guarantee, Rank};
 use super::error::StatementError::{self, Deadline, NotSent, Sent, Unproven};
-use super::executor::Parameters;
 use super::server_report::REPORT;
 use crate::config::ReadFrom;
 use crate::storage::read_quorum::{NotFresh, Report, Source, choose};
@@ -70,14 +69,13 @@ impl Cluster {
 
     /// The server that is expected to answer.
     fn first(&self, turn: usize) -> usize {
-        let standbys =
-            || by_turn(turn, self.servers().len()).filter(|server| self.primary() != Some(*server));
-        let standby = match self.reads() {
-            ReadFrom::Primary => None,
-            ReadFrom::Quorum => standbys().min_by_key(|server| self.servers()[*server].rank()),
-        };
-        let answers = |server: &usize| self.servers()[*server].rank() < Rank::Silent as u8;
-        standby.filter(answers).unwrap_or_else(|| self.source())
+        if self.reads() == ReadFrom::Primary {
+            return self.source();
+        }
+        let rank = |server: &usize| self.servers()[*server].rank();
+        let standbys = by_turn(turn, self.servers().len()).filter(|server| self.primary() != Some(*server));
+        let best = standbys.min_by_key(rank).filter(|server| rank(server) < Rank::Silent as u8);
+        best.unwrap_or_else(|| self.source())
     }
 
     /// Reports, then reads, in one round trip. The report is sent as soon as it is there; without a receiver, another server
@@ -93,8 +91,7 @@ impl Cluster {
         let reading = async {
             if let Some(report) = connection.primary.get() {
                 let _ = reported.send(*report);
-                let prepared = connection.prepare_cached(statement).await.map_err(NotSent)?;
-                return connection.query(&prepared, parameters).await.map_err(Sent);
+                return connection.run(statement, parameters).await;
             }
             let prepared =
                 join(connection.prepare_cached(REPORT), connection.prepare_cached(statement)).await;
@@ -140,11 +137,7 @@ impl Cluster {
         statement: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StatementError> {
-        let reading = async {
-            let prepared = connection.prepare_cached(statement).await.map_err(NotSent)?;
-            connection.query(&prepared, parameters).await.map_err(Sent)
-        };
-        let rows = self.await_rows(server, reading).await;
+        let rows = self.await_rows(server, connection.run(statement, parameters)).await;
         connection.end(rows)
     }
 }
@@ -163,7 +156,6 @@ struct Proof<'a> {
     /// The servers that were not asked yet, the most useful one last.
     unasked: Vec<usize>,
     asked: FuturesUnordered<BoxFuture<'a, Answer>>,
-    waiting_for: Vec<usize>,
     /// From when on a standby may be read.
     standbys_from: Instant,
 }
@@ -186,7 +178,6 @@ impl<'a> Proof<'a> {
             sessions: (0..count).map(|_| None).collect(),
             unasked,
             asked: FuturesUnordered::new(),
-            waiting_for: vec![first],
             standbys_from: if expects_primary { now + PRIMARY_PATIENCE } else { now },
         };
         proof.ask_others(count.saturating_sub(2));
@@ -204,7 +195,6 @@ impl<'a> Proof<'a> {
 
     fn ask(&mut self, server: usize) {
         let (cluster, session) = (self.cluster, self.sessions[server].take());
-        self.waiting_for.push(server);
         self.asked.push(Box::pin(async move { cluster.ask(server, session).await }));
     }
 
@@ -325,8 +315,10 @@ impl<'a> Proof<'a> {
 
     /// Servers that take too long to report: they are asked last by the next reads, and all others by this one.
     fn pass_over(&mut self) {
-        for server in self.waiting_for.iter().filter(|server| self.reports[**server].is_none()) {
-            self.cluster.servers()[*server].set_rank(Rank::Silent);
+        for (index, server) in self.cluster.servers().iter().enumerate() {
+            if self.reports[index].is_none() && !self.unasked.contains(&index) {
+                server.set_rank(Rank::Silent);
+            }
         }
         self.ask_others(self.unasked.len());
     }
@@ -342,8 +334,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    fn answered(&mut self, server: usize, started: Instant) {
-        self.waiting_for.retain(|waiting| *waiting != server);
+    fn answered(&self, server: usize, started: Instant) {
         let server = &self.cluster.servers()[server];
         if started.elapsed() < SLOW_REPORT && server.rank() == Rank::Silent as u8 {
             server.set_rank(Rank::Answers);
@@ -353,7 +344,6 @@ impl<'a> Proof<'a> {
     /// A server is gone: the others are asked instead.
     fn failed(&mut self, server: usize, error: StatementError) -> StatementError {
         tracing::debug!(server, ?error, "database server failed during a read");
-        self.waiting_for.retain(|waiting| *waiting != server);
         self.reports[server] = None;
         let servers = self.cluster.servers();
         servers[server].set_rank(Rank::Silent);
