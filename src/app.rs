@@ -1,5 +1,6 @@
 //! The composition root: from settings to a running service.
 
+use std::future::pending;
 use std::io;
 use std::net::{self, SocketAddr};
 use std::time::Duration;
@@ -59,18 +60,19 @@ impl App {
             telemetry::metrics::metrics();
         }
         let storage = Storage::new(&settings.database.database_url, &settings.pool)?;
-        match storage.check().await {
+        let state =
+            AppState::new(storage.clone(), clock, &settings.interface, &settings.timeouts, &settings.limits);
+        match state.check_database().await {
             Ok(()) => {}
             Err(error @ StorageError::Unavailable(_)) => {
                 let cause = telemetry::with_causes(&error);
                 tracing::warn!(cause, "database unavailable: answering 503 until it is back");
+                systemd::waiting(&cause);
             }
             Err(error) => return Err(StartError::Database(error)),
         }
         let public = listen(listeners.public, settings.listen).await?;
         let admin = listen(listeners.admin, settings.admin_listen).await?;
-        let state =
-            AppState::new(storage.clone(), clock, &settings.interface, &settings.timeouts, &settings.limits);
         Ok(Self { settings, storage, state, public, admin })
     }
 
@@ -90,7 +92,6 @@ impl App {
         if let (Ok(public), Ok(admin)) = (self.public_address(), self.admin_address()) {
             tracing::info!(%public, %admin, "listening");
         }
-        systemd::ready();
         let timeouts = &self.settings.timeouts;
         let limits = &self.settings.limits;
         let pipeline = RequestPipeline::public(self.state.clone(), &self.settings.interface);
@@ -122,6 +123,7 @@ impl App {
         };
         select! {
             () = serving => {}
+            () = report_when_started(&self.state) => {}
             () = self.state.maintain_keys() => {}
             () = create_idempotency_partitions(&self.storage) => {}
             () = drop_idempotency_partitions(&self.storage) => {}
@@ -133,6 +135,13 @@ impl App {
         self.state.flush_last_used().await;
         tracing::info!("stopped");
     }
+}
+
+/// Reports readiness to systemd, once.
+async fn report_when_started(state: &AppState) {
+    state.started().await;
+    systemd::ready();
+    pending::<()>().await;
 }
 
 /// How often partitions are created, and how often they are dropped.

@@ -48,14 +48,19 @@ impl Listeners {
     }
 }
 
+/// Reports why the service is not ready yet, for `systemctl status`.
+pub fn waiting(cause: &str) {
+    notify(&[NotifyState::Status(&format!("waiting for the database: {cause}"))]);
+}
+
 /// Reports that the service is ready.
 pub fn ready() {
-    notify(&NotifyState::Ready);
+    notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
 }
 
 /// Reports that the service is stopping.
 pub fn stopping() {
-    notify(&NotifyState::Stopping);
+    notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
 }
 
 /// Notifies the watchdog forever, twice per configured interval.
@@ -67,12 +72,12 @@ pub async fn notify_watchdog() {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        notify(&NotifyState::Watchdog);
+        notify(&[NotifyState::Watchdog]);
     }
 }
 
-fn notify(state: &NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(std::slice::from_ref(state)) {
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "could not notify systemd");
     }
 }

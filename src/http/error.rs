@@ -72,6 +72,10 @@ pub(crate) enum ApiError {
     Unavailable {
         cause: String,
     },
+    /// A failed check of the private listener, whose callers may know why.
+    NotReady {
+        reason: String,
+    },
     OutcomeUnknown {
         cause: String,
     },
@@ -119,7 +123,7 @@ impl ApiError {
             Self::IdempotencyKeyReused => (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused"),
             Self::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
             Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
-            Self::Unavailable { .. } | Self::OutcomeUnknown { .. } => {
+            Self::Unavailable { .. } | Self::NotReady { .. } | Self::OutcomeUnknown { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
             }
         }
@@ -141,6 +145,7 @@ impl ApiError {
             Self::InvalidHeader { problem } | Self::InvalidFraming { problem } => {
                 return format!("{problem}.");
             }
+            Self::NotReady { reason } => return format!("This node is not ready: {reason}."),
             Self::InsufficientScope { needed } => {
                 return format!("The API key lacks the scope `{}`: send a key that has it.", needed.as_str());
             }
@@ -247,7 +252,7 @@ impl ApiError {
                 HeaderValue::try_from(value).ok().and_then(challenge)
             }
             Self::RateLimited { seconds, .. } => Some((header::RETRY_AFTER, (*seconds).into())),
-            Self::Unavailable { .. } | Self::OutcomeUnknown { .. } => {
+            Self::Unavailable { .. } | Self::NotReady { .. } | Self::OutcomeUnknown { .. } => {
                 Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
             }
             // The client may still be sending this request, so the connection cannot carry another one.

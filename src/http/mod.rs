@@ -30,9 +30,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use metrics::gauge;
+use tokio::time::sleep;
 
 use crate::config::{InterfaceSettings, LimitSettings, TimeoutSettings};
-use crate::storage::Storage;
+use crate::storage::{Storage, StorageError};
 use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
 
 pub use pipeline::RequestPipeline;
@@ -40,9 +41,13 @@ pub use router::interface_document;
 pub use transport::{ConnectionLimiter, serve};
 
 use api_docs::{DocsPage, ServedDocument};
+use health::Startup;
 use links::Links;
 use pets::GetPetDeprecation;
 use pipeline::{Admission, KeyCache};
+
+/// How often the database is asked until it is reached for the first time.
+const STARTUP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the current time. Passed in, so that a test can set it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -61,6 +66,7 @@ pub struct AppStateInner {
     body_timeout: Duration,
     document: ServedDocument,
     docs_page: DocsPage,
+    startup: Startup,
     stopping: AtomicBool,
     admission: Admission,
 }
@@ -84,9 +90,24 @@ impl AppState {
             body_timeout: timeouts.body_timeout,
             document: ServedDocument::new(interface_document(settings)),
             docs_page: DocsPage::new(settings),
+            startup: Startup::new(),
             stopping: AtomicBool::new(false),
             admission: Admission::new(limits.max_requests as usize),
         }))
+    }
+
+    /// Checks the database. Until that has succeeded once, `/startupz` and `/readyz` answer 503, with the reason.
+    pub async fn check_database(&self) -> Result<(), StorageError> {
+        let outcome = self.storage.check().await;
+        self.startup.record(&outcome);
+        outcome
+    }
+
+    /// Waits until the database has been reached, with a usable schema.
+    pub async fn started(&self) {
+        while self.startup.outcome().is_err() && self.check_database().await.is_err() {
+            sleep(STARTUP_INTERVAL).await;
+        }
     }
 
     /// Makes `/readyz` answer 503, and every response close its connection, so that a load balancer moves clients to

@@ -86,6 +86,7 @@ pub(crate) enum Endpoint {
     /// A file of the documentation page.
     DocsFile(usize),
     Livez,
+    Startupz,
     Readyz,
     Metrics,
 }
@@ -143,9 +144,12 @@ impl Routes {
     /// The routes of the private listener: health checks and metrics.
     pub(crate) fn admin() -> Self {
         let mut routes = Self::default();
-        for (path, endpoint) in
-            [("/livez", Endpoint::Livez), ("/readyz", Endpoint::Readyz), ("/metrics", Endpoint::Metrics)]
-        {
+        for (path, endpoint) in [
+            ("/livez", Endpoint::Livez),
+            ("/startupz", Endpoint::Startupz),
+            ("/readyz", Endpoint::Readyz),
+            ("/metrics", Endpoint::Metrics),
+        ] {
             routes.add(path, vec![(Method::GET, endpoint)]);
         }
         routes

@@ -15,6 +15,7 @@ use crate::support::postgres::{key, wait_for_blocked_statement};
 use crate::support::program::{ServeProcess, free_address, petstore};
 use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase};
+use crate::unhealthy_database::PrivatePostgres;
 
 async fn wait_until_not_ready(service: &ServeProcess) {
     let admin = Client::new(service.admin_address, None);
@@ -194,7 +195,7 @@ impl NotifySocket {
     }
 
     fn receive(&self) -> String {
-        let mut bytes = [0; 256];
+        let mut bytes = [0; 1024];
         let length = self.socket.recv(&mut bytes).unwrap();
         String::from_utf8(bytes[..length].to_vec()).unwrap().trim_end().to_owned()
     }
@@ -218,11 +219,25 @@ async fn systemd_is_notified_when_the_service_is_ready_and_when_it_stops() {
     let mut command = petstore(&["serve"]);
     command.env("NOTIFY_SOCKET", &systemd.path);
     let service = ServeProcess::start_as(command, &database.url(), free_address(), free_address());
-    assert_eq!(systemd.receive(), "READY=1");
+    assert_eq!(systemd.receive(), "READY=1\nSTATUS=serving");
     assert_eq!(service.client.get("/v1/pets").await.status, 200);
     service.signal("TERM");
-    assert_eq!(systemd.receive(), "STOPPING=1");
+    assert_eq!(systemd.receive(), "STOPPING=1\nSTATUS=draining");
     assert_eq!(service.wait().0, Some(0));
+}
+
+#[tokio::test]
+async fn systemd_is_told_what_a_service_waits_for_and_notified_when_it_has_it() {
+    let (postgres, _) = PrivatePostgres::start_with_key();
+    postgres.stop("fast");
+    let systemd = NotifySocket::start("waiting");
+    let mut command = petstore(&["serve"]);
+    command.env("NOTIFY_SOCKET", &systemd.path);
+    let _service = ServeProcess::start_as(command, &postgres.url, free_address(), free_address());
+    let status = systemd.receive();
+    assert!(status.starts_with("STATUS=waiting for the database: database unavailable: "), "{status}");
+    postgres.start_again();
+    assert_eq!(systemd.receive(), "READY=1\nSTATUS=serving");
 }
 
 #[tokio::test]
@@ -245,13 +260,13 @@ async fn the_watchdog_is_notified_twice_per_interval_even_while_draining() {
     let mut command = petstore(&["serve", "--drain-delay", "60s"]);
     command.env("NOTIFY_SOCKET", &systemd.path).env("WATCHDOG_USEC", "200000");
     let service = ServeProcess::start_as(command, &database.url(), free_address(), free_address());
-    assert_eq!(systemd.receive(), "READY=1");
+    assert_eq!(systemd.receive(), "READY=1\nSTATUS=serving");
     let started = Instant::now();
     for _ in 0..5 {
         assert_eq!(systemd.receive(), "WATCHDOG=1");
     }
     assert!(started.elapsed() >= Duration::from_millis(300), "{:?}", started.elapsed());
     service.signal("TERM");
-    while systemd.receive() != "STOPPING=1" {}
+    while systemd.receive() != "STOPPING=1\nSTATUS=draining" {}
     assert_eq!(systemd.receive(), "WATCHDOG=1");
 }

@@ -106,14 +106,35 @@ async fn the_service_starts_without_its_database_and_recovers_by_itself() {
     assert_eq!(client.without_key().get("/v1/pets").await.status, 401, "this needs no database");
     assert_eq!(client.without_key().get("/openapi.json").await.status, 200);
     assert_eq!(admin.get("/livez").await.status, 200);
-    assert_eq!(admin.get("/readyz").await.status, 503);
+    for check in ["/startupz", "/readyz"] {
+        let answer = admin.get(check).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (503, "1"));
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.starts_with("This node is not ready: database unavailable: "), "{message}");
+        assert!(message.contains("Connection refused"), "{message}");
+    }
 
     postgres.start_again();
     recovers(&client, "/v1/pets").await;
+    recovers(&admin, "/startupz").await;
     recovers(&admin, "/readyz").await;
     let (exited_well, log) = service.terminate();
     assert!(exited_well);
     assert!(log.contains("database unavailable"), "{log}");
+}
+
+#[tokio::test]
+async fn a_node_stays_ready_while_its_database_is_away() {
+    let (postgres, key) = PrivatePostgres::start_with_key();
+    let service = ServeProcess::start(&postgres.url, &[]);
+    let admin = Client::new(service.admin_address, None);
+    let client = Client::new(service.address, Some(&key));
+    assert_eq!(admin.get("/readyz").await.status, 200);
+    postgres.stop("fast");
+    assert_eq!(client.get("/v1/pets").await.status, 503);
+    for check in ["/livez", "/startupz", "/readyz"] {
+        assert_eq!(admin.get(check).await.status, 200, "{check}");
+    }
 }
 
 #[tokio::test]
@@ -124,8 +145,9 @@ async fn a_database_that_comes_back_without_its_schema_is_not_used() {
     postgres.start_again();
     let admin = Client::new(service.admin_address, None);
     within(Duration::from_secs(2), "the schema is checked", async || {
-        assert_eq!(admin.get("/readyz").await.status, 503);
-        service.log().contains("run `petstore migrate` first")
+        let answer = admin.get("/readyz").await;
+        assert_eq!(answer.status, 503);
+        answer.body.contains("run `petstore migrate` first")
     })
     .await;
     postgres.petstore(&["migrate"]);

@@ -98,15 +98,10 @@ impl<'a> RequestLogEntry<'a> {
         }
     }
 
-    /// Finishes a request to the private listener. Only failures are logged: probes come every few seconds, and would
-    /// hide what clients do.
+    /// Finishes a request to the private listener. It is not logged: probes come every few seconds, and would hide what
+    /// clients do.
     pub(crate) fn finish_admin(self, mut response: Response) -> Response {
         add_common_headers(response.headers_mut(), self.request_id);
-        let request_id = request_id_of(&response);
-        let (method, status) = (self.method, response.status().as_u16());
-        if let Some(LoggedCause(cause)) = response.extensions().get::<LoggedCause>() {
-            tracing::warn!(request_id, method, status, cause, "health check failed");
-        }
         response
     }
 

@@ -198,7 +198,8 @@ impl ConnectionPipeline {
             Endpoint::Document => app.document.answer(head),
             Endpoint::DocsFile(file) => app.docs_page.answer(file, head),
             Endpoint::Livez => Ok(health::livez()),
-            Endpoint::Readyz => health::readyz(app).await,
+            Endpoint::Startupz => health::startupz(app),
+            Endpoint::Readyz => health::readyz(app),
             Endpoint::Metrics => Ok(health::metrics(app)),
         }
     }
