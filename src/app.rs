@@ -64,11 +64,7 @@ impl App {
             AppState::new(storage.clone(), clock, &settings.interface, &settings.timeouts, &settings.limits);
         match state.check_database().await {
             Ok(()) => {}
-            Err(error @ StorageError::Unavailable(_)) => {
-                let cause = telemetry::with_causes(&error);
-                tracing::warn!(cause, "database unavailable: answering 503 until it is back");
-                systemd::waiting(&cause);
-            }
+            Err(error @ StorageError::Unavailable(_)) => systemd::waiting(&telemetry::with_causes(&error)),
             Err(error) => return Err(StartError::Database(error)),
         }
         let public = listen(listeners.public, settings.listen).await?;
@@ -94,7 +90,7 @@ impl App {
         }
         let timeouts = &self.settings.timeouts;
         let limits = &self.settings.limits;
-        let pipeline = RequestPipeline::public(self.state.clone(), &self.settings.interface);
+        let pipeline = RequestPipeline::public(self.state.clone(), &self.settings);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
             // An error means that the sender is gone: stop as well.
@@ -129,6 +125,8 @@ impl App {
             () = drop_idempotency_partitions(&self.storage) => {}
             () = systemd::notify_watchdog() => {}
             () = self.storage.watch_servers() => {}
+            () = self.storage.log_availability() => {}
+            () = self.state.log_failures() => {}
             () = self.storage.poll_database_metrics() => {}
             () = telemetry::metrics::run_upkeep() => {}
         }

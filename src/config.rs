@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser, ValueEnum};
+use clap::{ArgAction, Args, Parser, ValueEnum};
 use ipnet::IpNet;
 use jiff::SignedDuration;
 use jiff::civil::{Date, date};
@@ -113,6 +113,12 @@ pub struct ServeSettings {
     /// The traces.
     #[command(flatten)]
     pub traces: TraceSettings,
+
+    /// Whether the log has the address of each request's client: the peer's, or what a --trusted-proxy says in `Forwarded` or
+    /// `X-Forwarded-For`.
+    #[arg(long, env = "PETSTORE_LOG_CLIENT_ADDRESSES", default_value_t = true, action = ArgAction::Set,
+        value_name = "BOOLEAN", help_heading = "Log")]
+    pub log_client_addresses: bool,
 
     /// Records no metrics. Only for measuring what they cost.
     #[arg(long, hide = true)]
@@ -252,7 +258,8 @@ pub struct LimitSettings {
     pub max_connections_per_address: u32,
 
     /// An address or network of load balancers and proxies, such as `10.0.0.0/24`; repeatable, or separated by commas.
-    /// Their connections carry many clients, so --max-connections-per-address does not apply to them.
+    /// Their connections carry many clients, so --max-connections-per-address does not apply to them, and the log has the
+    /// client's address from their `Forwarded` or `X-Forwarded-For`.
     #[arg(long = "trusted-proxy", env = "PETSTORE_TRUSTED_PROXIES", value_delimiter = ',', value_name = "NETWORK",
         default_value = "127.0.0.0/8,::1", value_parser = network)]
     pub trusted_proxies: Vec<IpNet>,
@@ -286,6 +293,12 @@ pub struct LogSettings {
         value_name = "FILTER"
     )]
     pub log: String,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { log: DEFAULT_LOG_FILTER.to_owned() }
+    }
 }
 
 impl LogSettings {

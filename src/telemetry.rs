@@ -52,6 +52,12 @@ pub fn start_logging(settings: &LogSettings) -> Result<LogGuard, LogError> {
     Ok(guard)
 }
 
+/// Whether errors are logged, and as JSON.
+#[must_use]
+pub fn is_logging_json() -> bool {
+    !stderr().is_terminal() && tracing::enabled!(tracing::Level::ERROR)
+}
+
 /// Formats an event as one line of JSON: time, level, message, fields and module.
 ///
 /// tracing-subscriber's own JSON format costs several times as much, and a busy service writes a line per request.
@@ -127,6 +133,11 @@ impl Visit for JsonFieldVisitor<'_> {
 
     fn record_i64(&mut self, field: &Field, value: i64) {
         self.raw(field, itoa::Buffer::new().format(value));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        // JSON has no infinity.
+        self.raw(field, &if value.is_finite() { value.to_string() } else { "null".to_owned() });
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {

@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, CommandFactory};
+use clap::Args;
 use serde::Serialize;
 
-use super::{Cli, CommandError, print};
+use super::effective_settings::{Setting, effective_settings};
+use super::{CommandError, print};
 use crate::config::ServeSettings;
 use crate::storage::{
     Diagnosis, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis, check_encoding, diagnose,
@@ -65,14 +65,6 @@ enum CheckState {
     Failure,
 }
 
-/// A setting and its source.
-#[derive(Debug, Serialize)]
-struct Setting {
-    flag: String,
-    value: Option<String>,
-    source: &'static str,
-}
-
 impl Doctor {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         let checks = match diagnose(&self.settings.database.database_url, &self.settings.pool).await {
@@ -80,7 +72,8 @@ impl Doctor {
             Err(error) => vec![failure("database", telemetry::with_causes(&error))],
         };
         let ok = checks.iter().all(|check| check.state != CheckState::Failure);
-        let report = Report { ok, version: env!("CARGO_PKG_VERSION"), checks, settings: settings() };
+        let report =
+            Report { ok, version: env!("CARGO_PKG_VERSION"), checks, settings: effective_settings() };
         let text = if self.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) };
         print(&text)?;
         Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -237,54 +230,6 @@ fn connections((max, open): (i32, i64), pool: u16) -> DoctorCheck {
     if i64::from(max) < wanted { failure("pool", says) } else { ok("pool", says) }
 }
 
-/// The settings of `serve`, as this command received them.
-fn settings() -> Vec<Setting> {
-    let mut cli = Cli::command();
-    let matches = cli.get_matches_mut();
-    let Some((name, matches)) = matches.subcommand() else { return Vec::new() };
-    let command = cli.find_subcommand(name);
-    let arguments = command.into_iter().flat_map(clap::Command::get_arguments);
-    arguments
-        .filter(|argument| argument.get_env().is_some())
-        .map(|argument| setting(argument, matches))
-        .collect()
-}
-
-fn setting(argument: &Arg, matches: &ArgMatches) -> Setting {
-    let id = argument.get_id().as_str();
-    let values = matches.get_raw(id).map(|values| {
-        let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
-        let value = values.join(",");
-        if argument.is_hide_env_values_set() { redact_password(&value) } else { value }
-    });
-    let source = match matches.value_source(id) {
-        Some(ValueSource::CommandLine) => "flag",
-        Some(ValueSource::EnvVariable) => "environment",
-        Some(_) => "default",
-        None => "not set",
-    };
-    Setting { flag: format!("--{}", argument.get_long().unwrap_or(id)), value: values, source }
-}
-
-/// Replaces the password in a URL, whether it is in front of the last `@` before the path or in the query.
-fn redact_password(url: &str) -> String {
-    let (address, query) = url.split_once('?').map_or((url, None), |(address, query)| (address, Some(query)));
-    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
-    let rest = match rest.rsplit_once('@') {
-        Some((user, hosts)) => {
-            let user = user.split_once(':').map_or(user.to_owned(), |(user, _)| format!("{user}:***"));
-            format!("{user}@{hosts}")
-        }
-        None => rest.to_owned(),
-    };
-    let redact = |pair: &str| match pair.split_once('=') {
-        Some((name, _)) if name.to_ascii_lowercase().contains("pass") => format!("{name}=***"),
-        _ => pair.to_owned(),
-    };
-    let query = query.map(|query| format!("?{}", query.split('&').map(redact).collect::<Vec<_>>().join("&")));
-    format!("{scheme}://{rest}{}", query.unwrap_or_default())
-}
-
 fn text(report: &Report) -> String {
     let mut text = String::new();
     for DoctorCheck { name, state, says } in &report.checks {
@@ -297,7 +242,7 @@ fn text(report: &Report) -> String {
         let _ = writeln!(text, "{state:<8} {name:<12} {says}");
     }
     let _ = writeln!(text, "\nSettings of petstore {}:", report.version);
-    for Setting { flag, value, source } in &report.settings {
+    for Setting { flag, value, source, .. } in &report.settings {
         let value = value.as_deref().unwrap_or("-");
         let _ = writeln!(text, "  {flag:<30} {value}  ({source})");
     }
@@ -307,24 +252,6 @@ fn text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn passwords_are_redacted() {
-        for (url, redacted) in [
-            ("postgresql://shop:secret@db/petstore", "postgresql://shop:***@db/petstore"),
-            (
-                "postgresql://shop:se@cr:et@a,b:5433/p?sslmode=require",
-                "postgresql://shop:***@a,b:5433/p?sslmode=require",
-            ),
-            (
-                "postgresql://db/petstore?user=shop&password=secret",
-                "postgresql://db/petstore?user=shop&password=***",
-            ),
-            ("postgresql://shop@db/petstore", "postgresql://shop@db/petstore"),
-        ] {
-            assert_eq!(redact_password(url), redacted);
-        }
-    }
 
     #[test]
     fn a_check_fails_only_if_the_service_cannot_run() {

@@ -15,7 +15,7 @@ use super::{CommandError, print, stop_signals};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::PetStatus;
 use crate::files::{CompressedWriter, Compression, FileFormat, PartialFile, write, write_header};
-use crate::storage::ExportStream;
+use crate::storage::{ExportStream, check_url};
 
 /// Exports all pets from a consistent snapshot, by ascending id.
 ///
@@ -75,6 +75,7 @@ impl Export {
         if self.escape_formulas && format != FileFormat::Csv {
             return Err("--escape-formulas applies to CSV only".into());
         }
+        check_url(&self.database.database_url)?;
         let exporting = ExportStream::start(&self.database.database_url, self.status).await?;
         let to_standard_output = self.file == Path::new("-");
         let in_file = |error: io::Error| format!("{}: {error}", self.file.display());

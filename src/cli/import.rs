@@ -16,7 +16,7 @@ use super::{CommandError, print};
 use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
 use crate::files::{Compression, FileFormat, ImportRows, RejectedRow, decompressed};
-use crate::storage::{CopyBuffer, CopyChunk, ImportSession};
+use crate::storage::{CopyBuffer, CopyChunk, ImportSession, check_url};
 use crate::wire::pet::PET;
 
 /// Imports pets from a file.
@@ -123,6 +123,7 @@ const STOPPED: u8 = 4;
 
 impl Import {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
+        check_url(&self.database.database_url)?;
         let from_standard_input = self.file == Path::new(STANDARD_INPUT);
         let format =
             self.format.map(FileFormat::from).or_else(|| FileFormat::from_extension(&self.file)).ok_or_else(

@@ -2,6 +2,7 @@
 
 mod demo;
 mod doctor;
+mod effective_settings;
 mod export;
 mod import;
 mod keys;
@@ -12,8 +13,9 @@ mod sample_pets;
 mod seed;
 mod serve;
 
+use std::env;
 use std::error::Error;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,10 +23,13 @@ use clap::{Parser, Subcommand};
 use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 
+use opentelemetry_otlp::ExporterBuildError;
+
+use crate::app::StartError;
 use crate::config::{DatabaseSettings, LogSettings, PoolSettings, ReadFrom};
-use crate::storage::Storage;
+use crate::storage::{DatabaseUrlError, MigrateError, Storage};
 use crate::systemd::Listeners;
-use crate::telemetry;
+use crate::telemetry::{self, LogError};
 
 /// The error of a command: printed with all its causes.
 type CommandError = Box<dyn Error + Send + Sync>;
@@ -64,17 +69,36 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command; `serve` on the sockets that systemd passed, if any. `import` and `doctor` have their own exit
-    /// codes.
-    pub async fn run(self, listeners: Listeners) -> Result<ExitCode, CommandError> {
+    /// Runs the command, `serve` on the sockets that systemd passed, if any, and reports its error.
+    pub async fn run(self, listeners: io::Result<Listeners>) -> ExitCode {
         let log = if let Command::Demo(_) = self.command { self.log.quiet_by_default() } else { self.log };
-        let _log = telemetry::start_logging(&log)?;
-        let outcome = match self.command {
+        let _log = match telemetry::start_logging(&log) {
+            Ok(guard) => guard,
+            Err(error) => return report(&error),
+        };
+        let is_service = matches!(self.command, Command::Serve(_));
+        let error = match self.command.run(listeners).await {
+            Ok(code) => return code,
+            Err(error) => error,
+        };
+        if is_service && telemetry::is_logging_json() {
+            tracing::error!(cause = telemetry::with_causes(&*error), "the service failed");
+            exit_code(&*error)
+        } else {
+            report(&*error)
+        }
+    }
+}
+
+impl Command {
+    /// `import` and `doctor` have their own exit codes.
+    async fn run(self, listeners: io::Result<Listeners>) -> Result<ExitCode, CommandError> {
+        let outcome = match self {
             Command::Import(import) => return import.run().await,
             Command::Doctor(doctor) => return doctor.run().await,
             Command::Export(export) => export.run().await,
             Command::Demo(demo) => Box::pin(demo.run()).await,
-            Command::Serve(serve) => Box::pin(serve.run(listeners)).await,
+            Command::Serve(serve) => Box::pin(serve.run(listeners?)).await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,
             Command::Openapi(openapi) => openapi.run(),
@@ -83,6 +107,39 @@ impl Cli {
         outcome.map(|()| ExitCode::SUCCESS)
     }
 }
+
+/// Prints an error with its causes.
+pub fn report(error: &(dyn Error + 'static)) -> ExitCode {
+    // If standard error is closed, the exit code still reports the failure.
+    let _ = writeln!(io::stderr(), "petstore: {}", telemetry::with_causes(error));
+    exit_code(error)
+}
+
+/// Prints what is wrong with the command line or the environment; or the help, if that was asked for.
+pub fn refuse(error: &clap::Error) -> ExitCode {
+    let is_service = env::args().nth(1).is_some_and(|command| command == "serve");
+    if is_service && error.use_stderr() && !io::stderr().is_terminal() {
+        let _log = telemetry::start_logging(&LogSettings::default());
+        tracing::error!(cause = error.to_string().trim(), "invalid settings");
+    } else {
+        // A closed pipe (`petstore --help | head`) is not an error.
+        let _ = error.print();
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(INVALID_SETTINGS))
+}
+
+/// 2 if a setting is wrong, else 1.
+fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
+    let is_setting = error.is::<DatabaseUrlError>()
+        || matches!(error.downcast_ref(), Some(StartError::DatabaseUrl(_)))
+        || matches!(error.downcast_ref(), Some(MigrateError::Url(_)))
+        || matches!(error.downcast_ref(), Some(LogError::Filter(_)))
+        || error.is::<ExporterBuildError>();
+    ExitCode::from(if is_setting { INVALID_SETTINGS } else { 1 })
+}
+
+/// The exit code for a wrong setting, as clap uses it.
+const INVALID_SETTINGS: u8 = 2;
 
 /// Opens the storage with a single connection, which is enough for a command.
 fn storage(database: &DatabaseSettings) -> Result<Storage, CommandError> {

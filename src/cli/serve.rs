@@ -8,6 +8,7 @@ use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use super::effective_settings::effective_settings;
 use super::{CommandError, stop_signals};
 use crate::app::App;
 use crate::config::ServeSettings;
@@ -41,6 +42,7 @@ pub(super) struct Serve {
 impl Serve {
     pub(super) async fn run(self, listeners: Listeners) -> Result<(), CommandError> {
         let (mut stop_signal, mut hangup) = (stop_signals()?, signal(SignalKind::hangup())?);
+        log_start();
         let _traces = start_tracing(&self.settings.traces)?;
         let app = App::start(self.settings, listeners, Arc::new(Timestamp::now)).await?;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -62,4 +64,12 @@ impl Serve {
             () = two_signals => Err("stopped by a second signal before requests in flight had finished".into()),
         }
     }
+}
+
+/// Logs the version, and the settings that differ from the defaults.
+fn log_start() {
+    let settings = effective_settings().into_iter().filter(|setting| !setting.is_default);
+    let settings: Vec<String> =
+        settings.map(|setting| format!("{} {}", setting.flag, setting.value.unwrap_or_default())).collect();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), settings = settings.join(" "), "starting");
 }

@@ -44,7 +44,7 @@ use api_docs::{DocsPage, ServedDocument};
 use health::Startup;
 use links::Links;
 use pets::GetPetDeprecation;
-use pipeline::{Admission, KeyCache};
+use pipeline::{Admission, FailureLog, KeyCache};
 
 /// How often the database is asked until it is reached for the first time.
 const STARTUP_INTERVAL: Duration = Duration::from_secs(1);
@@ -69,6 +69,7 @@ pub struct AppStateInner {
     startup: Startup,
     stopping: AtomicBool,
     admission: Admission,
+    failures: FailureLog,
 }
 
 impl AppState {
@@ -93,6 +94,7 @@ impl AppState {
             startup: Startup::new(),
             stopping: AtomicBool::new(false),
             admission: Admission::new(limits.max_requests as usize),
+            failures: FailureLog::default(),
         }))
     }
 
@@ -130,6 +132,11 @@ impl AppState {
     /// Follows key changes and records last uses in the background, until it is dropped.
     pub async fn maintain_keys(&self) {
         self.keys.run().await;
+    }
+
+    /// Logs how many requests failed for the same cause, indefinitely.
+    pub async fn log_failures(&self) {
+        self.failures.run().await;
     }
 
     /// Records the last uses of keys before the service stops.

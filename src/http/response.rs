@@ -34,6 +34,13 @@ pub(crate) fn with_media_type(
     response
 }
 
+/// What a request has changed, for the log. An extension of the response.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LoggedChange {
+    pub(crate) pet: i64,
+    pub(crate) order: Option<i64>,
+}
+
 /// A header value from text that the service wrote itself: ASCII, so always a valid one.
 pub(crate) fn ascii_value(text: Bytes) -> HeaderValue {
     HeaderValue::from_maybe_shared(text).unwrap_or_else(|_| HeaderValue::from_static(""))

@@ -39,6 +39,13 @@ macro_rules! operations {
                 }
             }
 
+            /// Its id in the OpenAPI document.
+            pub(crate) fn id(self) -> &'static str {
+                match self {
+                    $(Self::$name => $id,)+
+                }
+            }
+
             /// The scope that a caller needs.
             pub(crate) fn scope(self) -> Scope {
                 match self {
@@ -89,6 +96,16 @@ pub(crate) enum Endpoint {
     Startupz,
     Readyz,
     Metrics,
+}
+
+impl Endpoint {
+    /// The operation, if it is one.
+    pub(crate) fn operation(self) -> Option<Operation> {
+        match self {
+            Self::Operation(operation) => Some(operation),
+            _ => None,
+        }
+    }
 }
 
 /// The endpoints of one path, by method.

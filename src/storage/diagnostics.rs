@@ -10,6 +10,7 @@ use tokio_postgres::types::PgLsn;
 
 use super::DatabaseUrlError;
 use super::idempotency_keys::PARTITION_DAYS_AHEAD;
+use super::postgres::availability::Availability;
 use super::postgres::cluster::{Cluster, Guarantee};
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
 use super::postgres::migrations;
@@ -168,7 +169,7 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         let started = Instant::now();
         connector.open().await.map(|client| (client, started.elapsed()))
     };
-    let cluster = Cluster::new(&connector, pool, CONNECT_TIMEOUT)?;
+    let cluster = Cluster::new(&connector, pool, CONNECT_TIMEOUT, Availability::new())?;
     let reads = async {
         let guarantee = cluster.as_ref()?.guarantee().await;
         let is_proven = guarantee == Guarantee::Proven { standbys: true };

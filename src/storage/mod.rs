@@ -37,6 +37,7 @@ pub use key_notifications::{KeyNotification, ListenError};
 pub use orders::{EndOrderOutcome, PlaceOrderOutcome};
 use pets::{FindPetsBatch, ListPetsBatch};
 pub use pets::{RenderedPage, SharedPage, UpdateOutcome};
+use postgres::connect::Connector;
 pub use postgres::connect::{ConnectError, DatabaseUrlError};
 pub use postgres::error::StorageError;
 use postgres::executor::Database;
@@ -52,6 +53,11 @@ pub const STATEMENTS: [&[&str]; 4] =
 
 /// The limits of each queue. However many unknown keys arrive, for example, their lookups use two connections.
 const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, slots: 2, max_wait: POOL_WAIT };
+
+/// Checks a database URL, without connecting.
+pub fn check_url(url: &DatabaseUrl) -> Result<(), DatabaseUrlError> {
+    Connector::new(url).map(drop)
+}
 
 /// The stored data. Cheap to clone.
 #[derive(Clone)]
@@ -88,6 +94,11 @@ impl Storage {
             Some(cluster) => cluster.watch().await,
             None => pending().await,
         }
+    }
+
+    /// Logs when the database is lost and when it is back, indefinitely.
+    pub async fn log_availability(&self) {
+        self.database.availability.log().await;
     }
 
     /// Checks that the database responds and its schema is new enough.

@@ -95,9 +95,38 @@ fn serve_refuses_invalid_settings_at_startup() {
         "postgresql://127.0.0.1:1/none?sslmode=verify-ca",
         "postgresql://127.0.0.1:1/x?nonsense=1",
     ] {
-        let output = run(&["serve"], &[("DATABASE_URL", url)]);
-        assert_eq!(output.status.code(), Some(1), "{url}");
+        for command in ["serve", "migrate", "export", "seed"] {
+            let output = run(&[command], &[("DATABASE_URL", url)]);
+            assert_eq!(output.status.code(), Some(2), "{command} {url}");
+        }
     }
+}
+
+#[test]
+fn what_stops_the_service_is_logged_as_json() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (flag, value, code, cause) in [
+        ("--listen", &*address, 1, "Address already in use"),
+        ("--listen", "8080", 2, "error: invalid value '8080' for '--listen <ADDRESS>'"),
+        ("--database-url", "host=db", 2, "the database URL must start with postgresql://"),
+    ] {
+        let output = run(&["serve", flag, value], &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
+        assert_eq!(output.status.code(), Some(code), "{flag} {value}");
+        let log = String::from_utf8(output.stderr).unwrap();
+        let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let last = lines.last().unwrap();
+        assert_eq!(last["level"], "ERROR", "{log}");
+        assert!(last["cause"].as_str().unwrap().contains(cause), "{log}");
+    }
+}
+
+#[test]
+fn an_error_is_printed_even_if_nothing_is_logged() {
+    let output = run(&["serve", "--log", "off", "--database-url", "host=db"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error, "petstore: the database URL must start with postgresql://\n");
 }
 
 #[test]
@@ -146,7 +175,7 @@ async fn the_log_is_json_with_one_line_per_request_and_no_secrets_when_stderr_is
     let (exited_well, log) = service.terminate();
     assert!(exited_well);
     assert!(!log.contains(key.reveal()), "a key is in the log");
-    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let requests: Vec<_> = lines
         .iter()
         .filter(|line| line["message"] == "request")

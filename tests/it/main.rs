@@ -30,6 +30,7 @@ mod least_privilege;
 mod limits;
 mod lineage;
 mod list_pets;
+mod logs;
 mod metrics;
 mod operations;
 mod orders;

@@ -94,7 +94,10 @@ async fn a_second_signal_stops_the_service_at_once_with_exit_code_1() {
         let (code, log) = service.wait();
         assert_eq!(code, Some(1), "{log}");
         assert!(
-            log.ends_with("stopped by a second signal before requests in flight had finished\n"),
+            log.lines()
+                .last()
+                .unwrap()
+                .contains("stopped by a second signal before requests in flight had finished"),
             "{log}"
         );
         assert!(signalled.elapsed() < Duration::from_secs(5), "{:?}", signalled.elapsed());
@@ -173,10 +176,8 @@ fn an_unexpected_second_socket_is_refused() {
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(
-        error,
-        "petstore: too many sockets were passed: expected at most one public and one named `admin`\n"
-    );
+    let expected = "too many sockets were passed: expected at most one public and one named `admin`";
+    assert!(error.contains(expected), "{error}");
 }
 
 /// Receives the notifications that the program sends to systemd.

@@ -7,7 +7,7 @@ use crate::domain::order::{Order, OrderEnd};
 use crate::http::error::ApiError;
 use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
 use crate::http::request::ApiRequest;
-use crate::http::response::{self, Response};
+use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::EndOrderOutcome;
 use crate::wire::order::ORDER;
 
@@ -79,7 +79,9 @@ async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiErr
 }
 
 fn ended(order: &Order) -> Response {
-    response::json(StatusCode::OK, ORDER.render(order))
+    let mut response = response::json(StatusCode::OK, ORDER.render(order));
+    response.extensions_mut().insert(LoggedChange { pet: order.pet_id.get(), order: Some(order.id.get()) });
+    response
 }
 
 /// The errors of this operation, in addition to those of every operation.

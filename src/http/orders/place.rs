@@ -8,7 +8,7 @@ use crate::http::AppState;
 use crate::http::error::ApiError;
 use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
 use crate::http::request::ApiRequest;
-use crate::http::response::{self, Response};
+use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::PlaceOrderOutcome;
 use crate::wire::json::{BodyError, FromObject};
 use crate::wire::order::{NewOrder, ORDER};
@@ -52,6 +52,7 @@ pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response,
 fn placed(app: &AppState, order: &Order) -> Response {
     let mut response = response::json(StatusCode::CREATED, ORDER.render(order));
     response.headers_mut().insert(header::LOCATION, app.links.order(order.id));
+    response.extensions_mut().insert(LoggedChange { pet: order.pet_id.get(), order: Some(order.id.get()) });
     response
 }
 

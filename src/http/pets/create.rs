@@ -9,7 +9,7 @@ use crate::http::conditional::with_etag;
 use crate::http::error::ApiError;
 use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
 use crate::http::request::ApiRequest;
-use crate::http::response::{self, Response};
+use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::InsertOutcome;
 use crate::wire::json::{BodyError, FromObject};
 use crate::wire::pet::PET;
@@ -52,6 +52,7 @@ fn created(app: &AppState, pet: &Pet) -> Response {
     let mut response = response::json(StatusCode::CREATED, body);
     response.headers_mut().insert(header::LOCATION, app.links.pet(pet.id));
     response.headers_mut().insert(header::ETAG, etag);
+    response.extensions_mut().insert(LoggedChange { pet: pet.id.get(), order: None });
     response
 }
 

@@ -6,7 +6,7 @@ use crate::domain::pet::{PatchError, Pet, PetPatch, PetStatus};
 use crate::http::conditional::{IfMatch, with_etag};
 use crate::http::error::ApiError;
 use crate::http::request::ApiRequest;
-use crate::http::response::{self, Response};
+use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::UpdateOutcome;
 use crate::wire::json::{BodyError, FromObject};
 use crate::wire::pet::PET;
@@ -51,6 +51,7 @@ pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, 
             let (body, etag) = with_etag(PET.render(&pet));
             let mut response = response::json(StatusCode::OK, body);
             response.headers_mut().insert(header::ETAG, etag);
+            response.extensions_mut().insert(LoggedChange { pet: pet.id.get(), order: None });
             Ok(response)
         }
         UpdateOutcome::Refused(refusal) => Err(refusal),

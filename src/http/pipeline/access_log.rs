@@ -12,10 +12,11 @@ use opentelemetry::Context;
 use opentelemetry_http::HeaderExtractor;
 use tokio::time::Instant;
 
+use super::failure_log::FailureLog;
 use crate::domain::key_record::KeyId;
 use crate::http::error::LoggedCause;
 use crate::http::hex::hex_digits;
-use crate::http::response::{Response, ascii_value};
+use crate::http::response::{LoggedChange, Response, ascii_value};
 use crate::telemetry::metrics::REQUEST_DURATION;
 use crate::telemetry::traces;
 
@@ -79,6 +80,7 @@ pub(crate) struct RequestLogEntry<'a> {
     request_id: HeaderValue,
     method: &'static str,
     pub(crate) route: &'a RouteLabel,
+    pub(crate) operation: Option<&'static str>,
     pub(crate) key: Option<KeyId>,
     /// The span of the request, if traces are exported.
     pub(crate) trace: Option<Context>,
@@ -93,6 +95,7 @@ impl<'a> RequestLogEntry<'a> {
             request_id: request_id(&head.headers),
             method,
             route: unmatched,
+            operation: None,
             key: None,
             trace: traced.then(|| traces::request(&HeaderExtractor(&head.headers), method)).flatten(),
         }
@@ -105,8 +108,14 @@ impl<'a> RequestLogEntry<'a> {
         response
     }
 
-    /// Adds the common headers, writes the log line and records the duration.
-    pub(crate) fn finish(self, mut response: Response) -> Response {
+    /// Adds the common headers, writes the log line and records the duration. A failure is logged unless the same cause has
+    /// just been.
+    pub(crate) fn finish(
+        self,
+        mut response: Response,
+        client: Option<&str>,
+        failures: &FailureLog,
+    ) -> Response {
         add_common_headers(response.headers_mut(), self.request_id);
         let (elapsed, status) = (self.started.elapsed(), response.status());
         self.route.record(self.method, status, elapsed);
@@ -114,21 +123,43 @@ impl<'a> RequestLogEntry<'a> {
         let trace_id = self.trace.map(|trace| traces::end_request(&trace, method, route, status));
         let request_id = request_id_of(&response);
         let microseconds = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        let key = self.key.map(|key| key.0);
+        let (operation, key) = (self.operation, self.key.map(|key| key.0));
+        let change = response.extensions().get::<LoggedChange>();
+        let (pet, order) = (change.map(|change| change.pet), change.and_then(|change| change.order));
         match response.extensions().get::<LoggedCause>() {
-            None => tracing::info!(request_id, trace_id, method, route, status, key, microseconds, "request"),
+            None => tracing::info!(
+                request_id,
+                trace_id,
+                method,
+                route,
+                operation,
+                status,
+                key,
+                client,
+                pet,
+                order,
+                microseconds,
+                "request"
+            ),
             Some(LoggedCause(cause)) => {
-                tracing::error!(
-                    request_id,
-                    trace_id,
-                    method,
-                    route,
-                    status,
-                    key,
-                    microseconds,
-                    cause,
-                    "request"
-                );
+                if let Some(others) = failures.record(cause) {
+                    // Absent if there are none.
+                    let others = (others > 0).then_some(others);
+                    tracing::error!(
+                        request_id,
+                        trace_id,
+                        method,
+                        route,
+                        operation,
+                        status,
+                        key,
+                        client,
+                        microseconds,
+                        cause,
+                        others,
+                        "request"
+                    );
+                }
             }
         }
         response

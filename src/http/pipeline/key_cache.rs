@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -169,6 +169,12 @@ impl KeyCache {
         Ok(caller)
     }
 
+    /// The id of a key that was valid when it was last looked up. For the log of a request that was not authenticated.
+    pub(crate) async fn last_known(&self, authorization: &HeaderValue) -> Option<KeyId> {
+        let digest = bearer_token(authorization).ok()?.digest();
+        self.known.get(&digest).await.map(|caller| caller.key.id)
+    }
+
     /// Finds a key in the cache, or else in the database.
     async fn find(
         &self,
@@ -182,7 +188,14 @@ impl KeyCache {
                 self.hits.increment(1);
                 Ok(caller)
             }
-            Some(_) => self.look_up(digest, now.into()).await,
+            Some(known) => {
+                let found = self.look_up(digest, now.into()).await;
+                if let Err(ApiError::Unavailable { .. }) = found {
+                    // So that it is still known whose key this is. It is not used before it was looked up.
+                    self.known.insert(digest, known).await;
+                }
+                found
+            }
             None => self.look_up_throttled(digest, client, admission, now.into()).await,
         }
     }
@@ -268,17 +281,26 @@ impl KeyCache {
     /// Follows key changes and flushes last uses, until it is dropped.
     pub(crate) async fn run(&self) {
         let freshness = self.freshness.clone();
+        // Only changes are logged.
+        let receives = AtomicBool::new(true);
         let follow_changes = self.storage.listen_for_key_changes(move |notification| match notification {
             KeyNotification::Subscribed => freshness.subscribed(),
-            KeyNotification::NotifiedUpTo(moment) => freshness.notified_up_to(moment),
+            KeyNotification::NotifiedUpTo(moment) => {
+                freshness.notified_up_to(moment);
+                if !receives.swap(true, Ordering::Relaxed) {
+                    tracing::info!("receiving key change notifications again");
+                }
+            }
             KeyNotification::Changed(digest) => freshness.changed(&digest),
             KeyNotification::Lost(error) => {
                 freshness.unsubscribed();
-                let cause = telemetry::with_causes(&error);
-                tracing::warn!(
-                    cause,
-                    "not receiving key change notifications; key changes now take up to 5 s to apply"
-                );
+                if receives.swap(false, Ordering::Relaxed) {
+                    let cause = telemetry::with_causes(&error);
+                    tracing::warn!(
+                        cause,
+                        "not receiving key change notifications; key changes now take up to 5 s to apply"
+                    );
+                }
             }
         });
         let flush_uses = async {

@@ -5,7 +5,9 @@
 pub(crate) mod access_log;
 mod admission_control;
 mod authentication;
+mod client_address;
 mod cors;
+mod failure_log;
 mod header_limits;
 pub(crate) mod key_cache;
 mod key_freshness;
@@ -21,6 +23,7 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
+use ipnet::IpNet;
 use jiff::Timestamp;
 use metrics::{Counter, counter};
 use opentelemetry::context::FutureExt as _;
@@ -29,15 +32,17 @@ use super::error::ApiError;
 use super::request::ApiRequest;
 use super::request_body::RequestBody;
 use super::response::{self, Response};
-use super::router::{Endpoint, Route, Routes};
+use super::router::{Endpoint, Operation, Route, Routes};
 use super::{AppState, health};
-use crate::config::InterfaceSettings;
+use crate::config::ServeSettings;
 use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
 
 use access_log::{RequestLogEntry, RouteLabel};
 pub(crate) use admission_control::Admission;
 use authentication::required_authorization;
+use client_address::{Peer, client_address};
 use cors::AllowedOrigins;
+pub(crate) use failure_log::FailureLog;
 use header_limits::check_head;
 pub(crate) use key_cache::KeyCache;
 use key_cache::{Caller, LastCaller};
@@ -58,6 +63,8 @@ struct RequestPipelineInner {
 struct PublicChecks {
     origins: AllowedOrigins,
     rate_limited: Counter,
+    /// Of which the log believes who the client is. None if it has no addresses.
+    trusted_proxies: Option<Vec<IpNet>>,
 }
 
 /// The pipeline of one connection.
@@ -65,6 +72,7 @@ pub(super) struct ConnectionPipeline {
     pipeline: RequestPipeline,
     /// The client's address, unless the peer is a trusted proxy.
     client: Option<IpAddr>,
+    peer: Peer,
     last_caller: LastCaller,
 }
 
@@ -77,9 +85,12 @@ impl RequestPipeline {
 
     /// The pipeline of the public listener: CORS, admission, head limits, authentication and rate limits.
     #[must_use]
-    pub fn public(app: AppState, settings: &InterfaceSettings) -> Self {
-        let origins = AllowedOrigins::new(&settings.cors_origins);
-        let checks = PublicChecks { origins, rate_limited: counter!(REQUESTS_RATE_LIMITED) };
+    pub fn public(app: AppState, settings: &ServeSettings) -> Self {
+        let checks = PublicChecks {
+            origins: AllowedOrigins::new(&settings.interface.cors_origins),
+            rate_limited: counter!(REQUESTS_RATE_LIMITED),
+            trusted_proxies: settings.log_client_addresses.then(|| settings.limits.trusted_proxies.clone()),
+        };
         Self::new(app, Routes::public(), Some(checks))
     }
 
@@ -88,15 +99,16 @@ impl RequestPipeline {
     }
 
     /// The pipeline of a new connection. `client` is its address, unless the peer is a trusted proxy.
-    pub(super) fn connection(&self, client: Option<IpAddr>) -> ConnectionPipeline {
-        ConnectionPipeline { pipeline: self.clone(), client, last_caller: LastCaller::default() }
+    pub(super) fn connection(&self, peer: IpAddr, client: Option<IpAddr>) -> ConnectionPipeline {
+        let (pipeline, peer) = (self.clone(), Peer::new(peer));
+        ConnectionPipeline { pipeline, client, peer, last_caller: LastCaller::default() }
     }
 }
 
 impl ConnectionPipeline {
     /// Answers a request, even if its handler panics.
     pub(super) async fn handle(&self, request: hyper::Request<Incoming>) -> Response {
-        let RequestPipelineInner { public, unmatched, .. } = &*self.pipeline.0;
+        let RequestPipelineInner { app, public, unmatched, .. } = &*self.pipeline.0;
         let (head, body) = request.into_parts();
         let mut body = RequestBody::new(body);
         let mut entry = RequestLogEntry::start(&head, unmatched, public.is_some());
@@ -111,7 +123,10 @@ impl ConnectionPipeline {
             ApiError::Internal { cause: "a panic, logged separately".into() }.into_response()
         });
         body.drain_or_close(&head.headers, response.headers_mut()).await;
-        if public.is_some() { entry.finish(response) } else { entry.finish_admin(response) }
+        let Some(checks) = public else { return entry.finish_admin(response) };
+        let proxies = checks.trusted_proxies.as_deref();
+        let client = proxies.map(|proxies| client_address(&self.peer, &head.headers, proxies));
+        entry.finish(response, client, &app.failures)
     }
 
     async fn process<'a>(
@@ -120,17 +135,24 @@ impl ConnectionPipeline {
         body: &mut RequestBody,
         entry: &mut RequestLogEntry<'a>,
     ) -> Response {
-        let RequestPipelineInner { app, public, .. } = &*self.pipeline.0;
+        let RequestPipelineInner { app, routes, public, .. } = &*self.pipeline.0;
         let now = (app.clock)();
+        let found = routes.find(head.uri.path());
+        if let Some((route, _)) = found
+            && let Some(endpoint) = route.endpoint(&head.method)
+        {
+            entry.route = &route.label;
+            entry.operation = endpoint.operation().map(Operation::id);
+        }
         let Some(checks) = public else {
-            return self.route(head, body, None, now, entry).await.unwrap_or_else(ApiError::into_response);
+            return self.answer(found, head, body, None, now).await.unwrap_or_else(ApiError::into_response);
         };
         let cors = checks.origins.classify(head);
         let mut response = match cors.preflight_response() {
             // Before admission: a preflight request is answered even under overload, and never counted as refused.
             Some(response) => response,
             None => self
-                .check_and_route(checks, head, body, now, entry)
+                .check_and_answer(checks, found, head, body, now, entry)
                 .await
                 .unwrap_or_else(ApiError::into_response),
         };
@@ -141,11 +163,12 @@ impl ConnectionPipeline {
         response
     }
 
-    /// Checks admission, size, key and rate, in this order, and routes the request. Path and method come next; then,
+    /// Checks admission, size, key and rate, in this order, and answers the request. Path and method come next; then,
     /// within the operation, scope, media type, body and values.
-    async fn check_and_route<'a>(
+    async fn check_and_answer<'a>(
         &'a self,
         checks: &PublicChecks,
+        found: Option<(&Route, &str)>,
         head: &Parts,
         body: &mut RequestBody,
         now: Timestamp,
@@ -155,14 +178,22 @@ impl ConnectionPipeline {
         let _permit = app.admission.acquire()?;
         check_head(head)?;
         let Some(authorization) = required_authorization(head)? else {
-            return self.route(head, body, None, now, entry).await;
+            return self.answer(found, head, body, None, now).await;
         };
         let caller =
-            app.keys.authenticate(authorization, &self.last_caller, self.client, &app.admission, now).await?;
+            app.keys.authenticate(authorization, &self.last_caller, self.client, &app.admission, now).await;
+        let caller = match caller {
+            Ok(caller) => caller,
+            Err(error) => {
+                // Boxed: large, and seldom needed.
+                entry.key = Box::pin(app.keys.last_known(authorization)).await;
+                return Err(error);
+            }
+        };
         entry.key = Some(caller.key.id);
         let (allowed, rate_limit) = caller.limiter.as_ref().map(|limiter| limiter.check()).unzip();
         let response = match allowed {
-            None | Some(Ok(())) => self.route(head, body, Some(&caller), now, entry).await,
+            None | Some(Ok(())) => self.answer(found, head, body, Some(&caller), now).await,
             Some(Err(error)) => {
                 checks.rate_limited.increment(1);
                 Err(error)
@@ -175,20 +206,19 @@ impl ConnectionPipeline {
         Ok(response)
     }
 
-    async fn route<'a>(
-        &'a self,
+    async fn answer(
+        &self,
+        found: Option<(&Route, &str)>,
         head: &Parts,
         body: &mut RequestBody,
         caller: Option<&Caller>,
         now: Timestamp,
-        entry: &mut RequestLogEntry<'a>,
     ) -> Result<Response, ApiError> {
-        let RequestPipelineInner { app, routes, .. } = &*self.pipeline.0;
-        let (route, id_in_path) = routes.find(head.uri.path()).ok_or(ApiError::RouteNotFound)?;
+        let app = &self.pipeline.0.app;
+        let (route, id_in_path) = found.ok_or(ApiError::RouteNotFound)?;
         let Some(endpoint) = route.endpoint(&head.method) else {
             return Ok(answer_other_method(route, head));
         };
-        entry.route = &route.label;
         match endpoint {
             Endpoint::Operation(operation) => {
                 let caller = caller.ok_or(ApiError::MissingApiKey)?;

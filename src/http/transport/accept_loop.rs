@@ -58,7 +58,7 @@ pub async fn serve(
                 // A response is written at once; waiting to fill a packet would only delay it.
                 let _ = socket.set_nodelay(true);
                 let client = permit.as_ref().and_then(ConnectionPermit::client_address);
-                let pipeline = Arc::new(pipeline.connection(client));
+                let pipeline = Arc::new(pipeline.connection(peer.ip(), client));
                 let service = service_fn(move |request| {
                     let pipeline = pipeline.clone();
                     // Boxed, because hyper reserves memory for an unboxed future as long as the connection lasts.

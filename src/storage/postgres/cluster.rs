@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Row, Statement};
 
+use super::availability::Availability;
 use super::busy_connection::BusyConnection;
 use super::connect::{Connector, DatabaseUrlError, ServerAddress, Target};
 use super::error::StatementError::{self, Deadline, NoConnection, NotSent, Sent};
@@ -146,6 +147,7 @@ struct ClusterInner {
     /// The server to read first: the confirmed primary, or else the one that was read last.
     source: AtomicUsize,
     turn: AtomicUsize,
+    availability: Availability,
 }
 
 /// What one round leaves for the next one.
@@ -173,6 +175,7 @@ impl Cluster {
         connector: &Connector,
         settings: &PoolSettings,
         deadline: Duration,
+        availability: Availability,
     ) -> Result<Option<Self>, DatabaseUrlError> {
         let addresses: Vec<ServerAddress> = connector.addresses().collect();
         if addresses.len() < 2 {
@@ -184,7 +187,7 @@ impl Cluster {
         }
         let any_role = connector.including_standbys();
         let server = |(index, address)| {
-            pool::pool(&any_role, Target::Server(index), settings).map(|pool| Server {
+            pool::pool(&any_role, Target::Server(index), settings, None).map(|pool| Server {
                 address,
                 pool,
                 rank: AtomicU8::new(Rank::Confirms as u8),
@@ -207,6 +210,7 @@ impl Cluster {
             round_wanted: Notify::new(),
             source: AtomicUsize::new(0),
             turn: AtomicUsize::new(0),
+            availability,
         }))))
     }
 
@@ -373,10 +377,12 @@ impl Cluster {
                 self.update(ClusterView { primary: Some(primary), ..self.view() });
             }
         }
-        self.update(self.view().updated(&observed, &rounds.names));
+        let before = self.view();
+        self.update(before.updated(&observed, &rounds.names));
         self.rank(&observed);
         self.record_metrics(&observed);
         self.log_states(rounds, &observed);
+        self.record_availability(&before, &rounds.states);
         rounds.last = Some(Instant::now());
     }
 
@@ -447,16 +453,34 @@ impl Cluster {
         }
     }
 
+    /// Records whether there is a server for writes. Unless reads are proven, the pool that looks for one records it.
+    fn record_availability(&self, before: &ClusterView, states: &[String]) {
+        let ClusterView { guarantee, primary, .. } = self.view();
+        let address = |server: usize| self.servers()[server].address.to_string();
+        match (guarantee, primary) {
+            (Guarantee::Trusted(_), _) if before.guarantee == guarantee => {}
+            (_, Some(primary)) => self.0.availability.found(&address(primary)),
+            (_, None) => {
+                let server = before.primary.map(address).unwrap_or_default();
+                self.0.availability.lost(&server, || {
+                    let states = states.iter().enumerate();
+                    let states: Vec<_> =
+                        states.map(|(it, state)| format!("{}: {state}", address(it))).collect();
+                    format!("no server accepts writes: {}", states.join(", "))
+                });
+            }
+        }
+    }
+
     /// Logs each server whose state has changed.
     fn log_states(&self, rounds: &mut Rounds, observed: &[Result<Observation, StatementError>]) {
         let states: Vec<String> = observed.iter().map(|observation| self.state(observation)).collect();
         for (index, state) in states.iter().enumerate() {
             if rounds.states.get(index) != Some(state) {
                 let server = self.servers()[index].address.to_string();
-                if observed[index].is_ok() {
-                    tracing::info!(server, "database server: {state}");
-                } else {
-                    tracing::warn!(server, "database server: {state}");
+                match &observed[index] {
+                    Ok(_) => tracing::info!(server, "database server: {state}"),
+                    Err(error) => tracing::warn!(server, cause = %error, "database server: {state}"),
                 }
             }
         }

@@ -172,6 +172,11 @@ impl Connector {
         })
     }
 
+    /// The addresses of all servers, separated by commas.
+    pub(in crate::storage) fn addresses_text(&self) -> String {
+        self.addresses().map(|address| address.to_string()).collect::<Vec<_>>().join(",")
+    }
+
     async fn connect_to(&self, server: usize) -> Result<(Client, RawConnection), ConnectError> {
         match timeout(SERVER_TIMEOUT, self.servers[server].connect(self.tls.clone())).await {
             Ok(Ok(connected)) => Ok(connected),

@@ -1,6 +1,7 @@
 //! Database errors, classified by what the caller can do about them.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use super::connect::ConnectError;
 use super::pool::{GetConnectionError, OpenError};
 use crate::storage::read_quorum::NotFresh;
 use crate::telemetry::metrics::DATABASE_ERRORS;
+use crate::telemetry::with_causes;
 
 /// The underlying error, with the server's own text. For the log, never for a client.
 type SharedError = Arc<dyn Error + Send + Sync>;
@@ -115,8 +117,7 @@ impl StatementError {
                 StorageError::Unavailable(Arc::new(error))
             }
             Self::NotSent(error) | Self::Sent(error) => StorageError::Unexpected(Arc::new(error)),
-            Self::Deadline(limit) => StorageError::Unavailable(timed_out(limit)),
-            Self::NoPrimary => StorageError::Unavailable(error_message("no server accepts writes")),
+            Self::Deadline(_) | Self::NoPrimary => StorageError::Unavailable(error_message(self.to_string())),
             Self::Unproven(reason) => StorageError::Unavailable(Arc::new(reason)),
         }
     }
@@ -124,8 +125,21 @@ impl StatementError {
     pub(in crate::storage) fn into_write_error(self) -> StorageError {
         match self {
             Self::Sent(error) if !is_rejection(&error) => StorageError::OutcomeUnknown(Arc::new(error)),
-            Self::Deadline(limit) => StorageError::OutcomeUnknown(timed_out(limit)),
+            Self::Deadline(_) => StorageError::OutcomeUnknown(error_message(self.to_string())),
             other => other.into_read_error(),
+        }
+    }
+}
+
+impl fmt::Display for StatementError {
+    /// With all causes, in one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoConnection(error) => f.write_str(&with_causes(error)),
+            Self::NotSent(error) | Self::Sent(error) => f.write_str(&with_causes(error)),
+            Self::Deadline(limit) => write!(f, "no response within {limit:?}"),
+            Self::NoPrimary => f.write_str("no server accepts writes"),
+            Self::Unproven(reason) => reason.fmt(f),
         }
     }
 }
@@ -154,10 +168,6 @@ pub(in crate::storage) fn outcome_unknown(error: StorageError) -> StorageError {
 /// An error that is only a message.
 pub(in crate::storage) fn error_message(text: impl Into<String>) -> SharedError {
     Box::<dyn Error + Send + Sync>::from(text.into()).into()
-}
-
-fn timed_out(limit: Duration) -> SharedError {
-    error_message(format!("no response within {limit:?}"))
 }
 
 /// The server rejected the statement, so it had no effect. A broken connection proves nothing, and neither does a

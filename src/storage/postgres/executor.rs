@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{AsyncMessage, Client, Row};
 
+use super::availability::Availability;
 pub(in crate::storage) use super::busy_connection::Parameters;
 use super::busy_connection::{BusyConnection, RowWriteLimiter};
 use super::cluster::{Cluster, Guarantee};
@@ -48,6 +49,7 @@ pub(in crate::storage) struct Database {
     pool: ConnectionPool,
     /// None with a single server.
     pub(in crate::storage) cluster: Option<Cluster>,
+    pub(in crate::storage) availability: Availability,
     row_writers: RowWriteLimiter,
     connector: Connector,
     deadline: Duration,
@@ -62,7 +64,8 @@ impl Database {
         settings: &PoolSettings,
     ) -> Result<Self, DatabaseUrlError> {
         let connector = Connector::new(url)?;
-        let pool = pool::pool(&connector, Target::Writable, settings)?;
+        let availability = Availability::new();
+        let pool = pool::pool(&connector, Target::Writable, settings, Some(availability.clone()))?;
         // A counter that first appears with value 1 hides its first error from `rate()`.
         for kind in StatementError::KINDS {
             counter!(DATABASE_ERRORS, "kind" => kind).increment(0);
@@ -70,7 +73,8 @@ impl Database {
         let deadline = settings.database_timeout + GRACE;
         Ok(Self {
             pool,
-            cluster: Cluster::new(&connector, settings, deadline)?,
+            cluster: Cluster::new(&connector, settings, deadline, availability.clone())?,
+            availability,
             row_writers: RowWriteLimiter::new(settings),
             connector,
             deadline,

@@ -1,5 +1,6 @@
 //! The PostgreSQL engine: connecting, the pools, the servers of a cluster, running statements, errors, migrations, enum types. Names no table.
 
+pub(in crate::storage) mod availability;
 mod busy_connection;
 pub(in crate::storage) mod cluster;
 pub(in crate::storage) mod connect;

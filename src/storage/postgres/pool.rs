@@ -18,10 +18,12 @@ use deadpool_postgres::ClientWrapper;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
+use super::availability::Availability;
 use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, DatabaseUrlError, Target};
 use super::migrations::{self, SCHEMA_NEEDED};
 use crate::config::PoolSettings;
 use crate::storage::read_quorum::Report;
+use crate::telemetry::with_causes;
 
 /// How long a request may wait in its queue, and then for a connection from the pool.
 pub(in crate::storage) const POOL_WAIT: Duration = Duration::from_secs(1);
@@ -32,14 +34,16 @@ pub(in crate::storage) type ConnectionPool = Pool<ConnectionManager>;
 pub(super) type Connection = Object<ConnectionManager>;
 pub(in crate::storage) type GetConnectionError = PoolError<Arc<OpenError>>;
 
-/// Creates a pool that opens connections on demand.
+/// Creates a pool that opens connections on demand. Without this pool there is no database if it gets `availability`.
 pub(in crate::storage) fn pool(
     connector: &Connector,
     target: Target,
     settings: &PoolSettings,
+    availability: Option<Availability>,
 ) -> Result<ConnectionPool, DatabaseUrlError> {
     let connector = connector.for_requests(settings.database_timeout);
-    Pool::builder(ConnectionManager { connector, target, circuit: CircuitBreaker::default() })
+    let circuit = CircuitBreaker::default();
+    Pool::builder(ConnectionManager(Arc::new(ConnectionOpener { connector, target, circuit, availability })))
         .max_size(settings.database_connections.into())
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(POOL_WAIT))
@@ -86,13 +90,31 @@ impl Deref for Session {
 }
 
 /// Opens and checks the connections of a pool.
-pub(in crate::storage) struct ConnectionManager {
+pub(in crate::storage) struct ConnectionManager(Arc<ConnectionOpener>);
+
+struct ConnectionOpener {
     connector: Connector,
     target: Target,
     circuit: CircuitBreaker,
+    availability: Option<Availability>,
 }
 
-impl ConnectionManager {
+impl ConnectionOpener {
+    /// Makes an attempt, and records its outcome.
+    async fn attempt(self: Arc<Self>) -> Result<Session, Arc<OpenError>> {
+        let opened = timeout(CONNECT_TIMEOUT, self.open()).await.unwrap_or(Err(OpenError::Timeout));
+        let opened = opened.map_err(Arc::new);
+        self.circuit.record_outcome(opened.as_ref().err());
+        if let Some(availability) = &self.availability {
+            let server = self.connector.addresses_text();
+            match &opened {
+                Ok(_) => availability.found(&server),
+                Err(error) => availability.lost(&server, || with_causes(error)),
+            }
+        }
+        opened
+    }
+
     async fn open(&self) -> Result<Session, OpenError> {
         let (client, task) = self.connector.open_closing_on_warning(self.target).await?;
         let found = migrations::schema_version(&client).await?;
@@ -106,12 +128,10 @@ impl Manager for ConnectionManager {
     type Error = Arc<OpenError>;
 
     async fn create(&self) -> Result<Session, Arc<OpenError>> {
-        self.circuit.allow_attempt()?;
-        // Boxed: large and rarely used, it would otherwise be part of every request's future.
-        let opened = timeout(CONNECT_TIMEOUT, Box::pin(self.open())).await.unwrap_or(Err(OpenError::Timeout));
-        let opened = opened.map_err(Arc::new);
-        self.circuit.record_outcome(opened.as_ref().err());
-        opened
+        self.0.circuit.allow_attempt()?;
+        // In its own task: an attempt is made only once per second, so it must not end with a caller that no longer waits.
+        let attempt = tokio::spawn(self.0.clone().attempt());
+        attempt.await.unwrap_or_else(|_| Err(Arc::new(OpenError::Timeout)))
     }
 
     async fn recycle(&self, client: &mut Session, _: &Metrics) -> RecycleResult<Arc<OpenError>> {
@@ -152,9 +172,29 @@ impl CircuitBreaker {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::advance;
+    use tokio::net::TcpListener;
+    use tokio::time::{advance, sleep};
 
     use super::*;
+    use crate::config::{DatabaseUrl, ReadFrom};
+
+    #[tokio::test]
+    async fn an_attempt_runs_to_its_end_although_nobody_waits_for_it() {
+        // It accepts connections, and never answers.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgresql://petstore@{}/petstore", silent.local_addr().unwrap());
+        let connector = Connector::new(&DatabaseUrl::from(url)).unwrap();
+        let settings = PoolSettings {
+            database_connections: 1,
+            database_timeout: Duration::from_secs(1),
+            reads: ReadFrom::Primary,
+        };
+        let pool = pool(&connector, Target::Server(0), &settings, None).unwrap();
+        assert!(timeout(Duration::from_millis(10), pool.get()).await.is_err());
+        sleep(CONNECT_TIMEOUT).await;
+        let open = pool.get().await.err().unwrap();
+        assert!(matches!(open, PoolError::Backend(error) if matches!(*error, OpenError::CircuitOpen(_))));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn after_a_failure_one_attempt_a_second_is_made() {
