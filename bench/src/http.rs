@@ -48,6 +48,12 @@ impl Connection {
         self.exchange(method, path, body, &format!("Idempotency-Key: {key}\r\n")).await
     }
 
+    /// The head of the last answer.
+    pub(crate) fn head(&self) -> String {
+        let text = String::from_utf8_lossy(&self.buffer);
+        text.split_once("\r\n\r\n").map_or_else(String::new, |(head, _)| format!("{head}\r\n"))
+    }
+
     async fn exchange(
         &mut self,
         method: &str,

@@ -16,6 +16,7 @@ mod http;
 mod idempotency_cost;
 mod import_export;
 mod order_history;
+mod outage;
 mod overload;
 mod random;
 mod read_quorum;
@@ -67,6 +68,7 @@ enum Command {
     Fuzz(fuzz::Fuzz),
     /// Restarts nodes in turn behind a load balancer; no request may fail.
     Rolling(rolling::Rolling),
+    Outage(outage::Outage),
     /// Measures how throughput grows with pets, nodes and connections; writes docs/scaling.md.
     Scale(scale::Scale),
     /// Sells pets on nodes that are killed, and checks the whole history.
@@ -96,6 +98,7 @@ async fn main() -> Outcome {
         Command::FreshReads(fresh_reads) => fresh_reads.run().await,
         Command::Fuzz(fuzz) => fuzz.run().await,
         Command::Rolling(rolling) => rolling.run().await,
+        Command::Outage(outage) => outage.run().await,
         Command::Scale(scale) => scale.run().await,
         Command::OrderHistory(order_history) => order_history.run().await,
         Command::ReadQuorum(read_quorum) => read_quorum.run(),

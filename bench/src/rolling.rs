@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::Outcome;
 use crate::http::Connection;
 use crate::report::Samples;
-use crate::tools::{Server, database_url, free_address, free_addresses, output, prepare, psql};
+use crate::tools::{Server, database_url, free_address, free_addresses, node_log, output, prepare, psql};
 
 /// The load balancer's configuration, as shipped.
 const SETTINGS: &str = "deploy/haproxy/haproxy.cfg";
@@ -167,6 +167,11 @@ impl Node {
     pub(crate) fn start(url: &str) -> Outcome<Self> {
         let (address, admin) = free_addresses()?;
         Ok(Self { server: Server::node(url, address, admin)?, address, admin })
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> Outcome<String> {
+        Ok(fs::read_to_string(node_log(self.address))?)
     }
 
     /// Sends SIGTERM, waits for the exit, starts a new process and gives the load balancer time to find it.

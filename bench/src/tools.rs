@@ -219,8 +219,7 @@ impl Server {
 
     /// A node behind a load balancer: on these addresses, with the default drain delay.
     pub(crate) fn node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
-        let log = format!("target/bench-petstore-{}.log", address.port());
-        Self::start_petstore(url, address, admin, &["--header-timeout", "75s"], &log)
+        Self::start_petstore(url, address, admin, &["--header-timeout", "75s"], &node_log(address))
     }
 
     fn start_petstore(
@@ -412,6 +411,11 @@ fn kilobytes(id: u32, name: &str) -> Outcome<f64> {
     let status = fs::read_to_string(format!("/proc/{id}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or(format!("no {name}"))?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// The log of a node behind a load balancer.
+pub(crate) fn node_log(address: SocketAddr) -> String {
+    format!("target/bench-petstore-{}.log", address.port())
 }
 
 /// A free address.
