@@ -96,6 +96,7 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
     let mut checks = servers(&found.servers);
     checks.extend([
         ok("database", format!("connected in {:.1?}, round trip {:.1?}", found.connecting, found.round_trip)),
+        ok("sessions", "each connection is a session of its own".to_owned()),
         version(&found.version),
         encoding(&found.encoding),
         schema(found.schema),

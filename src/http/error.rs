@@ -291,7 +291,7 @@ impl From<&StorageError> for ApiError {
             | StorageError::Locked(_)
             | StorageError::Raced(_)
             | StorageError::NoPartition(_)
-            | StorageError::SchemaTooOld(_) => Self::Unavailable { cause },
+            | StorageError::Unusable(_) => Self::Unavailable { cause },
             StorageError::OutcomeUnknown(_) => Self::OutcomeUnknown { cause },
             StorageError::Unexpected(_) => Self::Internal { cause },
         }

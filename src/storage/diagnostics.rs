@@ -14,6 +14,7 @@ use super::postgres::availability::Availability;
 use super::postgres::cluster::{Cluster, Guarantee};
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
 use super::postgres::migrations;
+use super::postgres::session_check::{NoSession, check_sessions};
 use super::read_quorum::Lsn;
 use crate::config::{DatabaseUrl, PoolSettings};
 
@@ -143,6 +144,9 @@ pub enum ExamineError {
     /// A statement failed.
     #[error("cannot examine the database")]
     Database(#[from] tokio_postgres::Error),
+    /// Its connections are not sessions.
+    #[error(transparent)]
+    Sessions(#[from] NoSession),
     /// The database did not respond in time.
     #[error("no response from the database within {0:?}")]
     Timeout(Duration),
@@ -165,6 +169,7 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
                 ServerDiagnosis { address: address.to_string(), role: server_role(any_role, server).await }
             }
         });
+    check_sessions(&connector.for_requests(pool.database_timeout)).await?;
     let open = async |connector: &Connector| {
         let started = Instant::now();
         connector.open().await.map(|client| (client, started.elapsed()))

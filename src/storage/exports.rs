@@ -32,7 +32,7 @@ impl ExportStream {
     pub async fn start(url: &DatabaseUrl, status: Option<PetStatus>) -> Result<Self, StorageError> {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;
         let found = schema_version(&client).await.map_err(not_committed)?;
-        check_version(found, SCHEMA_NEEDED).map_err(StorageError::SchemaTooOld)?;
+        check_version(found, SCHEMA_NEEDED).map_err(StorageError::Unusable)?;
         // COPY accepts no parameters. A status is one of three fixed labels.
         let filter = status.map(|status| format!("WHERE status = '{}'", status.as_str())).unwrap_or_default();
         let copy = format!(

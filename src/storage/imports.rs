@@ -186,7 +186,7 @@ impl ImportSession {
     ) -> Result<Self, StorageError> {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;
         let found = schema_version(&client).await.map_err(not_committed)?;
-        check_version(found, SCHEMA_NEEDED).map_err(StorageError::SchemaTooOld)?;
+        check_version(found, SCHEMA_NEEDED).map_err(StorageError::Unusable)?;
         if let Some(source) = &source {
             lock_source(&client, source).await.map_err(not_committed)?;
         }

@@ -45,6 +45,7 @@ pub use postgres::migrations::{
     MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within,
 };
 use postgres::pool::POOL_WAIT;
+pub use postgres::session_check::NoSession;
 use request_batcher::{Batcher, QueueLimits};
 
 /// Every statement that serves requests, so that a test can check the plan of each.
@@ -101,8 +102,9 @@ impl Storage {
         self.database.availability.log().await;
     }
 
-    /// Checks that the database responds and its schema is new enough.
+    /// Checks that the database responds, its schema is new enough, and its connections are sessions.
     pub async fn check(&self) -> Result<(), StorageError> {
-        self.database.read("SELECT 1", &[]).await.map(drop)
+        self.database.read("SELECT 1", &[]).await?;
+        self.database.check_sessions().await
     }
 }

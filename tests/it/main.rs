@@ -36,6 +36,7 @@ mod operations;
 mod orders;
 mod pagination;
 mod partitions;
+mod poolers;
 mod reachable;
 mod retries;
 mod schema;

@@ -329,7 +329,7 @@ async fn works(url: &str) -> bool {
         reads: ReadFrom::default(),
     };
     match Storage::new(&url.to_owned().into(), &settings) {
-        Ok(storage) => matches!(storage.check().await, Err(StorageError::SchemaTooOld(_))),
+        Ok(storage) => matches!(storage.check().await, Err(StorageError::Unusable(_))),
         Err(_) => false,
     }
 }

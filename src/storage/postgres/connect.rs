@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::try_join;
 use futures_util::stream::{FuturesUnordered, Stream, poll_fn};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -19,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::config::{self, Host, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::DatabaseUrl;
@@ -69,7 +70,20 @@ pub enum ConnectError {
     /// No server answered in time.
     #[error("no response from the database within {SERVER_TIMEOUT:?}")]
     Timeout,
+    /// The server closed the connection.
+    #[error("the database closed the connection")]
+    Closed,
+    /// A session setting was lost between two statements.
+    #[error("the session setting {setting} is lost between two statements: {NO_POOLER}")]
+    SettingLost {
+        /// Its name.
+        setting: &'static str,
+    },
 }
+
+/// What to do if a connection is not a session.
+pub(in crate::storage) const NO_POOLER: &str = "a connection pooler is in between that does not keep sessions, such as \
+    PgBouncer in transaction mode. Connect directly to PostgreSQL (a node needs few connections), or set pool_mode = session";
 
 /// Where a connection leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +118,8 @@ pub(in crate::storage) struct Connector {
     /// One configuration per server.
     servers: Arc<[Config]>,
     tls: MakeRustlsConnect,
+    /// The settings of each session.
+    session: Arc<[(&'static str, String)]>,
     /// The index of the last known primary.
     last_primary: Arc<AtomicUsize>,
 }
@@ -125,7 +141,10 @@ impl Connector {
         if servers.is_empty() {
             return Err(DatabaseUrlError::NoServer);
         }
-        Ok(Self { servers, tls: MakeRustlsConnect::new(tls.client_config()?), last_primary: Arc::default() })
+        // It wins over the URL, the role and the database: an acknowledged write is on a standby's disk, too.
+        let session = Arc::new([("synchronous_commit", "on".to_owned())]);
+        let tls = MakeRustlsConnect::new(tls.client_config()?);
+        Ok(Self { servers, tls, session, last_primary: Arc::default() })
     }
 
     /// The same servers, with the session settings for requests:
@@ -136,26 +155,23 @@ impl Connector {
     /// - no plan is a sequential scan: it looks best while a table is empty, and the plan is kept when the table grows;
     /// - no statement is worth JIT compilation.
     pub(in crate::storage) fn for_requests(&self, limit: Duration) -> Self {
-        let limit = limit.as_millis();
-        self.configured(|server| {
-            let options = server.get_options().unwrap_or_default();
-            server.options(format!(
-                "{options} -c statement_timeout={limit} -c idle_in_transaction_session_timeout={limit} \
-                 -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
-            ));
-        })
+        let limit = limit.as_millis().to_string();
+        let settings = [
+            ("statement_timeout", limit.clone()),
+            ("idle_in_transaction_session_timeout", limit),
+            ("plan_cache_mode", "force_generic_plan".to_owned()),
+            ("enable_seqscan", "off".to_owned()),
+            ("jit", "off".to_owned()),
+        ];
+        Self { session: self.session.iter().cloned().chain(settings).collect(), ..self.clone() }
     }
 
     /// The same servers, standbys included.
     pub(in crate::storage) fn including_standbys(&self) -> Self {
-        self.configured(|server| {
-            server.target_session_attrs(TargetSessionAttrs::Any);
-        })
-    }
-
-    fn configured(&self, change: impl Fn(&mut Config)) -> Self {
         let mut servers = self.servers.to_vec();
-        servers.iter_mut().for_each(change);
+        for server in &mut servers {
+            server.target_session_attrs(TargetSessionAttrs::Any);
+        }
         Self { servers: servers.into(), ..self.clone() }
     }
 
@@ -178,11 +194,34 @@ impl Connector {
     }
 
     async fn connect_to(&self, server: usize) -> Result<(Client, RawConnection), ConnectError> {
-        match timeout(SERVER_TIMEOUT, self.servers[server].connect(self.tls.clone())).await {
-            Ok(Ok(connected)) => Ok(connected),
-            Ok(Err(error)) => Err(ConnectError::Refused(error)),
-            Err(_) => Err(ConnectError::Timeout),
+        let connecting = async {
+            let (client, mut connection) = self.servers[server].connect(self.tls.clone()).await?;
+            self.set_up(&client, &mut connection).await?;
+            Ok((client, connection))
+        };
+        timeout(SERVER_TIMEOUT, connecting).await.unwrap_or(Err(ConnectError::Timeout))
+    }
+
+    /// Sets up a session, and checks in another statement that its settings have stayed. (With statements and not with the
+    /// startup packet, of which poolers refuse or ignore most.)
+    async fn set_up(&self, client: &Client, connection: &mut RawConnection) -> Result<(), ConnectError> {
+        let select = |each: fn(&(&str, String)) -> String| {
+            format!("SELECT {}", self.session.iter().map(each).collect::<Vec<_>>().join(", "))
+        };
+        let set = select(|(name, value)| format!("set_config('{name}', '{value}', false)"));
+        let get = select(|(name, _)| format!("current_setting('{name}')"));
+        // Both are sent at once.
+        let statements = try_join(client.simple_query(&set), client.simple_query(&get));
+        let (set, found) = select! {
+            rows = statements => rows?,
+            ended = connection => return Err(ended.map_or_else(ConnectError::Refused, |()| ConnectError::Closed)),
+        };
+        for (index, (setting, _)) in self.session.iter().enumerate() {
+            if value_at(&set, index) != value_at(&found, index) {
+                return Err(ConnectError::SettingLost { setting });
+            }
         }
+        Ok(())
     }
 
     async fn connect(&self, target: Target) -> Result<(Client, RawConnection), ConnectError> {
@@ -281,6 +320,14 @@ impl Connector {
     }
 }
 
+/// A value in the only row of an answer.
+fn value_at(answer: &[SimpleQueryMessage], column: usize) -> Option<&str> {
+    answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(column),
+        _ => None,
+    })
+}
+
 async fn run(connection: RawConnection) {
     if let Err(error) = connection.await {
         // The client gets only "connection closed"; this is the reason.
@@ -312,8 +359,9 @@ fn server_config(all: &Config, index: usize) -> Config {
     if let Some(name) = all.get_dbname() {
         one.dbname(name);
     }
-    // Last, so that it wins over the URL, the role and the database: an acknowledged write is on a standby's disk, too.
-    one.options(format!("{} -c synchronous_commit=on", all.get_options().unwrap_or_default()));
+    if let Some(options) = all.get_options() {
+        one.options(options);
+    }
     if let Some(name) = all.get_application_name() {
         one.application_name(name);
     }

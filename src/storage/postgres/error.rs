@@ -38,9 +38,9 @@ pub enum StorageError {
     /// The idempotency key has no partition. Nothing was done, and the partition is created at once.
     #[error("no partition for the idempotency key")]
     NoPartition(#[source] SharedError),
-    /// The schema is older than this program needs. The text says what to run.
+    /// The database responds, but cannot be used: its schema is too old, for example. The text says what to do.
     #[error("{0}")]
-    SchemaTooOld(String),
+    Unusable(String),
     /// Anything else: a bug, here or in the database.
     #[error("unexpected database error")]
     Unexpected(#[source] SharedError),
@@ -102,7 +102,10 @@ impl StatementError {
     pub(in crate::storage) fn into_read_error(self) -> StorageError {
         match self {
             Self::NoConnection(PoolError::Backend(error)) => match &*error {
-                OpenError::SchemaTooOld(message) => StorageError::SchemaTooOld(message.clone()),
+                OpenError::Unusable(message) => StorageError::Unusable(message.clone()),
+                OpenError::Connect(error @ ConnectError::SettingLost { .. }) => {
+                    StorageError::Unusable(error.to_string())
+                }
                 _ => StorageError::Unavailable(error),
             },
             Self::NoConnection(error) => StorageError::Unavailable(Arc::new(error)),

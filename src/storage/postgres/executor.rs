@@ -21,6 +21,7 @@ use super::connect::{Connector, DatabaseUrlError, Target};
 use super::error::StatementError::{self, Deadline, NoConnection, NoPrimary, NotSent, Sent, Unproven};
 use super::error::{StorageError, is_missing_partition, outcome_unknown};
 use super::pool::{self, ConnectionPool};
+use super::session_check::check_sessions;
 use crate::config::{DatabaseUrl, PoolSettings};
 use crate::storage::read_quorum::NotFresh;
 use crate::telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
@@ -112,6 +113,12 @@ impl Database {
                 }
             }
         })
+    }
+
+    /// Checks that connections are sessions, as far as servers can be reached.
+    pub(in crate::storage) async fn check_sessions(&self) -> Result<(), StorageError> {
+        let checked = check_sessions(&self.connector.for_requests(self.deadline)).await;
+        checked.map_err(|error| StorageError::Unusable(error.to_string()))
     }
 
     /// The state of the pool with the most connections in use.

@@ -11,3 +11,4 @@ pub(in crate::storage) mod migrations;
 pub(in crate::storage) mod pg_enum;
 pub(in crate::storage) mod pool;
 mod server_report;
+pub(in crate::storage) mod session_check;

@@ -62,9 +62,9 @@ pub(in crate::storage) enum OpenError {
     /// The schema version could not be read.
     #[error("cannot read the schema version")]
     SchemaVersion(#[from] tokio_postgres::Error),
-    /// The schema is too old. The text says what to run.
+    /// The schema is too old. The text says what to do.
     #[error("{0}")]
-    SchemaTooOld(String),
+    Unusable(String),
     /// Connecting and reading the schema version took too long.
     #[error("no connection within {CONNECT_TIMEOUT:?}")]
     Timeout,
@@ -118,7 +118,7 @@ impl ConnectionOpener {
     async fn open(&self) -> Result<Session, OpenError> {
         let (client, task) = self.connector.open_closing_on_warning(self.target).await?;
         let found = migrations::schema_version(&client).await?;
-        migrations::check_version(found, SCHEMA_NEEDED).map_err(OpenError::SchemaTooOld)?;
+        migrations::check_version(found, SCHEMA_NEEDED).map_err(OpenError::Unusable)?;
         Ok(Session { client: ClientWrapper::new(client, task), primary: OnceLock::new() })
     }
 }

@@ -1,0 +1,117 @@
+//! Checks that a connection to a server is a session of its own, as everything else here assumes: with its own server process,
+//! prepared statements and notifications.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{AsyncMessage, Client, Statement};
+
+use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, NO_POOLER, Target};
+
+/// How long a notification may take.
+const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Why connections cannot be used.
+#[derive(Debug, Error)]
+pub enum NoSession {
+    /// Statements of one connection ran in different server processes, or those of two connections in the same.
+    #[error("a connection is not a session of its own: {NO_POOLER}")]
+    Shared,
+    /// A notification did not arrive.
+    #[error("a notification (LISTEN, NOTIFY) did not arrive: {NO_POOLER}")]
+    NotNotified,
+    /// A setting was lost.
+    #[error(transparent)]
+    Setting(ConnectError),
+}
+
+/// What a check found, or why it was not completed.
+enum Failure {
+    Found(NoSession),
+    NotCompleted,
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::SettingLost { .. } => Self::Found(NoSession::Setting(error)),
+            _ => Self::NotCompleted,
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Self {
+        // The last is PgBouncer's answer to a transaction in statement mode.
+        let of_poolers = [
+            SqlState::INVALID_SQL_STATEMENT_NAME,
+            SqlState::DUPLICATE_PSTATEMENT,
+            SqlState::PROTOCOL_VIOLATION,
+        ];
+        if error.code().is_some_and(|code| of_poolers.contains(code)) {
+            Self::Found(NoSession::Shared)
+        } else {
+            Self::NotCompleted
+        }
+    }
+}
+
+/// Checks every server that responds.
+pub(in crate::storage) async fn check_sessions(connector: &Connector) -> Result<(), NoSession> {
+    let connector = &connector.including_standbys();
+    let servers = (0..connector.addresses().count()).map(Target::Server);
+    let checks = servers.map(|server| timeout(CONNECT_TIMEOUT, check_server(connector, server)));
+    for checked in join_all(checks).await {
+        if let Ok(Err(Failure::Found(problem))) = checked {
+            return Err(problem);
+        }
+    }
+    Ok(())
+}
+
+/// Opens two connections, and interleaves what they do. A pooler that gives a server process to a connection for one
+/// transaction gives that of the first to the second.
+async fn check_server(connector: &Connector, server: Target) -> Result<(), Failure> {
+    let (one, mut messages) = connector.open_with_messages(server).await?;
+    let (notify, mut notified) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = messages.next().await {
+            if let AsyncMessage::Notification(_) = message {
+                let _ = notify.send(());
+            }
+        }
+    });
+    let (other, mut messages) = connector.open_with_messages(server).await?;
+    tokio::spawn(async move { while let Some(Ok(_)) = messages.next().await {} });
+
+    let process = async |client: &Client, statement: &Statement| -> Result<i32, tokio_postgres::Error> {
+        client.query_one(statement, &[]).await?.try_get(0)
+    };
+    let statement = one.prepare("SELECT pg_backend_pid()").await?;
+    let before = process(&one, &statement).await?;
+    other.batch_execute("BEGIN").await?;
+    let others = other.prepare("SELECT pg_backend_pid()").await?;
+    let others = process(&other, &others).await?;
+    let after = process(&one, &statement).await?;
+    other.batch_execute("COMMIT").await?;
+    if before != after || before == others {
+        return Err(Failure::Found(NoSession::Shared));
+    }
+    let is_standby: bool = one.query_one("SELECT pg_is_in_recovery()", &[]).await?.try_get(0)?;
+    if is_standby {
+        // It neither sends nor receives notifications.
+        return Ok(());
+    }
+    let channel = format!("petstore_check_{before}");
+    one.batch_execute(&format!("LISTEN {channel}")).await?;
+    other.batch_execute(&format!("NOTIFY {channel}")).await?;
+    match timeout(NOTIFICATION_TIMEOUT, notified.recv()).await {
+        Ok(Some(())) => Ok(()),
+        _ => Err(Failure::Found(NoSession::NotNotified)),
+    }
+}
