@@ -100,6 +100,8 @@ fn equal_in_constant_time(one: &[u8], other: &[u8]) -> bool {
 pub(crate) struct KeyCache {
     storage: Storage,
     known: Cache<KeyDigest, Arc<Caller>>,
+    /// The ids of keys, also of those that are looked up again, or cannot be. Only for the log.
+    ids: Cache<KeyDigest, KeyId>,
     /// The negative cache.
     unknown: Cache<KeyDigest, ()>,
     freshness: Arc<KeyFreshness>,
@@ -123,6 +125,7 @@ impl KeyCache {
         Self {
             storage,
             known: Cache::new(MAX_KEYS),
+            ids: Cache::new(MAX_KEYS),
             unknown: Cache::builder().max_capacity(MAX_KEYS).time_to_live(NEGATIVE_TTL).build(),
             freshness: Arc::new(KeyFreshness::new()),
             throttle: UnknownKeyThrottle::new(),
@@ -172,7 +175,7 @@ impl KeyCache {
     /// The id of a key that was valid when it was last looked up. For the log of a request that was not authenticated.
     pub(crate) async fn last_known(&self, authorization: &HeaderValue) -> Option<KeyId> {
         let digest = bearer_token(authorization).ok()?.digest();
-        self.known.get(&digest).await.map(|caller| caller.key.id)
+        self.ids.get(&digest).await
     }
 
     /// Finds a key in the cache, or else in the database.
@@ -188,14 +191,7 @@ impl KeyCache {
                 self.hits.increment(1);
                 Ok(caller)
             }
-            Some(known) => {
-                let found = self.look_up(digest, now.into()).await;
-                if let Err(ApiError::Unavailable { .. }) = found {
-                    // So that it is still known whose key this is. It is not used before it was looked up.
-                    self.known.insert(digest, known).await;
-                }
-                found
-            }
+            Some(_) => self.look_up(digest, now.into()).await,
             None => self.look_up_throttled(digest, client, admission, now.into()).await,
         }
     }
@@ -251,13 +247,16 @@ impl KeyCache {
         self.misses.increment(1);
         let lookup = self.freshness.start_lookup(&digest);
         match self.storage.find_api_key(digest).await {
-            Ok(Some(key)) if !key.expired(now) => Ok(Arc::new(Caller {
-                limiter: self.rate_limiters.for_key(&key),
-                key,
-                get_pet_calls: OnceLock::new(),
-                lookup,
-                last_used_minute: AtomicI64::new(i64::MIN),
-            })),
+            Ok(Some(key)) if !key.expired(now) => {
+                self.ids.insert(digest, key.id).await;
+                Ok(Arc::new(Caller {
+                    limiter: self.rate_limiters.for_key(&key),
+                    key,
+                    get_pet_calls: OnceLock::new(),
+                    lookup,
+                    last_used_minute: AtomicI64::new(i64::MIN),
+                }))
+            }
             Ok(_) => Err(LookupError::UnknownKey),
             Err(error) => Err(LookupError::Storage(error)),
         }
