@@ -95,35 +95,40 @@ pub struct LastPrimary {
 
 impl LastPrimary {
     /// The primary that these reports confirm, if [`choose`] has chosen it. If it was the last one before, those that followed
-    /// it then and have not reported now are remembered.
+    /// it then are remembered, unless they have reported something else.
     #[must_use]
     pub fn confirmed_by(reports: &[Option<Report>], server: usize, before: Option<&Self>) -> Option<Self> {
         let timeline = reports.get(server)?.as_ref()?.timeline;
         let before = before.filter(|before| (before.server, before.timeline) == (server, timeline));
-        let silent = before.iter().flat_map(|before| &before.followers).copied();
-        let silent = silent.filter(|(follower, _)| reports.get(*follower).is_some_and(Option::is_none));
+        // A standby may stop receiving a moment before its primary is gone.
+        let stays = |before: &Self, follower: usize| match reports.get(follower) {
+            Some(Some(report)) => report.upstream().is_none() && before.is_follower(follower, report),
+            Some(None) => true,
+            None => false,
+        };
+        let remembered = before.iter().flat_map(|before| {
+            before.followers.iter().copied().filter(|(follower, _)| stays(before, *follower))
+        });
         let follows = |report: &Report| report.timeline == timeline && report.upstream() == Some(server);
         let followers = reports
             .iter()
             .enumerate()
             .filter_map(|(follower, report)| report.filter(follows).map(|report| (follower, report.start)));
-        Some(Self { server, timeline, followers: followers.chain(silent).collect() })
+        Some(Self { server, timeline, followers: followers.chain(remembered).collect() })
     }
 
     /// Whether all other servers are standbys that followed it, and have not restarted since.
     fn is_followed_by_all(&self, reports: &[Option<Report>]) -> bool {
-        let follows = |server: usize, report: &Report| {
-            matches!(report.role, Role::Standby { .. }) && self.upstream_of(server, report).is_some()
-        };
         (0..reports.len())
             .filter(|server| *server != self.server)
-            .all(|server| reports[server].is_some_and(|report| follows(server, &report)))
+            .all(|server| reports[server].is_some_and(|report| self.is_follower(server, &report)))
     }
 
-    /// The server that a standby follows, or followed last.
-    fn upstream_of(&self, server: usize, report: &Report) -> Option<usize> {
-        let followed = self.timeline == report.timeline && self.followers.contains(&(server, report.start));
-        followed.then_some(self.server)
+    /// Whether a server is a standby that followed it last.
+    fn is_follower(&self, server: usize, report: &Report) -> bool {
+        matches!(report.role, Role::Standby { .. })
+            && self.timeline == report.timeline
+            && self.followers.contains(&(server, report.start))
     }
 }
 
@@ -223,20 +228,18 @@ pub fn choose(
     fresh.map(Source::Standby).ok_or(NotFresh::Behind(position))
 }
 
-/// The primary that a standby follows or followed last, directly or through other standbys, if that is known.
+/// The primary that a standby follows or followed last, if that is known. Not through another standby: what it has received
+/// may be from an earlier start of that one, when it was a primary itself.
 fn followed(reports: &[Option<Report>], last: Option<&LastPrimary>, standby: usize) -> Option<usize> {
-    let mut server = standby;
-    for _ in 0..reports.len() {
-        let Some(report) = reports[server].filter(|report| matches!(report.role, Role::Standby { .. }))
-        else {
-            return Some(server);
-        };
-        match report.upstream() {
-            Some(upstream) => server = upstream,
-            None => return last?.upstream_of(server, &report),
+    let report = reports[standby]?;
+    match report.upstream() {
+        Some(upstream) => {
+            let is_standby =
+                reports[upstream].is_some_and(|report| matches!(report.role, Role::Standby { .. }));
+            (!is_standby).then_some(upstream)
         }
+        None => last.filter(|last| last.is_follower(standby, &report)).map(|last| last.server),
     }
-    None
 }
 
 #[cfg(test)]
@@ -343,10 +346,28 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_may_follow_another_standby() {
-        let cascade = [primary(1, 100), standby(1, 100, 100, 0), standby(1, 100, 100, 1)];
+    fn a_standby_of_a_standby_counts_but_is_not_read() {
+        let cascade = [primary(1, 100), standby(1, 90, 90, 0), standby(1, 90, 90, 1)];
         assert_eq!(choose(&cascade), Ok(Source::Primary(0)));
-        assert_eq!(choose(&[None, cascade[1], cascade[2]]), Ok(Source::Standby(1)));
+        assert_eq!(super::choose(&[None, cascade[1], cascade[2]], None, 2), Ok(Source::Standby(1)));
+        // It may have received that from its upstream when that was a primary, and has been created again since.
+        let ahead = [None, standby(1, 90, 90, 0), standby(1, 100, 100, 1)];
+        assert_eq!(choose(&ahead), Err(NotFresh::Behind(Lsn(100))));
+    }
+
+    #[test]
+    fn a_standby_that_stops_receiving_before_its_primary_is_gone_is_read() {
+        let all = [primary(1, 80), standby(1, 80, 80, 0), standby(1, 80, 80, 0)];
+        let last = LastPrimary::confirmed_by(&all, 0, None);
+        let dying = |start| [primary(1, 100), orphan(start, 1, 100), standby(1, 80, 80, 0)];
+        assert_eq!(choose(&dying(0)), Ok(Source::Primary(0)), "it is still confirmed");
+        let after = |start, last: Option<&LastPrimary>| {
+            let last = LastPrimary::confirmed_by(&dying(start), 0, last);
+            super::choose(&[None, orphan(start, 1, 100), orphan(0, 1, 80)], last.as_ref(), 0)
+        };
+        assert_eq!(after(0, last.as_ref()), Ok(Source::Standby(1)));
+        assert_eq!(after(5, last.as_ref()), Err(NotFresh::Behind(Lsn(100))), "it has restarted");
+        assert_eq!(after(0, None), Err(NotFresh::Behind(Lsn(100))), "it never followed");
     }
 
     #[test]
