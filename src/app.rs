@@ -59,7 +59,7 @@ impl App {
         if !settings.without_metrics {
             telemetry::metrics::metrics();
         }
-        let storage = Storage::new(&settings.database.database_url, &settings.pool)?;
+        let storage = Storage::new(&settings.database.url(), &settings.pool)?;
         let state =
             AppState::new(storage.clone(), clock, &settings.interface, &settings.timeouts, &settings.limits);
         match state.check_database().await {

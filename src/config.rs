@@ -4,12 +4,13 @@
 
 use std::env;
 use std::fmt;
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use ipnet::IpNet;
 use jiff::SignedDuration;
 use jiff::civil::{Date, date};
@@ -29,9 +30,37 @@ pub struct DatabaseSettings {
     /// primary, and with synchronous replication reads on from standbys while there is none.
     ///
     /// `sslmode` is `disable`, `prefer` (the default), `require` or `verify-full`. Only `verify-full` checks the server's
-    /// certificate and name, against the system's certificate authorities or those in the file `sslrootcert=…`.
-    #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
-    pub database_url: DatabaseUrl,
+    /// certificate and name, against the system's certificate authorities or those in the file `sslrootcert=…`. The files
+    /// `sslcert=…` and `sslkey=…` have a client certificate, and `passfile=…` has passwords.
+    #[arg(
+        long,
+        env = "DATABASE_URL",
+        hide_env_values = true,
+        value_name = "URL",
+        required_unless_present = "database_url_file",
+        conflicts_with = "database_url_file"
+    )]
+    pub database_url: Option<DatabaseUrl>,
+
+    /// A file that contains the database URL, instead of --database-url. It is read again for each new connection, so a
+    /// changed password needs no restart.
+    #[arg(long, env = "DATABASE_URL_FILE", value_name = "FILE", value_parser = url_in_file)]
+    pub database_url_file: Option<DatabaseUrl>,
+
+    /// PostgreSQL's password file, with lines `host:port:database:user:password`, for a URL without a password. It is read
+    /// again for each new connection.
+    #[arg(long, env = "PGPASSFILE", value_name = "FILE")]
+    pub database_passfile: Option<PathBuf>,
+}
+
+impl DatabaseSettings {
+    /// The database, and where its password comes from.
+    #[must_use]
+    pub fn url(&self) -> DatabaseUrl {
+        let url = self.database_url_file.as_ref().or(self.database_url.as_ref());
+        let Some(url) = url.cloned() else { unreachable!("one of the two is required") };
+        DatabaseUrl { passfile: self.database_passfile.clone(), ..url }
+    }
 }
 
 /// The settings of `petstore migrate`.
@@ -163,9 +192,18 @@ impl ServeSettings {
         let listen = listen.to_string();
         let flags = ["--database-url", url.reveal(), "--listen", &listen, "--admin-listen", "127.0.0.1:0"];
         let no_drain = ["--drain-delay", "0s"];
-        ServeCommand::try_parse_from(["petstore"].iter().chain(&flags).chain(&no_drain))
-            .map(|command| command.serve)
+        // The database is this one, whatever the environment says.
+        let command = ServeCommand::command().mut_arg("database_url_file", |file| file.env(None::<&str>));
+        let matches = command.try_get_matches_from(["petstore"].iter().chain(&flags).chain(&no_drain))?;
+        ServeCommand::from_arg_matches(&matches).map(|command| command.serve)
     }
+}
+
+/// The names of the environment variables that start like those of this program.
+#[must_use]
+pub fn variables() -> Vec<String> {
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    names.filter(|name| name.starts_with("PETSTORE_")).collect()
 }
 
 /// The directories in `PATH`.
@@ -311,20 +349,41 @@ impl LogSettings {
 
 /// The URL of a database. It may contain a password, so `Debug` does not show it.
 #[derive(Clone)]
-pub struct DatabaseUrl(String);
+pub struct DatabaseUrl {
+    text: String,
+    file: Option<PathBuf>,
+    passfile: Option<PathBuf>,
+}
 
 impl DatabaseUrl {
     /// The URL with its password. Only for connecting.
     #[must_use]
     pub fn reveal(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The file that contains the URL, if it is from a file.
+    #[must_use]
+    pub fn file(&self) -> Option<&PathBuf> {
+        self.file.as_ref()
+    }
+
+    /// The password file, if there is one.
+    #[must_use]
+    pub fn passfile(&self) -> Option<&PathBuf> {
+        self.passfile.as_ref()
     }
 }
 
 impl From<String> for DatabaseUrl {
-    fn from(url: String) -> Self {
-        Self(url)
+    fn from(text: String) -> Self {
+        Self { text, file: None, passfile: None }
     }
+}
+
+fn url_in_file(path: &str) -> Result<DatabaseUrl, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    Ok(DatabaseUrl { file: Some(path.into()), ..DatabaseUrl::from(text.trim().to_owned()) })
 }
 
 impl fmt::Debug for DatabaseUrl {

@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::effective_settings::{Setting, effective_settings};
+use super::environment::check_environment;
 use super::{CommandError, print};
 use crate::config::ServeSettings;
 use crate::storage::{
@@ -67,10 +68,13 @@ enum CheckState {
 
 impl Doctor {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
-        let checks = match diagnose(&self.settings.database.database_url, &self.settings.pool).await {
+        let mut checks = match diagnose(&self.settings.database.url(), &self.settings.pool).await {
             Ok(found) => checks(&found, self.settings.pool.database_connections),
             Err(error) => vec![failure("database", telemetry::with_causes(&error))],
         };
+        if let Err(error) = check_environment() {
+            checks.push(failure("environment", error.to_string()));
+        }
         let ok = checks.iter().all(|check| check.state != CheckState::Failure);
         let report =
             Report { ok, version: env!("CARGO_PKG_VERSION"), checks, settings: effective_settings() };

@@ -75,8 +75,8 @@ impl Export {
         if self.escape_formulas && format != FileFormat::Csv {
             return Err("--escape-formulas applies to CSV only".into());
         }
-        check_url(&self.database.database_url)?;
-        let exporting = ExportStream::start(&self.database.database_url, self.status).await?;
+        check_url(&self.database.url())?;
+        let exporting = ExportStream::start(&self.database.url(), self.status).await?;
         let to_standard_output = self.file == Path::new("-");
         let in_file = |error: io::Error| format!("{}: {error}", self.file.display());
         let written = if to_standard_output {

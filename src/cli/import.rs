@@ -123,7 +123,7 @@ const STOPPED: u8 = 4;
 
 impl Import {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
-        check_url(&self.database.database_url)?;
+        check_url(&self.database.url())?;
         let from_standard_input = self.file == Path::new(STANDARD_INPUT);
         let format =
             self.format.map(FileFormat::from).or_else(|| FileFormat::from_extension(&self.file)).ok_or_else(
@@ -144,7 +144,7 @@ impl Import {
         let mut importing = if self.dry_run {
             None
         } else {
-            Some(ImportSession::start(&self.database.database_url, source, atomic).await?)
+            Some(ImportSession::start(&self.database.url(), source, atomic).await?)
         };
 
         let progress = Progress::start("rows", size);

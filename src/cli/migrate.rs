@@ -25,8 +25,7 @@ pub(super) struct Migrate {
 impl Migrate {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let Self { settings } = self;
-        let applied =
-            migrate_within(&settings.database.database_url, SCHEMA_LATEST, settings.patience).await?;
+        let applied = migrate_within(&settings.database.url(), SCHEMA_LATEST, settings.patience).await?;
         for migration in &applied {
             print(&format!("applied {migration}\n"))?;
         }

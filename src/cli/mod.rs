@@ -3,6 +3,7 @@
 mod demo;
 mod doctor;
 mod effective_settings;
+mod environment;
 mod export;
 mod import;
 mod keys;
@@ -25,8 +26,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use opentelemetry_otlp::ExporterBuildError;
 
+use environment::UnknownVariable;
+
 use crate::app::StartError;
-use crate::config::{DatabaseSettings, LogSettings, PoolSettings, ReadFrom};
+use crate::config::{DatabaseUrl, LogSettings, PoolSettings, ReadFrom};
 use crate::storage::{DatabaseUrlError, MigrateError, Storage};
 use crate::systemd::Listeners;
 use crate::telemetry::{self, LogError};
@@ -134,6 +137,7 @@ fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
         || matches!(error.downcast_ref(), Some(StartError::DatabaseUrl(_)))
         || matches!(error.downcast_ref(), Some(MigrateError::Url(_)))
         || matches!(error.downcast_ref(), Some(LogError::Filter(_)))
+        || error.is::<UnknownVariable>()
         || error.is::<ExporterBuildError>();
     ExitCode::from(if is_setting { INVALID_SETTINGS } else { 1 })
 }
@@ -142,13 +146,13 @@ fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
 const INVALID_SETTINGS: u8 = 2;
 
 /// Opens the storage with a single connection, which is enough for a command.
-fn storage(database: &DatabaseSettings) -> Result<Storage, CommandError> {
+fn storage(url: &DatabaseUrl) -> Result<Storage, CommandError> {
     let pool = PoolSettings {
         database_connections: 1,
         database_timeout: Duration::from_secs(10),
         reads: ReadFrom::default(),
     };
-    Ok(Storage::new(&database.database_url, &pool)?)
+    Ok(Storage::new(url, &pool)?)
 }
 
 /// Catches SIGTERM and SIGINT from now on. Each call of the result waits for the next of them.

@@ -39,7 +39,7 @@ pub(super) struct Seed {
 impl Seed {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let started = Instant::now();
-        add(&storage(&self.database)?, self.count, self.number).await?;
+        add(&storage(&self.database.url())?, self.count, self.number).await?;
         let seconds = started.elapsed().as_secs_f64();
         let (count, rate) = (grouped(self.count.into()), grouped(per_second(self.count.into(), seconds)));
         Ok(print(&format!("added {count} pets in {seconds:.1} s, {rate} per second\n"))?)

@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::effective_settings::effective_settings;
+use super::environment::check_environment;
 use super::{CommandError, stop_signals};
 use crate::app::App;
 use crate::config::ServeSettings;
@@ -43,6 +44,7 @@ impl Serve {
     pub(super) async fn run(self, listeners: Listeners) -> Result<(), CommandError> {
         let (mut stop_signal, mut hangup) = (stop_signals()?, signal(SignalKind::hangup())?);
         log_start();
+        check_environment()?;
         let _traces = start_tracing(&self.settings.traces)?;
         let app = App::start(self.settings, listeners, Arc::new(Timestamp::now)).await?;
         let (stop, stopped) = oneshot::channel::<()>();

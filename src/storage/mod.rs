@@ -37,8 +37,10 @@ pub use key_notifications::{KeyNotification, ListenError};
 pub use orders::{EndOrderOutcome, PlaceOrderOutcome};
 use pets::{FindPetsBatch, ListPetsBatch};
 pub use pets::{RenderedPage, SharedPage, UpdateOutcome};
+pub use postgres::connect::ConnectError;
 use postgres::connect::Connector;
-pub use postgres::connect::{ConnectError, DatabaseUrlError};
+pub use postgres::credentials::CredentialsError;
+pub use postgres::database_url::DatabaseUrlError;
 pub use postgres::error::StorageError;
 use postgres::executor::Database;
 pub use postgres::migrations::{

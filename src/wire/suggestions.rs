@@ -1,7 +1,7 @@
 //! Names that a client sent, in messages to it: which known name it meant, and how to repeat its own safely.
 
 /// The known name that is spelt most like `name`.
-pub(crate) fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // A longer name is like none of them, and the comparison takes the product of the lengths.
     let start: String = name.chars().take(SHOWN_CHARS).collect();
     known.min_by_key(|candidate| strsim::damerau_levenshtein(&start, candidate))

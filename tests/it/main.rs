@@ -40,6 +40,7 @@ mod poolers;
 mod reachable;
 mod retries;
 mod schema;
+mod secrets;
 mod seed;
 mod servers;
 mod shutdown;

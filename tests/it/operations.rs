@@ -110,3 +110,12 @@ fn the_deployed_memory_limit_is_enough_for_the_allowed_connections() {
         format!("64 MB + {KILOBYTES_PER_CONNECTION} KB × `--max-connections` + 64 KB × `--max-requests`");
     assert!(page.contains(&sum), "{PAGE} lacks the formula: {sum}");
 }
+
+#[test]
+fn the_migration_job_has_the_name_and_the_image_the_tag_of_this_version() {
+    let read = |file| fs::read_to_string(Path::new(ROOT).join("deploy/kubernetes").join(file)).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("  name: petstore-migrate-{}\n", version.replace('.', "-"));
+    assert!(read("migrate.yaml").contains(&name), "a Job is immutable: each version needs its own");
+    assert!(read("kustomization.yaml").contains(&format!("    newTag: {version}\n")));
+}

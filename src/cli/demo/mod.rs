@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use super::progress::grouped;
 use super::{CommandError, print, seed, stop_signals, storage};
 use crate::app::{App, StartError};
-use crate::config::{DatabaseSettings, DatabaseUrl, DemoSettings, ServeSettings};
+use crate::config::{DatabaseUrl, DemoSettings, ServeSettings};
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::{Actor, KeyId, NewKey, Scope};
 use crate::storage::{DatabaseContents, ExamineError, SCHEMA_LATEST, Storage, database_contents, migrate};
@@ -112,7 +112,7 @@ impl Demo {
             }
         };
         migrate(url, SCHEMA_LATEST).await?;
-        let storage = storage(&DatabaseSettings { database_url: url.clone() })?;
+        let storage = storage(url)?;
         if contents == DatabaseContents::Nothing {
             // In this order: if the demo ends in between, the next one fills the marked database.
             storage.mark_as_demonstration().await?;

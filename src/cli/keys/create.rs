@@ -57,7 +57,7 @@ impl Create {
             rate_limit: self.rate_limit,
         };
         let key = ApiKey::generate(rand::random);
-        storage(&self.database)?.insert_api_key(&new, &key, &self.by.actor()?).await?;
+        storage(&self.database.url())?.insert_api_key(&new, &key, &self.by.actor()?).await?;
         Ok(print(&format!("{}\n", key.reveal()))?)
     }
 }

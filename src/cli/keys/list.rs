@@ -24,7 +24,7 @@ pub(in crate::cli) struct List {
 
 impl List {
     pub(super) async fn run(self) -> Result<(), CommandError> {
-        let keys = storage(&self.database)?.list_api_keys().await?;
+        let keys = storage(&self.database.url())?.list_api_keys().await?;
         let now = Timestamp::now();
         let keys: Vec<KeyOutput> = keys.into_iter().map(|key| KeyOutput::new(key, now)).collect();
         let text = if self.json { serde_json::to_string_pretty(&keys)? + "\n" } else { table(&keys) };

@@ -25,7 +25,7 @@ pub(in crate::cli) struct Revoke {
 
 impl Revoke {
     pub(super) async fn run(self) -> Result<(), CommandError> {
-        let storage = storage(&self.database)?;
+        let storage = storage(&self.database.url())?;
         let text = if storage.revoke_api_key(self.id, &self.by.actor()?).await? {
             format!("key {} revoked\n", self.id.0)
         } else if storage.find_key_record(self.id).await?.is_some() {

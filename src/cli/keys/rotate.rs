@@ -45,7 +45,7 @@ impl Rotate {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let expires_at = self.expires.map(|expires| expires.at(Timestamp::now())).transpose()?;
         let successor = ApiKey::generate(rand::random);
-        let rotated = storage(&self.database)?
+        let rotated = storage(&self.database.url())?
             .rotate_api_key(self.id, &successor, self.overlap, expires_at, &self.by.actor()?)
             .await?;
         if rotated.is_none() {

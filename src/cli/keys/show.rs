@@ -34,7 +34,7 @@ struct KeyDetailsOutput {
 
 impl Show {
     pub(super) async fn run(self) -> Result<(), CommandError> {
-        let storage = storage(&self.database)?;
+        let storage = storage(&self.database.url())?;
         let key = storage.find_key_record(self.id).await?.ok_or_else(|| no_such_key(self.id))?;
         let key = KeyOutput::new(key, Timestamp::now());
         let events: Vec<EventOutput> =

@@ -23,7 +23,8 @@ use tokio_postgres::{Row, Statement};
 
 use super::availability::Availability;
 use super::busy_connection::BusyConnection;
-use super::connect::{Connector, DatabaseUrlError, ServerAddress, Target};
+use super::connect::{Connector, ServerAddress, Target};
+use super::database_url::DatabaseUrlError;
 use super::error::StatementError::{self, Deadline, NoConnection, NotSent, Sent};
 use super::pool::{self, ConnectionPool};
 use super::server_report::{REPORT, Upstreams};

@@ -1,7 +1,6 @@
-//! Opens connections: parses the database URL, finds the primary among several servers, and sets up TLS by `sslmode`.
+//! Opens connections: finds the primary among several servers, and sets up the session.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,10 +9,6 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::try_join;
 use futures_util::stream::{FuturesUnordered, Stream, poll_fn};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use thiserror::Error;
 use tokio::select;
 use tokio::task::JoinHandle;
@@ -23,6 +18,8 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::credentials::{Credentials, CredentialsError};
+use super::database_url::{DEFAULT_PORT, DatabaseUrlError, SslMode, UrlParameters};
 use crate::config::DatabaseUrl;
 
 /// How long opening a connection may take, including authentication and reading the schema version.
@@ -31,35 +28,8 @@ pub(in crate::storage) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const SERVER_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long to try only the last known primary before trying the other servers as well.
 const HEAD_START: Duration = Duration::from_millis(250);
-const DEFAULT_PORT: u16 = 5432;
 /// How long a server may be unreachable before its connections are closed.
 const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Why a database URL is invalid. The URL itself is not repeated: it may contain a password.
-#[derive(Debug, Error)]
-pub enum DatabaseUrlError {
-    /// The scheme is missing or unknown.
-    #[error("the database URL must start with postgresql://")]
-    NotAUrl,
-    /// The driver cannot parse it.
-    #[error("invalid database URL")]
-    Invalid(#[source] tokio_postgres::Error),
-    /// The `sslmode` is unknown or unsupported.
-    #[error("sslmode in the database URL must be disable, prefer, require or verify-full")]
-    SslMode,
-    /// The file of certificate authorities, or the system's store, is empty or unreadable.
-    #[error("cannot read any CA certificate from {0}")]
-    NoAuthorities(String),
-    /// TLS could not be set up.
-    #[error("cannot set up TLS")]
-    Tls(#[from] rustls::Error),
-    /// It names no server.
-    #[error("the database URL names no server")]
-    NoServer,
-    /// The pool could not be set up.
-    #[error("cannot set up the connection pool")]
-    Pool,
-}
 
 /// Why no connection was opened.
 #[derive(Debug, Error)]
@@ -70,6 +40,9 @@ pub enum ConnectError {
     /// No server answered in time.
     #[error("no response from the database within {SERVER_TIMEOUT:?}")]
     Timeout,
+    /// There is no password.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
     /// The server closed the connection.
     #[error("the database closed the connection")]
     Closed,
@@ -117,6 +90,7 @@ type RawConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Soc
 pub(in crate::storage) struct Connector {
     /// One configuration per server.
     servers: Arc<[Config]>,
+    credentials: Credentials,
     tls: MakeRustlsConnect,
     /// The settings of each session.
     session: Arc<[(&'static str, String)]>,
@@ -126,9 +100,9 @@ pub(in crate::storage) struct Connector {
 
 impl Connector {
     pub(in crate::storage) fn new(url: &DatabaseUrl) -> Result<Self, DatabaseUrlError> {
-        let (url, tls) = extract_tls_settings(url.reveal())?;
-        let mut config: Config = url.parse().map_err(DatabaseUrlError::Invalid)?;
-        config.ssl_mode(match tls.mode {
+        let (text, parameters) = UrlParameters::extract(url.reveal())?;
+        let mut config: Config = text.parse().map_err(DatabaseUrlError::Invalid)?;
+        config.ssl_mode(match parameters.mode {
             SslMode::Disable => config::SslMode::Disable,
             SslMode::Prefer => config::SslMode::Prefer,
             SslMode::Require | SslMode::VerifyFull => config::SslMode::Require,
@@ -143,8 +117,14 @@ impl Connector {
         }
         // It wins over the URL, the role and the database: an acknowledged write is on a standby's disk, too.
         let session = Arc::new([("synchronous_commit", "on".to_owned())]);
-        let tls = MakeRustlsConnect::new(tls.client_config()?);
-        Ok(Self { servers, tls, session, last_primary: Arc::default() })
+        let tls = MakeRustlsConnect::new(parameters.client_config()?);
+        let passfile = parameters.passfile.or(url.passfile().cloned());
+        let credentials = match (url.file(), passfile) {
+            (Some(file), _) => Credentials::UrlFile(file.clone()),
+            (None, Some(file)) => Credentials::PassFile(file),
+            (None, None) => Credentials::Fixed,
+        };
+        Ok(Self { servers, credentials, tls, session, last_primary: Arc::default() })
     }
 
     /// The same servers, with the session settings for requests:
@@ -195,7 +175,9 @@ impl Connector {
 
     async fn connect_to(&self, server: usize) -> Result<(Client, RawConnection), ConnectError> {
         let connecting = async {
-            let (client, mut connection) = self.servers[server].connect(self.tls.clone()).await?;
+            let mut config = self.servers[server].clone();
+            self.credentials.apply(&mut config).await?;
+            let (client, mut connection) = config.connect(self.tls.clone()).await?;
             self.set_up(&client, &mut connection).await?;
             Ok((client, connection))
         };
@@ -375,145 +357,4 @@ fn server_config(all: &Config, index: usize) -> Config {
         .keepalives_interval(Duration::from_secs(1))
         .keepalives_retries(3);
     one
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SslMode {
-    Disable,
-    Prefer,
-    Require,
-    VerifyFull,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct DatabaseTls {
-    mode: SslMode,
-    authorities: Option<PathBuf>,
-}
-
-/// Removes `sslmode` and `sslrootcert` from the URL: the driver supports neither `verify-full` nor the file.
-fn extract_tls_settings(url: &str) -> Result<(String, DatabaseTls), DatabaseUrlError> {
-    if !url.starts_with("postgresql://") && !url.starts_with("postgres://") {
-        return Err(DatabaseUrlError::NotAUrl);
-    }
-    let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    let mut tls = DatabaseTls { mode: SslMode::Prefer, authorities: None };
-    let mut rest = form_urlencoded::Serializer::new(String::new());
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        match (&*name, &*value) {
-            ("sslmode", "disable") => tls.mode = SslMode::Disable,
-            ("sslmode", "prefer") => tls.mode = SslMode::Prefer,
-            ("sslmode", "require") => tls.mode = SslMode::Require,
-            ("sslmode", "verify-full") => tls.mode = SslMode::VerifyFull,
-            ("sslmode", _) => return Err(DatabaseUrlError::SslMode),
-            ("sslrootcert", path) => tls.authorities = Some(path.into()),
-            _ => drop(rest.append_pair(&name, &value)),
-        }
-    }
-    // The driver reads `+` as itself, not as a space.
-    Ok((format!("{address}?{}", rest.finish().replace('+', "%20")), tls))
-}
-
-impl DatabaseTls {
-    fn client_config(&self) -> Result<ClientConfig, DatabaseUrlError> {
-        let provider = Arc::new(ring::default_provider());
-        let builder =
-            ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-        if self.mode != SslMode::VerifyFull {
-            let verifier = Arc::new(EncryptOnly(provider));
-            return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth());
-        }
-        let found = match &self.authorities {
-            Some(file) => rustls_native_certs::load_certs_from_paths(Some(file), None),
-            None => rustls_native_certs::load_native_certs(),
-        };
-        let mut authorities = RootCertStore::empty();
-        let (added, _) = authorities.add_parsable_certificates(found.certs);
-        if added == 0 {
-            let place =
-                self.authorities.as_ref().map_or("the system".into(), |file| file.display().to_string());
-            return Err(DatabaseUrlError::NoAuthorities(place));
-        }
-        Ok(builder.with_root_certificates(authorities).with_no_client_auth())
-    }
-}
-
-/// `prefer` and `require` encrypt without verifying the server's certificate, as in libpq.
-#[derive(Debug)]
-struct EncryptOnly(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for EncryptOnly {
-    fn verify_server_cert(
-        &self,
-        _certificate: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn extract(url: &str) -> (String, SslMode, Option<PathBuf>) {
-        let (url, tls) = extract_tls_settings(url).unwrap();
-        (url, tls.mode, tls.authorities)
-    }
-
-    #[test]
-    fn tls_settings_are_taken_out_of_the_url() {
-        assert_eq!(
-            extract("postgresql://u:p@db/shop?sslmode=verify-full&sslrootcert=/etc/ca.pem&connect_timeout=3"),
-            (
-                "postgresql://u:p@db/shop?connect_timeout=3".into(),
-                SslMode::VerifyFull,
-                Some("/etc/ca.pem".into())
-            ),
-        );
-        assert_eq!(
-            extract("postgres://db/shop?application_name=my%20shop"),
-            ("postgres://db/shop?application_name=my%20shop".into(), SslMode::Prefer, None),
-        );
-    }
-
-    #[test]
-    fn what_is_not_supported_is_refused() {
-        assert!(matches!(extract_tls_settings("host=db"), Err(DatabaseUrlError::NotAUrl)));
-        for mode in ["verify-ca", "allow", ""] {
-            let url = format!("postgresql://db/shop?sslmode={mode}");
-            assert!(matches!(extract_tls_settings(&url), Err(DatabaseUrlError::SslMode)), "{mode}");
-        }
-    }
-
-    #[test]
-    fn a_file_without_authorities_is_refused() {
-        let url = DatabaseUrl::from("postgresql://db/x?sslmode=verify-full&sslrootcert=/dev/null".to_owned());
-        assert!(matches!(Connector::new(&url), Err(DatabaseUrlError::NoAuthorities(_))));
-    }
 }

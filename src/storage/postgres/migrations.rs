@@ -13,7 +13,8 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::connect::{ConnectError, Connector, DatabaseUrlError};
+use super::connect::{ConnectError, Connector};
+use super::database_url::DatabaseUrlError;
 use crate::config::DatabaseUrl;
 
 mod embedded {

@@ -4,6 +4,8 @@ pub(in crate::storage) mod availability;
 mod busy_connection;
 pub(in crate::storage) mod cluster;
 pub(in crate::storage) mod connect;
+pub(in crate::storage) mod credentials;
+pub(in crate::storage) mod database_url;
 pub(in crate::storage) mod error;
 pub(in crate::storage) mod executor;
 mod fresh_read;

@@ -19,7 +19,8 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
 use super::availability::Availability;
-use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, DatabaseUrlError, Target};
+use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};
+use super::database_url::DatabaseUrlError;
 use super::migrations::{self, SCHEMA_NEEDED};
 use crate::config::PoolSettings;
 use crate::storage::read_quorum::Report;

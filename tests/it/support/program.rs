@@ -54,7 +54,7 @@ impl ServeProcess {
     }
 
     /// Starts a command that runs `petstore serve`, and waits until it listens. The command may get these addresses in
-    /// another way, such as by socket activation.
+    /// another way, such as by socket activation, and the URL, if it is empty here, too.
     pub(crate) fn start_as(
         mut command: Command,
         database_url: &str,
@@ -62,8 +62,10 @@ impl ServeProcess {
         admin_address: SocketAddr,
     ) -> Self {
         let log = std::env::temp_dir().join(format!("petstore-test-{}.log", address.port()));
+        if !database_url.is_empty() {
+            command.env("DATABASE_URL", database_url);
+        }
         let child = command
-            .env("DATABASE_URL", database_url)
             .env("PETSTORE_LISTEN", address.to_string())
             .env("PETSTORE_ADMIN_LISTEN", admin_address.to_string())
             .env("PETSTORE_DRAIN_DELAY", "0s")
