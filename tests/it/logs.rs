@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::support::postgres::connect;
 use crate::support::program::ServeProcess;
 use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase};
@@ -52,6 +53,39 @@ async fn an_outage_is_logged_when_it_begins_and_when_it_ends_and_its_requests_ar
         let cause = line["cause"].as_str().unwrap();
         assert!(cause.starts_with("database unavailable: "), "{line}");
     }
+}
+
+#[tokio::test]
+async fn a_database_that_opens_no_more_connections_is_back_when_it_answers_on_those_that_are_open() {
+    let (postgres, key) = PrivatePostgres::start_with_key();
+    let service = ServeProcess::start(&postgres.url, &[]);
+    let client = Client::new(service.address, Some(&key));
+    let pet = json!({"name": "Rex", "categoryId": 1});
+    assert_eq!(client.post("/v1/pets", &pet).await.status, 201);
+    // From another database, because this one is about to accept no more sessions.
+    let session = connect(&postgres.url).await;
+    let other = connect(&format!("{}/template1", postgres.url.rsplit_once('/').unwrap().0)).await;
+    session.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
+    other.batch_execute("ALTER DATABASE postgres ALLOW_CONNECTIONS false").await.unwrap();
+    // They wait for the lock on the connections that are open; for the others, one would have to be opened.
+    let calls = (0..12).map(|number| {
+        let client = Client::new(service.address, Some(&key));
+        let pet = pet.clone();
+        tokio::spawn(async move {
+            match number % 3 {
+                0 => client.get("/v1/pets").await,
+                1 => client.get("/v1/pets/1").await,
+                _ => client.post("/v1/pets", &pet).await,
+            }
+        })
+    });
+    let calls: Vec<_> = calls.collect();
+    service.wait_for_log("answering 503 until it is back").await;
+    session.batch_execute("COMMIT").await.unwrap();
+    for call in calls {
+        call.await.unwrap();
+    }
+    service.wait_for_log("database back").await;
 }
 
 /// The failed requests that the log accounts for.

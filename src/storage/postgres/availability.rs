@@ -1,10 +1,14 @@
 //! Whether the database can be used, for the log: one line when it is lost and one when it is back, however many requests
 //! fail in between.
 
+use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -21,6 +25,16 @@ enum State {
         cause: String,
         since: Instant,
     },
+}
+
+impl State {
+    fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+
+    fn is_available(&self) -> bool {
+        !self.is_lost()
+    }
 }
 
 impl Availability {
@@ -50,25 +64,38 @@ impl Availability {
         });
     }
 
-    /// Logs each change, indefinitely.
+    /// A connection that was open already can be used: the database was not lost, although no other could be opened.
+    pub(super) fn answered(&self) {
+        // First without the lock for changes: this is called after each statement.
+        let is_lost = self.0.borrow().is_lost();
+        if is_lost {
+            self.0.send_if_modified(|state| {
+                let State::Lost { server, .. } = state else { return false };
+                *state = State::Available { server: Some(mem::take(server)) };
+                true
+            });
+        }
+    }
+
+    /// Logs each change, indefinitely. A database that answers again within [`PATIENCE`] was not lost: it had no room for
+    /// one more connection, perhaps.
     pub(in crate::storage) async fn log(&self) {
         let mut changes = self.0.subscribe();
-        let mut lost_since = None;
+        // A receiver fails only without its sender, which lives as long as this future.
         loop {
-            match (&*changes.borrow_and_update(), lost_since) {
-                (State::Lost { server, cause, since }, None) => {
-                    tracing::error!(server, cause, "database unavailable: answering 503 until it is back");
-                    lost_since = Some(*since);
-                }
-                (State::Available { server }, Some(since)) => {
-                    let seconds = (since.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-                    tracing::info!(server, seconds, "database back");
-                    lost_since = None;
-                }
-                (State::Lost { .. }, Some(_)) | (State::Available { .. }, None) => {}
+            let Ok(lost) = changes.wait_for(State::is_lost).await.map(|state| state.clone()) else { return };
+            if timeout(PATIENCE, changes.wait_for(State::is_available)).await.is_ok() {
+                continue;
             }
-            // The sender lives as long as this future.
-            let _ = changes.changed().await;
+            let State::Lost { server, cause, since } = lost else { return };
+            tracing::error!(server, cause, "database unavailable: answering 503 until it is back");
+            let Ok(state) = changes.wait_for(State::is_available).await.map(|state| state.clone()) else {
+                return;
+            };
+            if let State::Available { server } = state {
+                let seconds = (since.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+                tracing::info!(server, seconds, "database back");
+            }
         }
     }
 }

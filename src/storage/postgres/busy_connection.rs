@@ -68,7 +68,12 @@ impl BusyConnection {
     /// Releases the connection after its last statement.
     pub(in crate::storage) fn end<T>(self, outcome: Result<T, StatementError>) -> Result<T, StatementError> {
         match &outcome {
-            Ok(_) => self.finished(),
+            Ok(_) => {
+                if let Some(pool) = self.connection.as_ref().and_then(Connection::pool) {
+                    pool.manager().answered();
+                }
+                self.finished();
+            }
             Err(error) => self.failed(error),
         }
         outcome

@@ -124,6 +124,13 @@ impl ConnectionOpener {
     }
 }
 
+impl ConnectionManager {
+    /// Records that the server has answered on one of the pool's connections.
+    pub(super) fn answered(&self) {
+        self.0.availability.iter().for_each(Availability::answered);
+    }
+}
+
 impl Manager for ConnectionManager {
     type Type = Session;
     type Error = Arc<OpenError>;
