@@ -16,13 +16,14 @@ use crate::telemetry::metrics::{
 
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The number of standbys, and for each status the estimated number of pets as of the last ANALYZE.
+/// The number of standbys, and for each status the estimated number of pets: the density of rows and the share of the status
+/// as of the last ANALYZE, and the size of the table as of now, as PostgreSQL's planner estimates it.
 const STANDBYS_AND_PETS: &str = "\
     SELECT
       -- Without pg_monitor, the state is hidden (null), and a running base backup counts as a standby.
       (SELECT count(*) FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup') AS standbys,
       status,
-      reltuples::float8 * share AS pets
+      reltuples / relpages * (pg_relation_size(class.oid) / current_setting('block_size')::float8) * share AS pets
     -- One row also without statistics, for the standbys.
     FROM (SELECT 1) AS always
     LEFT JOIN (
@@ -36,7 +37,7 @@ const STANDBYS_AND_PETS: &str = "\
         array_append(stats.most_common_vals::text::text[], 'none'),
         array_append(stats.most_common_freqs::float8[], stats.null_frac::float8)
       ) AS common (status, share)
-    ) ON class.oid = to_regclass('pets')";
+    ) ON class.oid = to_regclass('pets') AND class.relpages > 0";
 
 impl Storage {
     /// Updates the metrics of the connection pool; in a cluster, those of the busiest one.
@@ -53,16 +54,19 @@ impl Storage {
         loop {
             let up = self.record_database_metrics().await.is_ok();
             gauge!(DATABASE_UP).set(if up { 1.0 } else { 0.0 });
+            if !up {
+                gauge!(STANDBYS).set(0.0);
+            }
             sleep(POLL_INTERVAL).await;
         }
     }
 
     async fn record_database_metrics(&self) -> Result<(), StorageError> {
-        for row in self.database.read(PARTITION_DAYS_AHEAD, &[]).await? {
+        for row in self.database.read_primary(PARTITION_DAYS_AHEAD, &[]).await? {
             let days: Option<i32> = row.try_get("days").map_err(unexpected)?;
             gauge!(IDEMPOTENCY_DAYS).set(count(days.unwrap_or_default()));
         }
-        for row in self.database.read(STANDBYS_AND_PETS, &[]).await? {
+        for row in self.database.read_primary(STANDBYS_AND_PETS, &[]).await? {
             let standbys: i64 = row.try_get("standbys").map_err(unexpected)?;
             gauge!(STANDBYS).set(count(standbys));
             let status: Option<String> = row.try_get("status").map_err(unexpected)?;

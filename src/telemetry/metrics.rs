@@ -41,7 +41,7 @@ define_metrics! {
     gauge KEYS_REMEMBERED = "petstore_keys_remembered": "API keys in the cache.";
     counter DEPRECATED_CALLS = "petstore_deprecated_calls_total":
         "Calls to deprecated operations, by the key's id.";
-    gauge POOL_CONNECTIONS = "db_client_connection_count": "Connections to the database, by state.";
+    gauge POOL_CONNECTIONS = "db_client_connections": "Connections to the database, by state.";
     gauge POOL_MAX = "db_client_connection_max": "Maximum number of connections to the database.";
     gauge POOL_WAITING = "db_client_connection_pending_requests": "Tasks waiting for a connection to the database.";
     histogram STATEMENT_DURATION = "db_client_operation_duration_seconds":
@@ -57,14 +57,17 @@ define_metrics! {
         "1 for the role of a server of the cluster a second ago: \"primary\", \"standby\" or \"unreachable\".";
     gauge SERVER_POSITION = "petstore_database_server_position_bytes":
         "Position of a server in the write-ahead log: flushed by a primary, replayed by a standby.";
-    gauge DATABASE_UP = "petstore_database_up": "1 if the last database check, a few seconds ago, succeeded, else 0.";
-    gauge STANDBYS = "petstore_database_standbys": "Standbys that replicate from the database.";
+    gauge DATABASE_UP = "petstore_database_up":
+        "1 if the last check, a few seconds ago, reached a server that accepts writes, else 0.";
+    gauge STANDBYS = "petstore_database_standbys":
+        "Standbys that replicate from the server that accepts writes; 0 if it was not reached.";
     gauge IDEMPOTENCY_DAYS = "petstore_idempotency_days_prepared":
         "Days, starting today, that have a partition for idempotency keys.";
     histogram BATCH_SIZE = "petstore_batch_size": "Requests per batch, which share one statement.";
     histogram BATCH_WAIT = "petstore_batch_wait_seconds":
         "Time that the first request of a batch waited.";
-    gauge PETS = "petstore_pets_estimated": "Pets by status, estimated from PostgreSQL's statistics.";
+    gauge PETS = "petstore_pets_estimated":
+        "Pets by status, estimated from PostgreSQL's statistics and the size of the table.";
     gauge BUILD_INFO = "petstore_build_info": "1, with the running version as a label.";
 }
 

@@ -467,8 +467,8 @@ def record(prometheus: Prometheus, node: Node, started: float, ended: float) -> 
     expressions = {
         "requests": f"sum by (http_response_status_code) (rate({requests}_count{selector}[3s]))",
         "p99": f"histogram_quantile(0.99, sum by (le) (rate({requests}_bucket{selector}[3s])))",
-        "used": f'db_client_connection_count{{state="used", {selector[1:]}',
-        "idle": f'db_client_connection_count{{state="idle", {selector[1:]}',
+        "used": f'db_client_connections{{state="used", {selector[1:]}',
+        "idle": f'db_client_connections{{state="idle", {selector[1:]}',
         "waiting": f"db_client_connection_pending_requests{selector}",
         "up": f"petstore_database_up{selector}",
         "alerts": f'ALERTS{{alertstate="firing", severity!="info", instance="{node.name}"}}',

@@ -129,6 +129,28 @@ async fn reads_outlive_the_primary_and_writes_find_the_next_one() {
 }
 
 #[tokio::test]
+async fn the_metrics_are_true_of_the_primary_and_of_its_absence_also_with_reads_from_standbys() {
+    let servers = Servers::start().await;
+    let (service, client) = servers.serve(&["--reads", "quorum"]).await;
+    client.add("Rex", None).await;
+    let expect = async |up: f64, standbys: f64| {
+        let what = format!("up {up} and {standbys} standbys");
+        within(Duration::from_secs(15), &what, async || {
+            let of = async |name| metric(service.admin_address, name).await;
+            of("petstore_database_up").await == Some(up)
+                && of("petstore_database_standbys").await == Some(standbys)
+        })
+        .await;
+    };
+    expect(1.0, 2.0).await;
+    servers.primary.stop("immediate");
+    expect(0.0, 0.0).await;
+    assert_eq!(first_name(&client).await, Ok("Rex".into()));
+    servers.fail_over().await;
+    expect(1.0, 1.0).await;
+}
+
+#[tokio::test]
 async fn a_former_primary_that_lives_on_is_not_read() {
     let servers = Servers::start().await;
     let (_service, client) = servers.serve(&[]).await;
@@ -184,18 +206,21 @@ async fn with_reads_quorum_standbys_are_read_and_the_primary_only_if_one_is_miss
         let series = format!(r#"petstore_database_reads_total{{source="{source}"}}"#);
         metric(service.admin_address, &series).await.unwrap()
     };
-    let (primary, standbys) = (reads("primary").await, reads("standby").await);
-    for _ in 0..50 {
-        assert_eq!(first_name(&client).await, Ok("Rex".into()));
-    }
-    // A standby may need more than a moment to replay.
-    assert!(reads("standby").await >= standbys + 45.0 && reads("primary").await <= primary + 5.0);
-
+    // On a busy machine, a standby may take too long to report: then it is not asked for a while.
+    let most_come_from = async |source: &str| {
+        let what = format!("45 of 50 reads from {source}");
+        within(Duration::from_secs(20), &what, async || {
+            let before = reads(source).await;
+            for _ in 0..50 {
+                assert_eq!(first_name(&client).await, Ok("Rex".into()));
+            }
+            reads(source).await >= before + 45.0
+        })
+        .await;
+    };
+    most_come_from("standby").await;
     servers.standbys[1].stop("fast");
-    for _ in 0..50 {
-        assert_eq!(first_name(&client).await, Ok("Rex".into()));
-    }
-    assert!(reads("primary").await >= primary + 45.0);
+    most_come_from("primary").await;
 }
 
 #[tokio::test]

@@ -58,20 +58,20 @@ async fn key_lookups_rate_limits_batches_and_the_pool_are_counted() {
         service.client.get("/v1/pets").await;
     }
     // A starting node uses connections for its own work, too.
-    let idle = |metrics: &String| value(metrics, "db_client_connection_count{state=\"used\"}") == Some(0.0);
+    let idle = |metrics: &String| value(metrics, "db_client_connections{state=\"used\"}") == Some(0.0);
     let metrics = poll("no connection is used", async || scrape(service.admin_address).await, idle).await;
     for (series, expected) in [
         ("petstore_key_lookups_total{outcome=\"hit\"}", 4.0),
         ("petstore_requests_rate_limited_total", 2.0),
         ("petstore_batch_size_count{queue=\"list_pets\"}", 3.0),
         ("db_client_connection_max", 16.0),
-        ("db_client_connection_count{state=\"used\"}", 0.0),
+        ("db_client_connections{state=\"used\"}", 0.0),
         ("petstore_requests_shed_total{reason=\"requests\"}", 0.0),
         ("petstore_database_errors_total{kind=\"deadline\"}", 0.0),
     ] {
         assert_eq!(value(&metrics, series), Some(expected), "{series}\n{metrics}");
     }
-    assert!(value(&metrics, "db_client_connection_count{state=\"idle\"}").unwrap() >= 1.0);
+    assert!(value(&metrics, "db_client_connections{state=\"idle\"}").unwrap() >= 1.0);
 }
 
 #[tokio::test]
@@ -85,6 +85,23 @@ async fn pets_are_estimated_by_status() {
         ["available", "pending", "sold", "none"].map(of)
     };
     poll("10 pets of each status", estimates, |found| *found == [Some(10.0); 4]).await;
+}
+
+#[tokio::test]
+async fn the_estimated_pets_follow_the_table_between_two_analyses() {
+    let service = TestService::start().await;
+    let session = service.database.connect().await;
+    session.batch_execute("ALTER TABLE pets SET (autovacuum_enabled = off)").await.unwrap();
+    service.database.add_pets(2_000).await;
+    session.batch_execute("ANALYZE pets").await.unwrap();
+    service.database.add_pets(6_000).await;
+    let estimate = async || {
+        let metrics = scrape(service.admin_address).await;
+        value(&metrics, "petstore_pets_estimated{status=\"sold\"}")
+    };
+    // To within the last page, and shorter names.
+    poll("about 2,000 sold pets", estimate, |sold| sold.is_some_and(|sold| (sold - 2_000.0).abs() < 100.0))
+        .await;
 }
 
 #[tokio::test]

@@ -98,6 +98,16 @@ impl Database {
         rows.map_err(StatementError::into_read_error)
     }
 
+    /// Runs a read-only statement on the server that takes writes, for what only that server knows. It may be a former
+    /// primary.
+    pub(in crate::storage) async fn read_primary(
+        &self,
+        statement: &'static str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, StorageError> {
+        self.query(statement, parameters).await.map_err(StatementError::into_read_error)
+    }
+
     fn read_cluster<'a>(
         &'a self,
         cluster: &'a Cluster,
