@@ -112,10 +112,21 @@ fn the_deployed_memory_limit_is_enough_for_the_allowed_connections() {
 }
 
 #[test]
-fn the_migration_job_has_the_name_and_the_image_the_tag_of_this_version() {
-    let read = |file| fs::read_to_string(Path::new(ROOT).join("deploy/kubernetes").join(file)).unwrap();
+fn the_migration_job_and_the_image_have_the_name_the_tag_and_the_labels_of_this_version() {
+    let read = |file| fs::read_to_string(Path::new(ROOT).join("deploy").join(file)).unwrap();
     let version = env!("CARGO_PKG_VERSION");
     let name = format!("  name: petstore-migrate-{}\n", version.replace('.', "-"));
-    assert!(read("migrate.yaml").contains(&name), "a Job is immutable: each version needs its own");
-    assert!(read("kustomization.yaml").contains(&format!("    newTag: {version}\n")));
+    assert!(
+        read("kubernetes/migrate.yaml").contains(&name),
+        "a Job is immutable: each version needs its own"
+    );
+    assert!(read("kubernetes/kustomization.yaml").contains(&format!("    newTag: {version}\n")));
+    for (label, value) in [
+        ("version", version),
+        ("description", env!("CARGO_PKG_DESCRIPTION")),
+        ("licenses", env!("CARGO_PKG_LICENSE")),
+    ] {
+        let line = format!("org.opencontainers.image.{label}=\"{value}\"");
+        assert!(read("Containerfile").contains(&line), "{line}");
+    }
 }
