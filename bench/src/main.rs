@@ -64,6 +64,8 @@ enum Command {
     Faults(faults::Faults),
     /// Breaks PostgreSQL servers under load; no read may be stale, and reads must go on without a primary.
     FreshReads(fresh_reads::FreshReads),
+    /// Measures the cost of fresh reads, also beside faulty standbys.
+    FreshReadsCost(fresh_reads::FreshReadsCost),
     /// Sends random requests and bytes, and checks every answer.
     Fuzz(fuzz::Fuzz),
     /// Restarts nodes in turn behind a load balancer; no request may fail.
@@ -96,6 +98,7 @@ async fn main() -> Outcome {
         Command::Connections(connections) => connections.run().await,
         Command::Faults(faults) => faults.run().await,
         Command::FreshReads(fresh_reads) => fresh_reads.run().await,
+        Command::FreshReadsCost(fresh_reads_cost) => fresh_reads_cost.run().await,
         Command::Fuzz(fuzz) => fuzz.run().await,
         Command::Rolling(rolling) => rolling.run().await,
         Command::Outage(outage) => outage.run().await,

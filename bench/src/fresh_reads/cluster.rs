@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use crate::Outcome;
-use crate::tools::{Postgres, output, psql};
+use crate::tools::{Postgres, cpu_seconds, output, psql};
 
 const NAMES: [&str; 3] = ["s0", "s1", "s2"];
 /// Each server waits for any other one when it is the primary, from its first write on: a list that is set only after
@@ -53,6 +53,11 @@ impl Cluster {
     pub(super) fn url(&self) -> String {
         let addresses = self.urls.each_ref().map(|url| url.split(['@', '/']).nth(3).unwrap_or_default());
         format!("postgresql://postgres@{}/postgres?target_session_attrs=read-write", addresses.join(","))
+    }
+
+    /// The URL that names the primary alone.
+    pub(super) fn primary_url(&self) -> &str {
+        &self.urls[self.primary]
     }
 
     pub(super) fn standbys(&self) -> [usize; 2] {
@@ -153,6 +158,13 @@ impl Cluster {
             self.processes(server)?.into_iter().filter_map(|(process, _)| Frozen::stop(process).ok()),
         );
         Ok(frozen)
+    }
+
+    /// The CPU time that the processes of a server have used so far.
+    pub(super) fn cpu_seconds(&self, server: usize) -> Outcome<f64> {
+        let exited = cpu_seconds(self.servers[server].pid()?)?.exited_children;
+        let running = self.processes(server)?.into_iter().map(|(process, _)| Ok(cpu_seconds(process)?.own));
+        Ok(exited + running.sum::<Outcome<f64>>()?)
     }
 
     /// The processes of a server, except the postmaster: their ids and titles.

@@ -6,6 +6,7 @@
 //! write is found even if a later one has replaced it.
 
 mod cluster;
+mod cost;
 mod load;
 
 use std::collections::HashSet;
@@ -23,6 +24,7 @@ use crate::random::{Random, printed_seed};
 use crate::report::{grouped, verdict};
 use crate::tools::{PETSTORE, Server, new_key, output};
 use cluster::{Cluster, Process};
+pub(crate) use cost::FreshReadsCost;
 use load::{Counts, Load, Version, name_of, version_of};
 
 /// The longest time without a successful read on a node while two servers can answer, in seconds.
