@@ -26,36 +26,39 @@ def main() -> None:
     with open(sys.argv[1]) as file:
         rows = {int(row["second"]): {name: float(value) for name, value in row.items()} for row in csv.DictReader(file)}
     seconds = range(min(rows), max(rows))
-    empty = {"succeeded": 0.0, "failed": 0.0, "broken": 0.0, "slowest": 0.0}
-    outage = [second for second in seconds if rows.get(second, empty)["succeeded"] == 0]
-    if not outage:
+    empty = dict.fromkeys(["reads", "failed_reads", "slowest_read", "writes", "failed_writes", "slowest_write"], 0.0)
+    without = {name: [second for second in seconds if rows.get(second, empty)[name] == 0] for name in ("reads", "writes")}
+    if not without["writes"]:
         raise SystemExit("the timeline contains no failover")
     width = (WIDTH - LEFT - RIGHT) / len(seconds)
-    most = max(sum(row[name] for name in ("succeeded", "failed", "broken")) for row in rows.values())
-    top = math.ceil(most / 250) * 250
     chart = Chart()
 
     def bar(second: int, panel: float, low: float, high: float, kind: str) -> None:
         x = LEFT + (second - seconds[0]) * width
         chart.rect(kind, x + .5, panel + PANEL * (1 - high), width - 1, PANEL * (high - low))
 
-    chart.text(LEFT, 24, f"The primary's machine is killed: {len(outage)} seconds without service, no data lost", "title")
-    ticks = [(v / top, f"{v}") for v in range(0, top + 1, 250)]
-    chart.axis("Attempts per second, including retries", TOP, PANEL, ticks)
-    for second in seconds:
-        row = rows.get(second, empty)
-        good, all_ = row["succeeded"] / top, (row["succeeded"] + row["failed"] + row["broken"]) / top
-        bar(second, TOP, 0, good, "good")
-        bar(second, TOP, good, all_, "bad")
-    chart.legend(TOP, [("good", "200, 201"), ("bad", "409, 503")])
-    below = TOP + PANEL + GAP
+    gap = f"{len(without['reads'])} seconds without reads" if without["reads"] else "reads go on"
+    chart.text(LEFT, 24, f"The primary's machine is killed: {gap}, {len(without['writes'])} seconds without writes", "title")
+    below = TOP
+    for name, title in [("reads", "Reads per second"), ("writes", "Writes per second, including retries")]:
+        most = max(row[name] + row[f"failed_{name}"] for row in rows.values())
+        step = 100 if most <= 500 else 250
+        top = math.ceil(most / step) * step
+        chart.axis(title, below, PANEL, [(value / top, f"{value}") for value in range(0, top + 1, step)])
+        for second in seconds:
+            row = rows.get(second, empty)
+            good, all_ = row[name] / top, (row[name] + row[f"failed_{name}"]) / top
+            bar(second, below, 0, good, "good")
+            bar(second, below, good, all_, "bad")
+        chart.legend(below, [("good", "200" if name == "reads" else "200, 201"), ("bad", "503" if name == "reads" else "409, 503")])
+        below += PANEL + GAP
     times = [(0.001, "1 ms"), (0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s")]
-    chart.axis("Slowest attempt", below, PANEL, [(magnitude(time), name) for time, name in times])
+    chart.axis("Slowest read", below, PANEL, [(magnitude(time), name) for time, name in times])
     for second in seconds:
-        bar(second, below, 0, magnitude(rows.get(second, empty)["slowest"]), "slow")
+        bar(second, below, 0, magnitude(rows.get(second, empty)["slowest_read"]), "slow")
     for second in range(0, len(seconds), 5):
         chart.text(LEFT + second * width, below + PANEL + 18, f"{second} s", "small", "middle")
-    about = "Attempts per second and their durations while the database primary is killed"
+    about = "Reads and writes per second by outcome, and the slowest read, while the database primary is killed"
     chart.write(sys.argv[2], below + PANEL + 36, about, [])
 
 

@@ -322,9 +322,9 @@ impl Record {
         ))
     }
 
-    /// CSV with a line for each second: attempts that succeeded, that failed and that broke, and the slowest.
+    /// CSV with a line for each second: reads and writes that succeeded and that failed, and the slowest of each.
     pub(crate) fn timeline(&self) -> String {
-        let mut seconds: BTreeMap<u64, [f64; 4]> = BTreeMap::new();
+        let mut seconds: BTreeMap<u64, [f64; 6]> = BTreeMap::new();
         for attempt in &self.attempts {
             #[expect(
                 clippy::cast_possible_truncation,
@@ -332,16 +332,14 @@ impl Record {
                 reason = "seconds since the start"
             )]
             let row = seconds.entry(attempt.at as u64).or_default();
-            row[match attempt.status {
-                200 | 201 => 0,
-                0 => 2,
-                _ => 1,
-            }] += 1.0;
-            row[3] = row[3].max(attempt.seconds);
+            let first = if attempt.is_write { 3 } else { 0 };
+            row[first + usize::from(!matches!(attempt.status, 200 | 201))] += 1.0;
+            row[first + 2] = row[first + 2].max(attempt.seconds);
         }
-        let rows = seconds
-            .iter()
-            .map(|(at, [ok, failed, broken, slowest])| format!("{at},{ok},{failed},{broken},{slowest:.3}\n"));
-        rows.fold("second,succeeded,failed,broken,slowest\n".to_owned(), |text, row| text + &row)
+        let rows = seconds.iter().map(|(at, [reads, no_reads, slow_read, writes, no_writes, slow_write])| {
+            format!("{at},{reads},{no_reads},{slow_read:.3},{writes},{no_writes},{slow_write:.3}\n")
+        });
+        let head = "second,reads,failed_reads,slowest_read,writes,failed_writes,slowest_write\n";
+        rows.fold(head.to_owned(), |text, row| text + &row)
     }
 }
