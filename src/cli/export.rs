@@ -24,7 +24,7 @@ use crate::storage::{ExportStream, check_url};
 /// same pets, with new ids.
 ///
 /// The file appears under its name only when it is complete and on disk. Until then it is `<FILE>.XXXXXXXX.part`, with
-/// random digits. An export that fails or is stopped removes it. After a crash it stays, and you can delete it.
+/// random digits. An export that fails or is stopped removes it. After a crash, the next export to the same file does.
 ///
 /// CSV contains names as they are stored. A spreadsheet evaluates a name that starts with `=`, `+`, `-` or `@` as a
 /// formula: see --escape-formulas.
@@ -88,7 +88,7 @@ impl Export {
         } else {
             // Caught before the temporary file exists, which would stay otherwise.
             let mut stop_signal = stop_signals()?;
-            let partial = PartialFile::create(&self.file, rand::random()).map_err(in_file)?;
+            let partial = PartialFile::create(&self.file, rand::random).map_err(in_file)?;
             let file = partial.file().map_err(in_file)?;
             let written = select! {
                 written = self.write(exporting, format, file) => written?,

@@ -1,7 +1,7 @@
 //! `petstore export`, as an operator runs it, and importing the result.
 
 use std::io::Read;
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
+use tokio_postgres::Client;
 
 use crate::support::TestDatabase;
 use crate::support::folder::Folder;
@@ -111,24 +112,35 @@ async fn an_export_does_not_follow_a_planted_symlink_and_runs_despite_an_old_tem
     assert_eq!(folder.names(), ["a.csv", "a.csv.part", "b.csv", "b.csv.part", "victim"]);
 }
 
-#[tokio::test]
-async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
-    let (database, folder) = (TestDatabase::new().await, Folder::new());
+/// Makes every export write thousands of pets, and then block until the lock is released that this returns.
+async fn block_exports(database: &TestDatabase) -> Client {
     let client = database.connect().await;
-    // The export writes thousands of pets, then blocks until it is stopped.
     let fill = "INSERT INTO pets (name, category_id) SELECT 'Pet ' || n, n FROM generate_series(1, 10000) n; \
         ALTER TABLE pets RENAME COLUMN name TO stored_name; \
         ALTER TABLE pets RENAME TO stored_pets; \
-        CREATE VIEW pets AS SELECT *, CASE WHEN id < 9000 THEN stored_name ELSE stored_name || pg_sleep(600) END AS name \
-        FROM stored_pets ORDER BY id";
+        CREATE VIEW pets AS SELECT *, \
+        CASE WHEN id < 9000 THEN stored_name ELSE stored_name || pg_advisory_xact_lock_shared(1) END AS name \
+        FROM stored_pets ORDER BY id; \
+        SELECT pg_advisory_lock(1)";
     client.batch_execute(fill).await.unwrap();
+    client
+}
+
+fn start(database: &TestDatabase, arguments: &[&str]) -> Child {
+    let mut command = petstore(&[&["export"], arguments].concat());
+    command.env("DATABASE_URL", database.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+#[tokio::test]
+async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let client = block_exports(&database).await;
     let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
         WHERE datname = current_database() AND query LIKE 'COPY %'";
     folder.write("a.csv", "as it was");
     for (way, error) in [("TERM", "stopped by a signal"), ("INT", "stopped by a signal"), ("database", "")] {
-        let mut command = petstore(&["export", &folder.path("a.csv")]);
-        command.env("DATABASE_URL", database.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
+        let child = start(&database, &[&folder.path("a.csv")]);
         eventually("there is a temporary file", async || folder.names().len() == 2).await;
         if way == "database" {
             client.execute(terminate, &[]).await.unwrap();
@@ -142,6 +154,62 @@ async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
         assert_eq!(end.status.code(), Some(1), "{way}");
         assert!(printed.starts_with("petstore: ") && printed.contains(error), "{way}: {printed}");
     }
+}
+
+#[tokio::test]
+async fn an_export_removes_what_a_killed_one_left_behind() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let lock = block_exports(&database).await;
+    let file = folder.path("a.csv");
+    let mut child = start(&database, &[&file]);
+    eventually("there is a temporary file", async || folder.names().len() == 1).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(folder.names()[0].starts_with("a.csv."), "{:?}", folder.names());
+    lock.execute("SELECT pg_advisory_unlock_all()", &[]).await.unwrap();
+    // None of these is a temporary file of an export to `a.csv`.
+    let others = [
+        "a.csv.0123456.part",
+        "a.csv.0123456g.part",
+        "a.csv.01234567.parts",
+        "a.csv.01234567",
+        "a.csv.part",
+        "b.csv.01234567.part",
+        "ba.csv.01234567.part",
+    ];
+    for name in others {
+        folder.write(name, "as it was");
+    }
+    folder.write("victim", "as it was");
+    std::os::unix::fs::symlink(folder.path("victim"), folder.path("a.csv.89abcdef.part")).unwrap();
+    std::fs::create_dir(folder.path("a.csv.89abcde0.part")).unwrap();
+    exported(&database, &[&file]);
+    let mut expected =
+        [&others[..], &["a.csv", "a.csv.89abcdef.part", "a.csv.89abcde0.part", "victim"]].concat();
+    expected.sort_unstable();
+    assert_eq!(folder.names(), expected);
+    for name in others.iter().chain(&["victim"]) {
+        assert_eq!(folder.read(name).unwrap(), "as it was", "{name}");
+    }
+    assert_eq!(folder.read("a.csv").unwrap().lines().count(), 10_001);
+}
+
+#[tokio::test]
+async fn concurrent_exports_of_the_same_file_both_complete() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let lock = block_exports(&database).await;
+    let mut children = Vec::new();
+    for count in 1..=3 {
+        children.push(start(&database, &[&folder.path("a.csv")]));
+        eventually("each has a temporary file", async || folder.names().len() == count).await;
+    }
+    lock.execute("SELECT pg_advisory_unlock_all()", &[]).await.unwrap();
+    for child in children {
+        let end = child.wait_with_output().unwrap();
+        assert!(end.status.success(), "{}", String::from_utf8_lossy(&end.stderr));
+    }
+    assert_eq!(folder.names(), ["a.csv"]);
+    assert_eq!(folder.read("a.csv").unwrap().lines().count(), 10_001);
 }
 
 #[tokio::test]
