@@ -72,6 +72,26 @@ async fn export_writes_every_pet_in_id_order_in_both_formats() {
 }
 
 #[tokio::test]
+async fn import_detects_a_changed_byte_in_a_compressed_export() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    // One long name that cannot be compressed, so that most bytes of the file are its letters.
+    let insert =
+        "INSERT INTO pets (name, category_id) VALUES ('Zg7kQ1xTm9bVw3LsYd5RhNc8PjFa2EuKo6GiXtB4', 1)";
+    database.connect().await.batch_execute(insert).await.unwrap();
+    for name in ["a.csv.gz", "a.csv.zst"] {
+        exported(&database, &[&folder.path(name)]);
+        let mut packed = std::fs::read(folder.path(name)).unwrap();
+        let middle = packed.len() / 2;
+        packed[middle] ^= 1;
+        let file = folder.write(name, packed);
+        let output = run(&["import", &file, "--key-column", "id"], &[("DATABASE_URL", &database.url())]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}: {error}");
+        assert!(error.starts_with("petstore: the input cannot be read: "), "{name}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn the_status_flag_filters_the_export() {
     let database = TestDatabase::new().await;
     database.connect().await.batch_execute(FILL).await.unwrap();

@@ -355,7 +355,7 @@ async fn compression_is_detected_by_content_not_by_file_name() {
         let error = import(&database, &[&folder.write(name, packed), "--key-column=key"]);
         assert_eq!(error.status.code(), Some(1), "{name}");
         let error = String::from_utf8(error.stderr).unwrap();
-        assert!(error.starts_with("petstore: the input cannot be read: "), "{error}");
+        assert!(error.starts_with("petstore: the input is truncated: "), "{error}");
     }
     assert_eq!(pets(&database).await, []);
 }
