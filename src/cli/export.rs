@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::import::FormatName;
 use super::progress::{Progress, grouped};
-use super::{CommandError, print, stop_signals};
+use super::{CommandError, SettingError, print, stop_signals};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::PetStatus;
 use crate::files::{CompressedWriter, Compression, FileFormat, PartialFile, write, write_header};
@@ -73,7 +73,8 @@ impl Export {
             .or_else(|| FileFormat::from_extension(&self.file))
             .unwrap_or(FileFormat::Ndjson);
         if self.escape_formulas && format != FileFormat::Csv {
-            return Err("--escape-formulas applies to CSV only".into());
+            let problem = "--escape-formulas applies to CSV only: pass --format csv";
+            return Err(SettingError(problem.into()).into());
         }
         check_url(&self.database.url())?;
         let exporting = ExportStream::start(&self.database.url(), self.status).await?;

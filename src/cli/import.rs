@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::progress::{CountingReader, Progress, ProgressCounters, grouped};
-use super::{CommandError, print};
+use super::{CommandError, SettingError, print};
 use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
 use crate::files::{Compression, FileFormat, ImportRows, RejectedRow, decompressed};
@@ -127,7 +127,7 @@ impl Import {
         let from_standard_input = self.file == Path::new(STANDARD_INPUT);
         let format =
             self.format.map(FileFormat::from).or_else(|| FileFormat::from_extension(&self.file)).ok_or_else(
-                || format!("{} has no known file extension: pass --format", self.file.display()),
+                || SettingError(format!("{} has no known file extension: pass --format", self.file.display())),
             )?;
         let source = self.key_column.as_ref().map(|_| self.source()).transpose()?;
         let (input, size): (Box<dyn Read + Send>, _) = if from_standard_input {
@@ -194,17 +194,18 @@ impl Import {
         Ok(ExitCode::from(WITH_REJECTS))
     }
 
-    fn source(&self) -> Result<ImportSource, CommandError> {
+    fn source(&self) -> Result<ImportSource, SettingError> {
         if let Some(source) = &self.source {
             return Ok(source.clone());
         }
         if self.file == Path::new(STANDARD_INPUT) {
-            return Err("standard input has no file name to use as the source name: pass --source".into());
+            let problem = "standard input has no file name to use as the source name: pass --source";
+            return Err(SettingError(problem.into()));
         }
         let name = Compression::strip_extension(&self.file);
         let name = name.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.parse().map_err(|problem| {
-            format!("the file name is used as the source name and {problem}: pass --source").into()
+            SettingError(format!("the file name is used as the source name and {problem}: pass --source"))
         })
     }
 

@@ -133,7 +133,8 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
 
 /// 2 if a setting is wrong, else 1.
 fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
-    let is_setting = error.is::<DatabaseUrlError>()
+    let is_setting = error.is::<SettingError>()
+        || error.is::<DatabaseUrlError>()
         || matches!(error.downcast_ref(), Some(StartError::DatabaseUrl(_)))
         || matches!(error.downcast_ref(), Some(MigrateError::Url(_)))
         || matches!(error.downcast_ref(), Some(LogError::Filter(_)))
@@ -144,6 +145,11 @@ fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
 
 /// The exit code for a wrong setting, as clap uses it.
 const INVALID_SETTINGS: u8 = 2;
+
+/// A wrong setting, or a wrong combination of settings, that clap cannot find.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct SettingError(String);
 
 /// Opens the storage with a single connection, which is enough for a command.
 fn storage(url: &DatabaseUrl) -> Result<Storage, CommandError> {

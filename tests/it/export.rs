@@ -247,10 +247,12 @@ async fn formulas_in_names_are_escaped_in_csv_only_with_the_flag() {
     let folder = Folder::new();
     exported(&database, &["--escape-formulas", &folder.path("a.csv")]);
     assert_eq!(folder.read("a.csv").unwrap(), escaped);
-    let output = export(&database, &["--escape-formulas", &folder.path("a.ndjson")]);
-    assert_eq!(output.status.code(), Some(1));
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(error, "petstore: --escape-formulas applies to CSV only\n");
+    for flags in [&[&*folder.path("a.ndjson")][..], &[], &["--format=ndjson", &folder.path("a.csv")]] {
+        let output = export(&database, &[flags, &["--escape-formulas"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(error, "petstore: --escape-formulas applies to CSV only: pass --format csv\n");
+    }
 }
 
 #[tokio::test]

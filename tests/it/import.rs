@@ -268,6 +268,7 @@ async fn an_invalid_import_command_line_is_refused() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let file = folder.write("a.csv", "name,categoryId\n");
     let unnamed = folder.write("pets", "");
+    let unusable = folder.write("control\u{1}character", "name,categoryId,key\n");
     for (arguments, code) in [
         (&[][..], 2),
         (&["-"], 2),
@@ -277,12 +278,14 @@ async fn an_invalid_import_command_line_is_refused() {
         (&[&file, "--key-column", ""], 2),
         (&[&file, "--source", "shop"], 2),
         (&[&file, "--max-errors", "-1"], 2),
-        (&[&unnamed], 1),
-        (&["-", "--format", "csv", "--key-column", "key"], 1),
+        (&[&unnamed], 2),
+        (&["-", "--format", "csv", "--key-column", "key"], 2),
+        (&[&unusable, "--format", "csv", "--key-column", "key"], 2),
         (&["no-such-file.csv"], 1),
     ] {
         let output = import(&database, arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
         assert!(output.stdout.is_empty());
     }
 }
