@@ -10,7 +10,7 @@ use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 
 use super::import::FormatName;
-use super::progress::{Progress, grouped};
+use super::progress::{Progress, counted};
 use super::{CommandError, SettingError, print, stop_signals};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::PetStatus;
@@ -102,7 +102,7 @@ impl Export {
             Err(error) if to_standard_output && error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(error) => Err(in_file(error).into()),
             Ok(count) => {
-                let summary = format!("{} pets exported\n", grouped(count));
+                let summary = format!("{} exported\n", counted(count, "pet"));
                 if !to_standard_output {
                     return Ok(print(&summary)?);
                 }
@@ -120,7 +120,7 @@ impl Export {
         format: FileFormat,
         output: impl Write + Send + 'static,
     ) -> Result<io::Result<u64>, CommandError> {
-        let progress = Progress::start("pets", None);
+        let progress = Progress::start("pet", None);
         let (blocks, written) =
             spawn_writer(CompressedWriter::new(output, Compression::from_extension(&self.file))?)?;
         let mut block = Vec::with_capacity(BLOCK + 1024);

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use super::progress::{CountingReader, Progress, ProgressCounters, grouped};
+use super::progress::{CountingReader, Progress, ProgressCounters, counted, grouped};
 use super::{CommandError, SettingError, print};
 use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
@@ -125,10 +125,13 @@ impl Import {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         check_url(&self.database.url())?;
         let from_standard_input = self.file == Path::new(STANDARD_INPUT);
-        let format =
-            self.format.map(FileFormat::from).or_else(|| FileFormat::from_extension(&self.file)).ok_or_else(
-                || SettingError(format!("{} has no known file extension: pass --format", self.file.display())),
-            )?;
+        let format = self
+            .format
+            .map(FileFormat::from)
+            .or_else(|| FileFormat::from_extension(&self.file))
+            .ok_or_else(|| {
+                SettingError(format!("{} has no known file extension: pass --format", self.file.display()))
+            })?;
         let source = self.key_column.as_ref().map(|_| self.source()).transpose()?;
         let (input, size): (Box<dyn Read + Send>, _) = if from_standard_input {
             (Box::new(io::stdin()), None)
@@ -147,7 +150,7 @@ impl Import {
             Some(ImportSession::start(&self.database.url(), source, atomic).await?)
         };
 
-        let progress = Progress::start("rows", size);
+        let progress = Progress::start("row", size);
         let reader = RowReader {
             input: CountingReader { input, counters: progress.counters.clone() },
             format,
@@ -172,7 +175,7 @@ impl Import {
         drop(progress);
 
         if let Some(RejectedRow { line, reason }) = read.stopped_at {
-            let imported = if atomic { "nothing".into() } else { format!("{} rows", grouped(added)) };
+            let imported = if atomic { "nothing".into() } else { counted(added, "row") };
             let _ = writeln!(
                 io::stderr(),
                 "petstore: stopped at line {line}: {reason} ({} bad, --max-errors is {max_errors}; {imported} added)",
@@ -181,9 +184,9 @@ impl Import {
             return Ok(ExitCode::from(STOPPED));
         }
         let summary = if self.dry_run {
-            format!("{} rows are valid", grouped(done))
+            format!("{} {} valid", counted(done, "row"), if done == 1 { "is" } else { "are" })
         } else {
-            format!("{} rows added, {} already imported", grouped(added), grouped(done - added))
+            format!("{} added, {} already imported", counted(added, "row"), grouped(done - added))
         };
         if read.bad == 0 {
             print(&format!("{summary}\n"))?;

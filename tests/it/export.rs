@@ -100,6 +100,7 @@ async fn the_status_flag_filters_the_export() {
         let found: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(found.iter().map(|pet| pet["name"].as_str().unwrap()).collect::<Vec<_>>(), names);
     }
+    assert_eq!(export(&database, &["--status", "sold"]).stderr, b"1 pet exported\n");
     assert_eq!(export(&database, &["--status", "lost"]).status.code(), Some(2));
 }
 

@@ -179,7 +179,7 @@ async fn every_invalid_row_is_recorded_with_its_line_and_reason() {
         let printed = import_with_code(3, &database, &arguments);
         let rejects = format!("{name}.rejects.ndjson");
         let place = folder.path(&rejects);
-        assert_eq!(printed, format!("1 rows added, 0 already imported, {bound} rejected: see {place}\n"));
+        assert_eq!(printed, format!("1 row added, 0 already imported, {bound} rejected: see {place}\n"));
         assert_eq!(pets(&database).await, [pet("Good", 1, None)]);
         let noted: Vec<Value> =
             folder.read(&rejects).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -322,7 +322,7 @@ async fn a_dry_run_finds_every_invalid_row_and_changes_nothing() {
     assert_eq!(printed, "20,000 rows are valid\n");
     let file = folder.write("b.csv", "name,categoryId\nRex,1\n,1\nTom,x\n");
     let printed = import_with_code(3, &database, &[&file, "--dry-run"]);
-    assert!(printed.starts_with("1 rows are valid, 2 rejected: see "), "{printed}");
+    assert!(printed.starts_with("1 row is valid, 2 rejected: see "), "{printed}");
     assert_eq!(folder.read("b.csv.rejects.ndjson").unwrap().lines().count(), 2);
     let state = "SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM imported_chunks), \
         (SELECT is_called FROM pets_id_seq)";
@@ -379,7 +379,7 @@ async fn import_reads_standard_input_and_writes_its_rejects_to_standard_error() 
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let printed = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(printed, "1 rows added, 0 already imported, 1 rejected: see standard error\n");
+    assert_eq!(printed, "1 row added, 0 already imported, 1 rejected: see standard error\n");
     let errors = String::from_utf8(output.stderr).unwrap();
     let reason = "`/name` is required: it must be a string of 1 to 255 characters.";
     assert_eq!(errors, format!("{}\n", json!({"line": 2, "reason": reason})));
@@ -440,7 +440,8 @@ async fn an_import_key_belongs_to_its_source_which_defaults_to_the_file_name() {
         let content = if flags.is_empty() { "name,categoryId\nRex,1\n" } else { csv };
         let file = folder.write(name, content);
         let printed = import_with_code(0, &database, &[&[&*file], flags].concat());
-        assert!(printed.starts_with(&format!("{added} rows added")), "{name} {flags:?}: {printed}");
+        let expected = if added == 1 { "1 row added" } else { "0 rows added" };
+        assert!(printed.starts_with(expected), "{name} {flags:?}: {printed}");
     }
     // The same key, as a number or as a string.
     let ndjson = r#"{"sku": "8", "name": "Rex", "categoryId": 1}
@@ -448,7 +449,7 @@ async fn an_import_key_belongs_to_its_source_which_defaults_to_the_file_name() {
 {"sku": "007", "name": "Rex", "categoryId": 1}"#;
     let file = folder.write("a.ndjson", ndjson);
     let printed = import_with_code(0, &database, &[&file, "--key-column=sku", "--source=a.csv"]);
-    assert_eq!(printed, "1 rows added, 2 already imported\n");
+    assert_eq!(printed, "1 row added, 2 already imported\n");
 }
 
 /// The numbers below `count`, shuffled.
