@@ -1,17 +1,17 @@
 //! `petstore import`
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
 use clap::{Args, ValueEnum};
-use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::progress::{CountingReader, Progress, ProgressCounters, counted, grouped};
+use super::rejects_file::RejectsFile;
 use super::{CommandError, SettingError, print};
 use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
@@ -36,7 +36,7 @@ use crate::wire::pet::PET;
 Exit codes:
   0  every row is imported
   1  failed: with --key-column, some rows may be imported and another run continues; else none
-  2  the command line is invalid
+  2  the command line is invalid, or something else is at the path of the rejects file
   3  every valid row is imported, and bad rows are in the rejects file (or --dry-run found bad rows)
   4  stopped: more bad rows than --max-errors allows; rows are imported as for 1
 
@@ -78,7 +78,8 @@ pub(super) struct Import {
     max_errors: u64,
 
     /// The file for bad rows, with one JSON object per row: the line number and the reason. The default is
-    /// `<FILE>.rejects.ndjson`, or standard error if the input is `-`. It is created only if there are bad rows.
+    /// `<FILE>.rejects.ndjson`, or standard error if the input is `-`. It is created only if there are bad rows. It replaces
+    /// the rejects file of an earlier run or an empty file, but nothing else.
     #[arg(long, value_name = "FILE")]
     rejects: Option<PathBuf>,
 
@@ -141,14 +142,16 @@ impl Import {
             (Box::new(file), Some(size))
         };
         let max_errors = if self.dry_run { u64::MAX } else { self.max_errors };
-        let rejects = RejectsWriter::new(self.rejects_file(from_standard_input), max_errors)?;
-        let rejects_file = rejects.file.clone();
+        let rejects = RejectsFile::new(self.rejects_path(from_standard_input))?;
+        let rejects_path = rejects.path.clone();
         let atomic = self.atomic || source.is_none();
         let mut importing = if self.dry_run {
             None
         } else {
             Some(ImportSession::start(&self.database.url(), source, atomic).await?)
         };
+        // Not before: another import of the source may have been writing its own.
+        rejects.remove_earlier()?;
 
         let progress = Progress::start("row", size);
         let reader = RowReader {
@@ -156,6 +159,7 @@ impl Import {
             format,
             key_column: self.key_column.clone(),
             rejects,
+            max_rejects: max_errors,
             counters: self.dry_run.then(|| progress.counters.clone()),
         };
         let (mut chunks, read) = reader.spawn()?;
@@ -192,7 +196,7 @@ impl Import {
             print(&format!("{summary}\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let output = rejects_file.map_or("standard error".into(), |file| file.display().to_string());
+        let output = rejects_path.map_or("standard error".into(), |path| path.display().to_string());
         print(&format!("{summary}, {} rejected: see {output}\n", grouped(read.bad)))?;
         Ok(ExitCode::from(WITH_REJECTS))
     }
@@ -212,7 +216,7 @@ impl Import {
         })
     }
 
-    fn rejects_file(&self, from_standard_input: bool) -> Option<PathBuf> {
+    fn rejects_path(&self, from_standard_input: bool) -> Option<PathBuf> {
         if self.rejects.is_some() || from_standard_input {
             return self.rejects.clone();
         }
@@ -228,7 +232,8 @@ struct RowReader {
     input: CountingReader<Box<dyn Read + Send>>,
     format: FileFormat,
     key_column: Option<String>,
-    rejects: RejectsWriter,
+    rejects: RejectsFile,
+    max_rejects: u64,
     /// Counts the rows of a dry run, which nothing else counts.
     counters: Option<Arc<ProgressCounters>>,
 }
@@ -254,14 +259,15 @@ impl RowReader {
 
     fn run(mut self, chunks: &mpsc::Sender<CopyChunk>) -> RowReaderResult {
         let mut rows = ImportRows::read(decompressed(self.input)?, self.format, self.key_column)?;
-        let mut buffer = CopyBuffer::default();
+        let (mut buffer, mut bad) = (CopyBuffer::default(), 0);
         while let Some(row) = rows.next()? {
             let full = match row {
                 Ok(row) => buffer.push(&row.pet, row.key.as_ref()),
-                Err(bad) => {
-                    if let Some(one_too_many) = self.rejects.write(bad)? {
-                        let bad = self.rejects.finish()?;
-                        return Ok(RowReaderSummary { bad, stopped_at: Some(one_too_many) });
+                Err(rejected) => {
+                    self.rejects.write(&rejected)?;
+                    bad += 1;
+                    if bad > self.max_rejects {
+                        return Ok(RowReaderSummary { bad, stopped_at: Some(rejected) });
                     }
                     None
                 }
@@ -278,54 +284,6 @@ impl RowReader {
         if let Some(chunk) = buffer.take() {
             let _ = chunks.blocking_send(chunk);
         }
-        Ok(RowReaderSummary { bad: self.rejects.finish()?, stopped_at: None })
-    }
-}
-
-/// Writes bad rows to a file, or to standard error without one.
-struct RejectsWriter {
-    file: Option<PathBuf>,
-    output: Option<BufWriter<Box<dyn Write + Send>>>,
-    count: u64,
-    max: u64,
-}
-
-impl RejectsWriter {
-    /// Removes the file of an earlier run, which would be mistaken for this one's.
-    fn new(file: Option<PathBuf>, max: u64) -> Result<Self, CommandError> {
-        if let Some(file) = &file
-            && let Err(error) = fs::remove_file(file)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(format!("{}: {error}", file.display()).into());
-        }
-        Ok(Self { file, output: None, count: 0, max })
-    }
-
-    /// Writes a bad row, and returns it if it exceeds the limit.
-    fn write(&mut self, bad: RejectedRow) -> Result<Option<RejectedRow>, CommandError> {
-        let output = match &mut self.output {
-            Some(output) => output,
-            empty => {
-                let output: Box<dyn Write + Send> = match &self.file {
-                    Some(file) => {
-                        Box::new(File::create(file).map_err(|error| format!("{}: {error}", file.display()))?)
-                    }
-                    None => Box::new(io::stderr()),
-                };
-                empty.insert(BufWriter::new(output))
-            }
-        };
-        writeln!(output, "{}", json!({"line": bad.line, "reason": bad.reason}))?;
-        self.count += 1;
-        Ok((self.count > self.max).then_some(bad))
-    }
-
-    /// Flushes the output and returns the number of bad rows.
-    fn finish(&mut self) -> Result<u64, CommandError> {
-        if let Some(output) = &mut self.output {
-            output.flush()?;
-        }
-        Ok(self.count)
+        Ok(RowReaderSummary { bad, stopped_at: None })
     }
 }

@@ -10,6 +10,7 @@ mod keys;
 mod migrate;
 mod openapi;
 mod progress;
+mod rejects_file;
 mod sample_pets;
 mod seed;
 mod serve;

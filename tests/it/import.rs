@@ -331,6 +331,59 @@ async fn a_dry_run_finds_every_invalid_row_and_changes_nothing() {
 }
 
 #[tokio::test]
+async fn only_an_earlier_rejects_file_or_an_empty_file_is_replaced() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let input = folder.write("a.csv", "name,categoryId\n,1\n");
+    let valid = folder.write("b.csv", "name,categoryId\nRex,1\n");
+    let earlier = "{\"line\":7,\"reason\":\"`name` is bad.\"}\n{\"line\":9,\"reas";
+    let (rejects, target) = (folder.path("rejects"), folder.path("target"));
+    for content in ["notes\n", "{\"line\":7}\n", "{\"name\":\"Rex\",\"categoryId\":1}\n", "\n", "\u{fffd}"] {
+        folder.write("rejects", content);
+        for file in [&input, &valid] {
+            let output = import(&database, &[file, "--rejects", &rejects]);
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{content:?}: {error}");
+            assert_eq!(
+                error,
+                format!("petstore: {rejects} exists and is not a rejects file: pass another --rejects\n")
+            );
+            assert_eq!(folder.read("rejects").unwrap(), content);
+        }
+    }
+    import_with_code(2, &database, &[&input, "--rejects", &input]);
+    assert_eq!(folder.read("a.csv").unwrap(), "name,categoryId\n,1\n");
+    import_with_code(2, &database, &[&input, "--rejects", &folder.path("")]);
+    std::fs::remove_file(&rejects).unwrap();
+    std::os::unix::fs::symlink(&target, &rejects).unwrap();
+    for content in [None, Some(""), Some(earlier)] {
+        content.map(|content| folder.write("target", content));
+        import_with_code(2, &database, &[&input, "--rejects", &rejects]);
+        assert_eq!(folder.read("target").as_deref(), content);
+        assert!(std::fs::symlink_metadata(&rejects).unwrap().is_symlink());
+    }
+    std::fs::remove_file(&rejects).unwrap();
+    for content in ["", earlier] {
+        folder.write("rejects", content);
+        import_with_code(4, &database, &[&input, "--rejects", &rejects]);
+        assert!(folder.read("rejects").unwrap().starts_with("{\"line\":2,"));
+        import_with_code(0, &database, &[&valid, "--rejects", &rejects]);
+        assert_eq!(
+            folder.read("rejects"),
+            None,
+            "all rows are valid: the rejects of the earlier run are outdated"
+        );
+    }
+    // A pipe or a device is written to and stays.
+    let output = import(&database, &[&input, "--max-errors=1", "--rejects", "/dev/stderr"]);
+    assert_eq!(output.status.code(), Some(3));
+    let reason = "`name` must have at least one character that is not white space.";
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        format!("{}\n", json!({"line": 2, "reason": reason}))
+    );
+}
+
+#[tokio::test]
 async fn compression_is_detected_by_content_not_by_file_name() {
     let folder = Folder::new();
     let gzip = |text: &str| {
