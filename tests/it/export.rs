@@ -159,9 +159,9 @@ async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
     let client = block_exports(&database).await;
     let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
         WHERE datname = current_database() AND query LIKE 'COPY %'";
-    folder.write("a.csv", "as it was");
-    for (way, error) in [("TERM", "stopped by a signal"), ("INT", "stopped by a signal"), ("database", "")] {
-        let child = start(&database, &[&folder.path("a.csv")]);
+    let file = folder.write("Tom's pets.csv", "as it was");
+    for (way, code) in [("TERM", 143), ("INT", 130), ("database", 1)] {
+        let child = start(&database, &[&file]);
         eventually("there is a temporary file", async || folder.names().len() == 2).await;
         if way == "database" {
             client.execute(terminate, &[]).await.unwrap();
@@ -170,10 +170,36 @@ async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
         }
         let end = child.wait_with_output().unwrap();
         let printed = String::from_utf8(end.stderr).unwrap();
-        assert_eq!(folder.names(), ["a.csv"], "{way}: {printed}");
-        assert_eq!(folder.read("a.csv").unwrap(), "as it was", "{way}");
-        assert_eq!(end.status.code(), Some(1), "{way}");
-        assert!(printed.starts_with("petstore: ") && printed.contains(error), "{way}: {printed}");
+        assert_eq!(folder.names(), ["Tom's pets.csv"], "{way}: {printed}");
+        assert_eq!(folder.read("Tom's pets.csv").unwrap(), "as it was", "{way}");
+        assert_eq!(end.status.code(), Some(code), "{way}");
+        if way == "database" {
+            assert!(printed.starts_with("petstore: "), "{printed}");
+        } else {
+            let advice = format!("Nothing was written to {file}. To start again, run: ");
+            let words = format!("petstore: stopped by SIG{way}\n{advice}");
+            assert!(printed.starts_with(&words), "{printed}");
+            let quoted = format!(" export '{}'\n", file.replace('\'', r"'\''"));
+            assert!(printed.ends_with(&quoted), "{printed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_export_to_a_pipe_says_that_the_output_is_incomplete() {
+    let database = TestDatabase::new().await;
+    let _lock = block_exports(&database).await;
+    for (file, output) in [("-", "standard output"), ("/dev/stdout", "/dev/stdout")] {
+        let mut child = start(&database, &[file]);
+        let mut byte = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+        signal("INT", child.id());
+        let end = child.wait_with_output().unwrap();
+        assert_eq!(end.status.code(), Some(130), "{file}");
+        let printed = String::from_utf8(end.stderr).unwrap();
+        let advice = format!("The export to {output} is incomplete. To start again, run: ");
+        assert!(printed.starts_with(&format!("petstore: stopped by SIGINT\n{advice}")), "{printed}");
+        assert!(printed.ends_with(&format!(" export {file}\n")), "{printed}");
     }
 }
 

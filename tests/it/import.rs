@@ -13,19 +13,19 @@ use crate::support::TestDatabase;
 use crate::support::folder::Folder;
 use crate::support::program::{petstore, run};
 
-fn import(database: &TestDatabase, arguments: &[&str]) -> Output {
+pub(crate) fn import(database: &TestDatabase, arguments: &[&str]) -> Output {
     run(&[&["import"], arguments].concat(), &[("DATABASE_URL", &database.url())])
 }
 
 /// Runs an import that must exit with this code, and returns its output.
-fn import_with_code(code: i32, database: &TestDatabase, arguments: &[&str]) -> String {
+pub(crate) fn import_with_code(code: i32, database: &TestDatabase, arguments: &[&str]) -> String {
     let output = import(database, arguments);
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn start(database: &TestDatabase, arguments: &[&str]) -> Child {
+pub(crate) fn start(database: &TestDatabase, arguments: &[&str]) -> Child {
     petstore(&[&["import"], arguments].concat())
         .env("DATABASE_URL", database.url())
         .stdout(Stdio::piped())
@@ -43,7 +43,7 @@ async fn pets(database: &TestDatabase) -> Vec<Row> {
     rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
 }
 
-async fn count(client: &tokio_postgres::Client) -> i64 {
+pub(crate) async fn count(client: &tokio_postgres::Client) -> i64 {
     client.query_one("SELECT count(*) FROM pets", &[]).await.unwrap().get(0)
 }
 
@@ -52,7 +52,7 @@ fn pet(name: &str, category_id: i64, status: Option<&str>) -> Row {
 }
 
 /// CSV rows with these keys, each pet named after its key.
-fn numbered_csv(keys: impl Iterator<Item = u32>) -> String {
+pub(crate) fn numbered_csv(keys: impl Iterator<Item = u32>) -> String {
     let mut csv = "key,name,categoryId,status\n".to_owned();
     for key in keys {
         writeln!(csv, "{key},Pet {key},{},sold", key % 100).unwrap();
@@ -259,7 +259,11 @@ async fn an_invalid_csv_header_is_refused_with_the_reason() {
         let output = import(&database, &arguments);
         assert_eq!(output.status.code(), Some(1), "{header}");
         let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(error, format!("petstore: the header is not usable: {problem}\n"));
+        let advice = "Nothing was added. To start again, fix the file and run: ";
+        assert!(
+            error.starts_with(&format!("petstore: the header is not usable: {problem}\n{advice}")),
+            "{error}"
+        );
     }
 }
 
@@ -404,16 +408,6 @@ async fn compression_is_detected_by_content_not_by_file_name() {
         import_with_code(0, &database, &[&folder.write(name, content)]);
         assert_eq!(pets(&database).await, [pet("Rex", 1, None), pet("Tom", 2, None)], "{name}");
     }
-    let database = TestDatabase::new().await;
-    let whole = numbered_csv(1..=3_000);
-    for (name, mut packed) in [("cut.csv.gz", gzip(&whole)), ("cut.csv.zst", zstd(&whole))] {
-        packed.truncate(packed.len() / 2);
-        let error = import(&database, &[&folder.write(name, packed), "--key-column=key"]);
-        assert_eq!(error.status.code(), Some(1), "{name}");
-        let error = String::from_utf8(error.stderr).unwrap();
-        assert!(error.starts_with("petstore: the input is truncated: "), "{error}");
-    }
-    assert_eq!(pets(&database).await, []);
 }
 
 #[tokio::test]
@@ -467,7 +461,7 @@ async fn the_first_of_several_rows_with_the_same_key_wins() {
 }
 
 /// Asserts that there are so many pets with different names, and so many different import keys.
-async fn assert_each_once(database: &TestDatabase, numbers: i64) {
+pub(crate) async fn assert_each_once(database: &TestDatabase, numbers: i64) {
     let once = "SELECT count(*), count(DISTINCT name), \
         (SELECT count(*) FROM imported_chunks, unnest(keys)), \
         (SELECT count(DISTINCT key) FROM imported_chunks, unnest(keys) AS key) FROM pets";
