@@ -22,7 +22,7 @@ use super::{CommandError, SettingError, StopSignal, Stopped, print, report_with_
 use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
 use crate::files::{Compression, FileError, FileFormat, ImportRows, RejectedRow, decompressed};
-use crate::storage::{CopyBuffer, CopyChunk, ImportSession, StorageError, check_url};
+use crate::storage::{CopyBuffer, CopyChunk, ImportMode, ImportSession, StorageError, check_url};
 use crate::wire::pet::PET;
 
 /// Imports pets from a file.
@@ -78,7 +78,8 @@ pub(super) struct Import {
     #[arg(long)]
     atomic: bool,
 
-    /// Checks every row and changes nothing. --max-errors does not apply.
+    /// Checks every row and changes nothing. With --key-column, counts the rows that are already imported. --max-errors
+    /// does not apply.
     #[arg(long)]
     dry_run: bool,
 
@@ -195,7 +196,8 @@ impl Import {
             let rows = chunk.rows();
             if let Some(session) = &mut session {
                 let added = settled(&stop, session.add(chunk)).await;
-                tally.unknown = if is_unknown(&added) && !self.is_atomic() { rows } else { 0 };
+                tally.unknown =
+                    if is_unknown(&added) && self.mode() == ImportMode::Chunks { rows } else { 0 };
                 tally.new += added?;
             }
             tally.done += rows;
@@ -205,32 +207,42 @@ impl Import {
             unless_stopped(&stop, read).await?.map_err(|_| "the reader stopped: this is a bug")??;
         if let Some(session) = session {
             let finished = settled(&stop, session.finish()).await;
-            tally.unknown = if is_unknown(&finished) && self.is_atomic() { tally.done } else { 0 };
+            tally.unknown =
+                if is_unknown(&finished) && self.mode() == ImportMode::Atomic { tally.done } else { 0 };
             finished?;
         }
         Ok(rejected)
     }
 
-    /// A dry run needs no database.
+    /// A dry run needs the database only to look up keys.
     async fn start_session(
         &self,
         source: Option<ImportSource>,
     ) -> Result<Option<ImportSession>, StorageError> {
-        if self.dry_run {
+        if self.dry_run && source.is_none() {
             return Ok(None);
         }
-        ImportSession::start(&self.database.url(), source, self.is_atomic()).await.map(Some)
+        ImportSession::start(&self.database.url(), source, self.mode()).await.map(Some)
     }
 
-    fn is_atomic(&self) -> bool {
-        self.atomic || self.key_column.is_none()
+    fn mode(&self) -> ImportMode {
+        if self.dry_run {
+            ImportMode::DryRun
+        } else if self.atomic || self.key_column.is_none() {
+            ImportMode::Atomic
+        } else {
+            ImportMode::Chunks
+        }
     }
 
     fn summary(&self, Tally { done, new, .. }: &Tally) -> String {
-        if self.dry_run {
-            return format!("{} {} valid", counted(*done, "row"), if *done == 1 { "is" } else { "are" });
+        let known = grouped(done - new);
+        if !self.dry_run {
+            return format!("{} added, {known} already imported", counted(*new, "row"));
         }
-        format!("{} added, {} already imported", counted(*new, "row"), grouped(done - new))
+        let verb = if *done == 1 { "is" } else { "are" };
+        let known = self.key_column.as_ref().map(|_| format!(" ({known} already imported)"));
+        format!("{} {verb} valid{}", counted(*done, "row"), known.unwrap_or_default())
     }
 
     /// Reports why the import ended early, what it added, and how to continue.
@@ -242,7 +254,7 @@ impl Import {
 
     fn advice(&self, tally: &Tally, must_fix: bool) -> String {
         let Tally { done, unknown, .. } = tally;
-        let in_chunks = !self.is_atomic() && !self.dry_run;
+        let in_chunks = self.mode() == ImportMode::Chunks;
         let (outcome, goal) = match (in_chunks, unknown) {
             (false, 1..) if self.key_column.is_none() => {
                 return "Whether the rows were added is unknown. Check that before you run the command again: it would \

@@ -323,15 +323,55 @@ async fn a_dry_run_finds_every_invalid_row_and_changes_nothing() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     let file = folder.write("a.csv", numbered_csv(1..=20_000));
     let printed = import_with_code(0, &database, &[&file, "--key-column=key", "--dry-run"]);
-    assert_eq!(printed, "20,000 rows are valid\n");
+    assert_eq!(printed, "20,000 rows are valid (0 already imported)\n");
     let file = folder.write("b.csv", "name,categoryId\nRex,1\n,1\nTom,x\n");
     let printed = import_with_code(3, &database, &[&file, "--dry-run"]);
     assert!(printed.starts_with("1 row is valid, 2 rejected: see "), "{printed}");
     assert_eq!(folder.read("b.csv.rejects.ndjson").unwrap().lines().count(), 2);
+    assert_eq!(stored(&database).await, (0, 0, 1));
+    // Without keys, no row counts as already imported, so no database is needed.
+    let output = run(&["import", &file, "--dry-run"], &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
+    assert_eq!(output.status.code(), Some(3));
+}
+
+/// The number of pets, that of imported chunks, and the last id of a pet that was assigned or the first that will be.
+async fn stored(database: &TestDatabase) -> (i64, i64, i64) {
     let state = "SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM imported_chunks), \
-        (SELECT is_called FROM pets_id_seq)";
+        (SELECT last_value FROM pets_id_seq)";
     let row = database.connect().await.query_one(state, &[]).await.unwrap();
-    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1), row.get::<_, bool>(2)), (0, 0, false));
+    (row.get(0), row.get(1), row.get(2))
+}
+
+#[tokio::test]
+async fn a_dry_run_counts_the_rows_that_the_import_then_skips() {
+    for first in [numbered_csv(1..=10_000), numbered_csv(shuffled(10_000).map(|key| key + 1))] {
+        let (database, folder) = (TestDatabase::new().await, Folder::new());
+        let client = database.connect().await;
+        let arguments = [&*folder.path("a.csv"), "--key-column=key"];
+        let dry_run = [&arguments[..], &["--dry-run"]].concat();
+        folder.write("a.csv", &first);
+        import_with_code(0, &database, &arguments);
+        let before = stored(&database).await;
+        // Known keys, new ones, and new ones that appear twice: in the same chunk and in another one.
+        let keys = (9_001..=19_000).chain([19_000, 10_001, 1]);
+        folder.write("a.csv", numbered_csv(keys) + "19001,,1,\n");
+        // It does not wait for an import of the same source.
+        let lock = "SELECT pg_advisory_lock(hashtextextended('petstore import a.csv', 0))";
+        client.execute(lock, &[]).await.unwrap();
+        let printed = import_with_code(3, &database, &dry_run);
+        client.execute("SELECT pg_advisory_unlock_all()", &[]).await.unwrap();
+        let rejects = folder.path("a.csv.rejects.ndjson");
+        let expected = format!("10,003 rows are valid (1,003 already imported), 1 rejected: see {rejects}\n");
+        assert_eq!(printed, expected);
+        assert_eq!(stored(&database).await, before);
+        let printed = import_with_code(3, &database, &[&arguments[..], &["--max-errors=1"]].concat());
+        let expected = format!("9,000 rows added, 1,003 already imported, 1 rejected: see {rejects}\n");
+        assert_eq!(printed, expected);
+        // Another source has none of these keys.
+        let printed = import_with_code(3, &database, &[&dry_run[..], &["--source=b"]].concat());
+        let expected = format!("10,003 rows are valid (2 already imported), 1 rejected: see {rejects}\n");
+        assert_eq!(printed, expected);
+    }
 }
 
 #[tokio::test]
