@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::thread;
 
 use clap::Args;
@@ -10,8 +11,9 @@ use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 
 use super::import::FormatName;
-use super::progress::{Progress, grouped};
-use super::{CommandError, print, stop_signals};
+use super::progress::{Progress, counted};
+use super::shell_command::shell_command;
+use super::{CommandError, SettingError, Stopped, print, report_with_advice, stop_signals};
 use crate::config::DatabaseSettings;
 use crate::domain::pet::PetStatus;
 use crate::files::{CompressedWriter, Compression, FileFormat, PartialFile, write, write_header};
@@ -24,12 +26,18 @@ use crate::storage::{ExportStream, check_url};
 /// same pets, with new ids.
 ///
 /// The file appears under its name only when it is complete and on disk. Until then it is `<FILE>.XXXXXXXX.part`, with
-/// random digits. An export that fails or is stopped removes it. After a crash it stays, and you can delete it.
+/// random digits. An export that fails or is stopped removes it. After a crash, the next export to the same file does.
 ///
 /// CSV contains names as they are stored. A spreadsheet evaluates a name that starts with `=`, `+`, `-` or `@` as a
 /// formula: see --escape-formulas.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Exit codes:
+  0  every pet is exported
+  1  failed
+  2  the command line is invalid
+  130, 143  stopped by SIGINT or SIGTERM
+
 Examples:
   petstore export pets.ndjson
   petstore export pets.csv.gz
@@ -66,43 +74,46 @@ const QUEUED_BLOCKS: usize = 4;
 type ExportWriteResult = oneshot::Receiver<io::Result<()>>;
 
 impl Export {
-    pub(super) async fn run(self) -> Result<(), CommandError> {
+    pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         let format = self
             .format
             .map(FileFormat::from)
             .or_else(|| FileFormat::from_extension(&self.file))
             .unwrap_or(FileFormat::Ndjson);
         if self.escape_formulas && format != FileFormat::Csv {
-            return Err("--escape-formulas applies to CSV only".into());
+            let problem = "--escape-formulas applies to CSV only: pass --format csv";
+            return Err(SettingError(problem.into()).into());
         }
         check_url(&self.database.url())?;
+        // Caught before a temporary file exists, which would stay otherwise.
+        let mut stop_signal = stop_signals()?;
+        select! {
+            exported = self.export(format) => exported.map(|()| ExitCode::SUCCESS),
+            signal = stop_signal() => Ok(report_with_advice(&Stopped(signal), &self.advice())),
+        }
+    }
+
+    async fn export(&self, format: FileFormat) -> Result<(), CommandError> {
         let exporting = ExportStream::start(&self.database.url(), self.status).await?;
-        let to_standard_output = self.file == Path::new("-");
         let in_file = |error: io::Error| format!("{}: {error}", self.file.display());
-        let written = if to_standard_output {
+        let written = if self.is_standard_output() {
             self.write(exporting, format, io::stdout()).await?
-        } else if fs::metadata(&self.file).is_ok_and(|found| !found.is_file()) {
-            // A pipe or a device is written to directly.
+        } else if self.is_pipe_or_device() {
             let file = File::create(&self.file).map_err(in_file)?;
             self.write(exporting, format, file).await?
         } else {
-            // Caught before the temporary file exists, which would stay otherwise.
-            let mut stop_signal = stop_signals()?;
-            let partial = PartialFile::create(&self.file, rand::random()).map_err(in_file)?;
+            let partial = PartialFile::create(&self.file, rand::random).map_err(in_file)?;
             let file = partial.file().map_err(in_file)?;
-            let written = select! {
-                written = self.write(exporting, format, file) => written?,
-                () = stop_signal() => Err(io::Error::new(io::ErrorKind::Interrupted, "stopped by a signal")),
-            };
+            let written = self.write(exporting, format, file).await?;
             written.and_then(|count| partial.commit().map(|()| count))
         };
         match written {
             // A closed pipe (`petstore export | head`) is not an error.
-            Err(error) if to_standard_output && error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) if self.is_standard_output() && error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(error) => Err(in_file(error).into()),
             Ok(count) => {
-                let summary = format!("{} pets exported\n", grouped(count));
-                if !to_standard_output {
+                let summary = format!("{} exported\n", counted(count, "pet"));
+                if !self.is_standard_output() {
                     return Ok(print(&summary)?);
                 }
                 // Nothing can be done if standard error is closed.
@@ -112,6 +123,28 @@ impl Export {
         }
     }
 
+    /// What a stopped export leaves, and how to start again.
+    fn advice(&self) -> String {
+        let file = self.file.display();
+        let outcome = if self.is_standard_output() {
+            "The export to standard output is incomplete".into()
+        } else if self.is_pipe_or_device() {
+            format!("The export to {file} is incomplete")
+        } else {
+            format!("Nothing was written to {file}")
+        };
+        format!("{outcome}. To start again, run: {}", shell_command())
+    }
+
+    fn is_standard_output(&self) -> bool {
+        self.file == Path::new("-")
+    }
+
+    /// Whether the file is written to directly: it cannot be replaced.
+    fn is_pipe_or_device(&self) -> bool {
+        fs::metadata(&self.file).is_ok_and(|found| !found.is_file())
+    }
+
     /// Writes all pets and returns their number. The outer error is the database's, the inner one the output's.
     async fn write(
         &self,
@@ -119,7 +152,7 @@ impl Export {
         format: FileFormat,
         output: impl Write + Send + 'static,
     ) -> Result<io::Result<u64>, CommandError> {
-        let progress = Progress::start("pets", None);
+        let progress = Progress::start("pet", None);
         let (blocks, written) =
             spawn_writer(CompressedWriter::new(output, Compression::from_extension(&self.file))?)?;
         let mut block = Vec::with_capacity(BLOCK + 1024);

@@ -10,12 +10,15 @@ mod keys;
 mod migrate;
 mod openapi;
 mod progress;
+mod rejects_file;
 mod sample_pets;
 mod seed;
 mod serve;
+mod shell_command;
 
 use std::env;
 use std::error::Error;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -94,12 +97,12 @@ impl Cli {
 }
 
 impl Command {
-    /// `import` and `doctor` have their own exit codes.
+    /// `import`, `export` and `doctor` have their own exit codes.
     async fn run(self, listeners: io::Result<Listeners>) -> Result<ExitCode, CommandError> {
         let outcome = match self {
-            Command::Import(import) => return import.run().await,
+            Command::Import(import) => return Box::pin(import.run()).await,
+            Command::Export(export) => return export.run().await,
             Command::Doctor(doctor) => return doctor.run().await,
-            Command::Export(export) => export.run().await,
             Command::Demo(demo) => Box::pin(demo.run()).await,
             Command::Serve(serve) => Box::pin(serve.run(listeners?)).await,
             Command::Migrate(migrate) => migrate.run().await,
@@ -118,6 +121,13 @@ pub fn report(error: &(dyn Error + 'static)) -> ExitCode {
     exit_code(error)
 }
 
+/// Prints an error with its causes, and on a line of its own what the command did before it and how to continue.
+fn report_with_advice(error: &(dyn Error + 'static), advice: &str) -> ExitCode {
+    let code = report(error);
+    let _ = writeln!(io::stderr(), "{advice}");
+    code
+}
+
 /// Prints what is wrong with the command line or the environment; or the help, if that was asked for.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let is_service = env::args().nth(1).is_some_and(|command| command == "serve");
@@ -131,9 +141,13 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(INVALID_SETTINGS))
 }
 
-/// 2 if a setting is wrong, else 1.
+/// 2 if a setting is wrong, 128 and its number after a signal, else 1.
 fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
-    let is_setting = error.is::<DatabaseUrlError>()
+    if let Some(Stopped(signal)) = error.downcast_ref() {
+        return signal.exit_code();
+    }
+    let is_setting = error.is::<SettingError>()
+        || error.is::<DatabaseUrlError>()
         || matches!(error.downcast_ref(), Some(StartError::DatabaseUrl(_)))
         || matches!(error.downcast_ref(), Some(MigrateError::Url(_)))
         || matches!(error.downcast_ref(), Some(LogError::Filter(_)))
@@ -145,6 +159,11 @@ fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
 /// The exit code for a wrong setting, as clap uses it.
 const INVALID_SETTINGS: u8 = 2;
 
+/// A wrong setting, or a wrong combination of settings, that clap cannot find.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct SettingError(String);
+
 /// Opens the storage with a single connection, which is enough for a command.
 fn storage(url: &DatabaseUrl) -> Result<Storage, CommandError> {
     let pool = PoolSettings {
@@ -155,13 +174,44 @@ fn storage(url: &DatabaseUrl) -> Result<Storage, CommandError> {
     Ok(Storage::new(url, &pool)?)
 }
 
+/// A signal that asks the program to stop.
+#[derive(Debug, Clone, Copy)]
+enum StopSignal {
+    Interrupt,
+    Terminate,
+}
+
+impl StopSignal {
+    /// The code that a shell reports for a program that the signal ended.
+    fn exit_code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Interrupt => 130,
+            Self::Terminate => 143,
+        })
+    }
+}
+
+impl fmt::Display for StopSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interrupt => "SIGINT",
+            Self::Terminate => "SIGTERM",
+        })
+    }
+}
+
+/// A signal stopped the command before it was done.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by {0}")]
+struct Stopped(StopSignal);
+
 /// Catches SIGTERM and SIGINT from now on. Each call of the result waits for the next of them.
-fn stop_signals() -> io::Result<impl AsyncFnMut()> {
+fn stop_signals() -> io::Result<impl AsyncFnMut() -> StopSignal> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move || {
         select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = terminate.recv() => StopSignal::Terminate,
+            _ = interrupt.recv() => StopSignal::Interrupt,
         }
     })
 }

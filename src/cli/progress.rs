@@ -18,6 +18,7 @@ pub(super) struct Progress {
 
 /// What the progress is computed from.
 pub(super) struct ProgressCounters {
+    /// What is counted, in the singular.
     unit: &'static str,
     rows: AtomicU64,
     bytes: AtomicU64,
@@ -27,7 +28,7 @@ pub(super) struct ProgressCounters {
 }
 
 impl Progress {
-    /// Starts to report the rows that are done, called `unit`, and the share of the input that was read.
+    /// Starts to report the rows that are done, each called `unit`, and the share of the input that was read.
     pub(super) fn start(unit: &'static str, size: Option<u64>) -> Self {
         let (rows, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let counters = Arc::new(ProgressCounters { unit, rows, bytes, size, started: Instant::now() });
@@ -72,7 +73,7 @@ impl ProgressCounters {
     /// The rows, the rate and, if the size is known, the percentage and the remaining time.
     fn line(&self) -> String {
         let (rows, seconds) = (self.rows(), self.started.elapsed().as_secs_f64());
-        let mut line = format!("{} {}, {}/s", grouped(rows), self.unit, grouped(per_second(rows, seconds)));
+        let mut line = format!("{}, {}/s", counted(rows, self.unit), grouped(per_second(rows, seconds)));
         if let Some(share) = self.share() {
             let _ = write!(line, ", {:.0} %", share * 100.0);
             if share > 0.0 {
@@ -120,6 +121,11 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
+/// Formats a number of things, whose name has a regular plural: `1 row`, `2,000 rows`.
+pub(super) fn counted(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// A reader that counts its bytes.
 pub(super) struct CountingReader<R> {
     pub(super) input: R,
@@ -142,12 +148,19 @@ mod tests {
     fn a_line_has_the_rows_the_rate_the_percentage_and_the_time_left() {
         let started = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
         let counters =
-            |size| ProgressCounters { unit: "rows", rows: 25_000.into(), bytes: 50.into(), size, started };
+            |size| ProgressCounters { unit: "row", rows: 25_000.into(), bytes: 50.into(), size, started };
         let (plain, line) = (counters(None).line(), counters(Some(200)).line());
         assert!(plain.starts_with("25,000 rows, 2,"), "{plain}");
         assert!(line.ends_with("/s, 25 %, 30 s left"), "{line}");
         assert_eq!(counters(Some(200)).bar(), "[#####...............]");
         assert_eq!(counters(None).bar(), "");
+    }
+
+    #[test]
+    fn one_thing_is_singular() {
+        for (number, text) in [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (1_001, "1,001 rows")] {
+            assert_eq!(counted(number, "row"), text);
+        }
     }
 
     #[test]

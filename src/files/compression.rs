@@ -82,7 +82,12 @@ impl<W: Write> CompressedWriter<W> {
         Ok(match compression {
             Compression::Plain => Self::Plain(output),
             Compression::Gzip => Self::Gzip(Box::new(GzEncoder::new(output, flate2::Compression::default()))),
-            Compression::Zstd => Self::Zstd(Box::new(Encoder::new(output, zstd::DEFAULT_COMPRESSION_LEVEL)?)),
+            Compression::Zstd => {
+                let mut encoder = Encoder::new(output, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+                // As `zstd` does and gzip always has: an import detects damage.
+                encoder.include_checksum(true)?;
+                Self::Zstd(Box::new(encoder))
+            }
         })
     }
 

@@ -121,7 +121,7 @@ impl CsvColumns {
 fn unreadable(error: csv::Error) -> FileError {
     let line = error.position().map_or(0, csv::Position::line);
     match error.into_kind() {
-        csv::ErrorKind::Io(error) => FileError::Unreadable(error),
+        csv::ErrorKind::Io(error) => error.into(),
         other => FileError::MalformedCsv { line, problem: format!("{other:?}") },
     }
 }

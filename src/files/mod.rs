@@ -70,7 +70,10 @@ pub struct RejectedRow {
 pub enum FileError {
     /// Reading or decompressing it failed.
     #[error("the input cannot be read")]
-    Unreadable(#[from] io::Error),
+    Unreadable(#[source] io::Error),
+    /// It ends before its compression format says so.
+    #[error("the input is truncated")]
+    Truncated(#[source] io::Error),
     /// Its columns are not those of a pet.
     #[error("the header is not usable: {0}")]
     Header(String),
@@ -82,6 +85,16 @@ pub enum FileError {
         /// What is wrong.
         problem: String,
     },
+}
+
+impl From<io::Error> for FileError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            Self::Truncated(error)
+        } else {
+            Self::Unreadable(error)
+        }
+    }
 }
 
 /// Reads the rows of a file one by one.

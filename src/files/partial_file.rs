@@ -1,30 +1,43 @@
 //! A file that appears under its name only when it is complete.
 //!
-//! **Invariant:** whatever happens, also a power failure, the name refers to what was there before or to the complete new
-//! file.
+//! **Invariants:**
+//! - whatever happens, also a power failure, the name refers to what was there before or to the complete new file;
+//! - a temporary file outlives its process at most until the next one of the same name is created.
 
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// A file under a temporary name, next to its final one. It is removed when this is dropped before
 /// [`commit`](Self::commit).
 pub struct PartialFile {
+    /// Locked, so that it is not taken for a leftover. The lock ends with the process, even by SIGKILL.
     file: File,
     temporary: PathBuf,
     name: PathBuf,
 }
 
 impl PartialFile {
-    /// Creates `NAME.XXXXXXXX.part`, which must not exist, not even as a symbolic link.
+    /// Creates `NAME.XXXXXXXX.part`, which must not exist, not even as a symbolic link. Removes what processes that were
+    /// killed have left under such names.
     ///
-    /// Pass random digits. With a fixed name, another user could occupy it, two exports of one file would write to the same
-    /// temporary file, and a leftover from a crash would prevent the next export.
-    pub fn create(name: &Path, random: u32) -> io::Result<Self> {
-        let mut temporary = name.as_os_str().to_owned();
-        temporary.push(format!(".{random:08x}.part"));
-        let temporary = PathBuf::from(temporary);
-        Ok(Self { file: File::create_new(&temporary)?, temporary, name: name.to_owned() })
+    /// Pass random digits. With a fixed name, another user could occupy it, and two exports of one file would write to the
+    /// same temporary file.
+    pub fn create(name: &Path, mut random: impl FnMut() -> u32) -> io::Result<Self> {
+        // A leftover that cannot be removed does not matter for this file.
+        let _ = remove_leftovers(name);
+        loop {
+            let mut temporary = name.as_os_str().to_owned();
+            temporary.push(format!(".{:08x}.part", random()));
+            let temporary = PathBuf::from(temporary);
+            let partial = Self { file: File::create_new(&temporary)?, temporary, name: name.to_owned() };
+            // Where locks are not supported, nothing is ever taken for a leftover.
+            let is_taken = matches!(partial.file.try_lock(), Err(TryLockError::WouldBlock));
+            // Another process may have taken the file for a leftover before it was locked.
+            if !is_taken && partial.temporary.exists() {
+                return Ok(partial);
+            }
+        }
     }
 
     /// The file, to write to.
@@ -37,12 +50,46 @@ impl PartialFile {
     pub fn commit(self) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.name)?;
-        let directory = match self.name.parent() {
-            Some(directory) if directory != Path::new("") => directory,
-            _ => Path::new("."),
-        };
-        File::open(directory)?.sync_all()
+        File::open(directory(&self.name))?.sync_all()
     }
+}
+
+fn directory(name: &Path) -> &Path {
+    match name.parent() {
+        Some(directory) if directory != Path::new("") => directory,
+        _ => Path::new("."),
+    }
+}
+
+/// Removes the temporary files for this name that no living process has locked.
+fn remove_leftovers(name: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory(name))? {
+        let entry = entry?;
+        // Not a symbolic link: that is not ours, and is not followed.
+        if is_temporary(&entry, name) && entry.file_type().is_ok_and(|found| found.is_file()) {
+            let file = File::options().read(true).write(true).open(entry.path());
+            // Locked until it is removed, so that its creator does not start to use it.
+            if let Ok(file) = file
+                && file.try_lock().is_ok()
+            {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether [`PartialFile::create`] could have chosen this name.
+fn is_temporary(entry: &DirEntry, name: &Path) -> bool {
+    let (found, name) = (entry.file_name(), name.file_name().unwrap_or_default());
+    let random = found
+        .as_encoded_bytes()
+        .strip_prefix(name.as_encoded_bytes())
+        .and_then(|rest| rest.strip_prefix(b"."))
+        .and_then(|rest| rest.strip_suffix(b".part"));
+    random.is_some_and(|random| {
+        random.len() == 8 && random.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
 }
 
 impl Drop for PartialFile {
@@ -65,15 +112,18 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         let (name, planted, target) =
             (folder.join("a"), folder.join("a.0000002a.part"), folder.join("target"));
-        for there in ["a file", "a link to a file", "a link to nothing"] {
-            match there {
-                "a file" => fs::write(&planted, "as it was").unwrap(),
-                _ => symlink(&target, &planted).unwrap(),
+        for there in ["a file in use", "a link to a file", "a link to nothing"] {
+            let mut in_use = None;
+            if there == "a file in use" {
+                fs::write(&planted, "as it was").unwrap();
+                in_use.insert(File::open(&planted).unwrap()).lock().unwrap();
+            } else {
+                symlink(&target, &planted).unwrap();
             }
             if there == "a link to a file" {
                 fs::write(&target, "as it was").unwrap();
             }
-            let created = PartialFile::create(&name, 42);
+            let created = PartialFile::create(&name, || 42);
             assert_eq!(created.err().map(|error| error.kind()), Some(ErrorKind::AlreadyExists), "{there}");
             let content = fs::read_to_string(&planted).ok();
             assert_eq!(content.as_deref(), (there != "a link to nothing").then_some("as it was"), "{there}");
@@ -81,12 +131,33 @@ mod tests {
             fs::remove_file(&planted).unwrap();
             let _ = fs::remove_file(&target);
         }
-        let partial = PartialFile::create(&name, 42).unwrap();
+        fs::write(&planted, "a leftover").unwrap();
+        let partial = PartialFile::create(&name, || 42).unwrap();
         partial.file().unwrap().write_all(b"new").unwrap();
         assert!(!name.exists());
         partial.commit().unwrap();
         assert_eq!(fs::read(&name).unwrap(), b"new");
         assert!(!planted.exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn files_that_are_created_at_the_same_time_do_not_remove_each_other() {
+        let folder = std::env::temp_dir().join(format!("petstore-test-{:016x}", rand::random::<u64>()));
+        fs::create_dir(&folder).unwrap();
+        let name = folder.join("a");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let partial = PartialFile::create(&name, rand::random).unwrap();
+                        std::thread::yield_now();
+                        assert!(partial.temporary.exists());
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
         fs::remove_dir_all(&folder).unwrap();
     }
 }

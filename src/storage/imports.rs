@@ -166,52 +166,74 @@ fn put_row<const FIELDS: usize>(copy: &mut BytesMut, row: [Option<&[u8]>; FIELDS
     }
 }
 
+/// How an import changes the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImportMode {
+    /// Each chunk is a transaction.
+    Chunks,
+    /// All of it is one transaction.
+    Atomic,
+    /// Not at all: it only counts the rows whose keys are new.
+    DryRun,
+}
+
 /// An import in progress, on its own connection without a deadline. If it is dropped before it finishes, it inserts no more
-/// rows; with `atomic`, none at all.
+/// rows; in the mode `Atomic`, none at all.
 pub struct ImportSession {
     client: Client,
     copy: Statement,
     source: Option<ImportSource>,
-    atomic: bool,
+    mode: ImportMode,
     /// Whether the table `known_keys` is filled.
     keys_loaded: bool,
 }
 
 impl ImportSession {
-    /// Starts an import: from a named source if its rows have keys; with `atomic`, in one transaction.
+    /// Starts an import, from a named source if its rows have keys. Waits for other imports of the source, except in a dry
+    /// run, which counts what is recorded now.
     pub async fn start(
         url: &DatabaseUrl,
         source: Option<ImportSource>,
-        atomic: bool,
+        mode: ImportMode,
     ) -> Result<Self, StorageError> {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;
         let found = schema_version(&client).await.map_err(not_committed)?;
         check_version(found, SCHEMA_NEEDED).map_err(StorageError::Unusable)?;
-        if let Some(source) = &source {
+        if let Some(source) = &source
+            && mode != ImportMode::DryRun
+        {
             lock_source(&client, source).await.map_err(not_committed)?;
         }
-        if atomic {
+        if mode == ImportMode::Atomic {
             client.batch_execute("BEGIN").await.map_err(not_committed)?;
         }
         client.batch_execute(CREATE_STAGED).await.map_err(not_committed)?;
         let copy = client.prepare(COPY).await.map_err(not_committed)?;
-        let mut import = Self { client, copy, source, atomic, keys_loaded: false };
+        let mut import = Self { client, copy, source, mode, keys_loaded: false };
         if let Some(source) = import.source.clone() {
             let row = import.client.query_one(HAS_RECORDED_KEYS, &[&source.as_str()]).await;
-            if row.map_err(not_committed)?.try_get("has_keys").map_err(unexpected)? {
+            let has_keys = row.map_err(not_committed)?.try_get("has_keys").map_err(unexpected)?;
+            // A dry run records no keys, so it could not load those of its own rows later.
+            if has_keys || mode == ImportMode::DryRun {
                 import.load_known_keys(&source).await.map_err(not_committed)?;
             }
         }
         Ok(import)
     }
 
-    /// Inserts the rows whose keys are new, and returns their number. Without `atomic`, they are committed.
+    /// Inserts the rows whose keys are new, and returns their number. In the mode `Chunks`, they are committed.
     pub async fn add(&mut self, chunk: CopyChunk) -> Result<u64, StorageError> {
-        if !self.atomic {
-            self.client.batch_execute("BEGIN").await.map_err(not_committed)?;
+        let begin = match self.mode {
+            ImportMode::Chunks => Some("BEGIN"),
+            ImportMode::Atomic => None,
+            // It allows writes to temporary tables only.
+            ImportMode::DryRun => Some("BEGIN READ ONLY"),
+        };
+        if let Some(begin) = begin {
+            self.client.batch_execute(begin).await.map_err(not_committed)?;
         }
         let inserted = self.insert_chunk(chunk).await.map_err(not_committed)?;
-        if self.atomic {
+        if self.mode == ImportMode::Atomic {
             self.client.batch_execute("TRUNCATE staged").await.map_err(not_committed)?;
         } else {
             self.commit().await?;
@@ -219,12 +241,15 @@ impl ImportSession {
         Ok(inserted)
     }
 
-    /// Ends the import; with `atomic`, commits it.
+    /// Ends the import; in the mode `Atomic`, commits it.
     pub async fn finish(self) -> Result<(), StorageError> {
+        if self.mode == ImportMode::DryRun {
+            return Ok(());
+        }
         // If all rows were there already, nothing else makes a commit wait for a standby.
         let awaited = self.client.batch_execute(concat!("SELECT ", await_replication!())).await;
         awaited.map_err(not_committed)?;
-        if self.atomic { self.commit().await } else { Ok(()) }
+        if self.mode == ImportMode::Atomic { self.commit().await } else { Ok(()) }
     }
 
     async fn commit(&self) -> Result<(), StorageError> {
@@ -242,13 +267,17 @@ impl ImportSession {
         {
             self.load_known_keys(source).await?;
         }
+        let mut new = chunk.rows();
         let mut sink = pin!(self.client.copy_in(&self.copy).await?);
         sink.send(chunk.copy).await?;
         sink.finish().await?;
+        if self.keys_loaded {
+            new -= self.client.execute(DELETE_KNOWN, &[]).await?;
+        }
+        if self.mode == ImportMode::DryRun {
+            return Ok(new);
+        }
         if let Some(source) = &source {
-            if self.keys_loaded {
-                self.client.execute(DELETE_KNOWN, &[]).await?;
-            }
             self.client.execute(RECORD_KEYS, &[&source.as_str()]).await?;
         }
         self.client.execute(INSERT_STAGED, &[]).await

@@ -30,7 +30,7 @@ use api_keys::FindKeysBatch;
 pub use demo_database_check::{DatabaseContents, database_contents};
 pub use diagnostics::{Diagnosis, ExamineError, ReadFreshness, ServerDiagnosis, ServerRole, diagnose};
 pub use exports::ExportStream;
-pub use imports::{CopyBuffer, CopyChunk, ImportSession};
+pub use imports::{CopyBuffer, CopyChunk, ImportMode, ImportSession};
 pub use insert_pets::InsertOutcome;
 use insert_pets::InsertPetsBatch;
 pub use key_notifications::{KeyNotification, ListenError};

@@ -1,7 +1,7 @@
 //! `petstore export`, as an operator runs it, and importing the result.
 
 use std::io::Read;
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
+use tokio_postgres::Client;
 
 use crate::support::TestDatabase;
 use crate::support::folder::Folder;
@@ -71,6 +72,26 @@ async fn export_writes_every_pet_in_id_order_in_both_formats() {
 }
 
 #[tokio::test]
+async fn import_detects_a_changed_byte_in_a_compressed_export() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    // One long name that cannot be compressed, so that most bytes of the file are its letters.
+    let insert =
+        "INSERT INTO pets (name, category_id) VALUES ('Zg7kQ1xTm9bVw3LsYd5RhNc8PjFa2EuKo6GiXtB4', 1)";
+    database.connect().await.batch_execute(insert).await.unwrap();
+    for name in ["a.csv.gz", "a.csv.zst"] {
+        exported(&database, &[&folder.path(name)]);
+        let mut packed = std::fs::read(folder.path(name)).unwrap();
+        let middle = packed.len() / 2;
+        packed[middle] ^= 1;
+        let file = folder.write(name, packed);
+        let output = run(&["import", &file, "--key-column", "id"], &[("DATABASE_URL", &database.url())]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}: {error}");
+        assert!(error.starts_with("petstore: the input cannot be read: "), "{name}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn the_status_flag_filters_the_export() {
     let database = TestDatabase::new().await;
     database.connect().await.batch_execute(FILL).await.unwrap();
@@ -79,6 +100,7 @@ async fn the_status_flag_filters_the_export() {
         let found: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(found.iter().map(|pet| pet["name"].as_str().unwrap()).collect::<Vec<_>>(), names);
     }
+    assert_eq!(export(&database, &["--status", "sold"]).stderr, b"1 pet exported\n");
     assert_eq!(export(&database, &["--status", "lost"]).status.code(), Some(2));
 }
 
@@ -111,24 +133,35 @@ async fn an_export_does_not_follow_a_planted_symlink_and_runs_despite_an_old_tem
     assert_eq!(folder.names(), ["a.csv", "a.csv.part", "b.csv", "b.csv.part", "victim"]);
 }
 
-#[tokio::test]
-async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
-    let (database, folder) = (TestDatabase::new().await, Folder::new());
+/// Makes every export write thousands of pets, and then block until the lock is released that this returns.
+async fn block_exports(database: &TestDatabase) -> Client {
     let client = database.connect().await;
-    // The export writes thousands of pets, then blocks until it is stopped.
     let fill = "INSERT INTO pets (name, category_id) SELECT 'Pet ' || n, n FROM generate_series(1, 10000) n; \
         ALTER TABLE pets RENAME COLUMN name TO stored_name; \
         ALTER TABLE pets RENAME TO stored_pets; \
-        CREATE VIEW pets AS SELECT *, CASE WHEN id < 9000 THEN stored_name ELSE stored_name || pg_sleep(600) END AS name \
-        FROM stored_pets ORDER BY id";
+        CREATE VIEW pets AS SELECT *, \
+        CASE WHEN id < 9000 THEN stored_name ELSE stored_name || pg_advisory_xact_lock_shared(1) END AS name \
+        FROM stored_pets ORDER BY id; \
+        SELECT pg_advisory_lock(1)";
     client.batch_execute(fill).await.unwrap();
+    client
+}
+
+fn start(database: &TestDatabase, arguments: &[&str]) -> Child {
+    let mut command = petstore(&[&["export"], arguments].concat());
+    command.env("DATABASE_URL", database.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+#[tokio::test]
+async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let client = block_exports(&database).await;
     let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
         WHERE datname = current_database() AND query LIKE 'COPY %'";
-    folder.write("a.csv", "as it was");
-    for (way, error) in [("TERM", "stopped by a signal"), ("INT", "stopped by a signal"), ("database", "")] {
-        let mut command = petstore(&["export", &folder.path("a.csv")]);
-        command.env("DATABASE_URL", database.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
+    let file = folder.write("Tom's pets.csv", "as it was");
+    for (way, code) in [("TERM", 143), ("INT", 130), ("database", 1)] {
+        let child = start(&database, &[&file]);
         eventually("there is a temporary file", async || folder.names().len() == 2).await;
         if way == "database" {
             client.execute(terminate, &[]).await.unwrap();
@@ -137,11 +170,93 @@ async fn an_interrupted_or_failed_export_removes_its_temporary_file() {
         }
         let end = child.wait_with_output().unwrap();
         let printed = String::from_utf8(end.stderr).unwrap();
-        assert_eq!(folder.names(), ["a.csv"], "{way}: {printed}");
-        assert_eq!(folder.read("a.csv").unwrap(), "as it was", "{way}");
-        assert_eq!(end.status.code(), Some(1), "{way}");
-        assert!(printed.starts_with("petstore: ") && printed.contains(error), "{way}: {printed}");
+        assert_eq!(folder.names(), ["Tom's pets.csv"], "{way}: {printed}");
+        assert_eq!(folder.read("Tom's pets.csv").unwrap(), "as it was", "{way}");
+        assert_eq!(end.status.code(), Some(code), "{way}");
+        if way == "database" {
+            assert!(printed.starts_with("petstore: "), "{printed}");
+        } else {
+            let advice = format!("Nothing was written to {file}. To start again, run: ");
+            let words = format!("petstore: stopped by SIG{way}\n{advice}");
+            assert!(printed.starts_with(&words), "{printed}");
+            let quoted = format!(" export '{}'\n", file.replace('\'', r"'\''"));
+            assert!(printed.ends_with(&quoted), "{printed}");
+        }
     }
+}
+
+#[tokio::test]
+async fn an_interrupted_export_to_a_pipe_says_that_the_output_is_incomplete() {
+    let database = TestDatabase::new().await;
+    let _lock = block_exports(&database).await;
+    for (file, output) in [("-", "standard output"), ("/dev/stdout", "/dev/stdout")] {
+        let mut child = start(&database, &[file]);
+        let mut byte = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+        signal("INT", child.id());
+        let end = child.wait_with_output().unwrap();
+        assert_eq!(end.status.code(), Some(130), "{file}");
+        let printed = String::from_utf8(end.stderr).unwrap();
+        let advice = format!("The export to {output} is incomplete. To start again, run: ");
+        assert!(printed.starts_with(&format!("petstore: stopped by SIGINT\n{advice}")), "{printed}");
+        assert!(printed.ends_with(&format!(" export {file}\n")), "{printed}");
+    }
+}
+
+#[tokio::test]
+async fn an_export_removes_what_a_killed_one_left_behind() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let lock = block_exports(&database).await;
+    let file = folder.path("a.csv");
+    let mut child = start(&database, &[&file]);
+    eventually("there is a temporary file", async || folder.names().len() == 1).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(folder.names()[0].starts_with("a.csv."), "{:?}", folder.names());
+    lock.execute("SELECT pg_advisory_unlock_all()", &[]).await.unwrap();
+    // None of these is a temporary file of an export to `a.csv`.
+    let others = [
+        "a.csv.0123456.part",
+        "a.csv.0123456g.part",
+        "a.csv.01234567.parts",
+        "a.csv.01234567",
+        "a.csv.part",
+        "b.csv.01234567.part",
+        "ba.csv.01234567.part",
+    ];
+    for name in others {
+        folder.write(name, "as it was");
+    }
+    folder.write("victim", "as it was");
+    std::os::unix::fs::symlink(folder.path("victim"), folder.path("a.csv.89abcdef.part")).unwrap();
+    std::fs::create_dir(folder.path("a.csv.89abcde0.part")).unwrap();
+    exported(&database, &[&file]);
+    let mut expected =
+        [&others[..], &["a.csv", "a.csv.89abcdef.part", "a.csv.89abcde0.part", "victim"]].concat();
+    expected.sort_unstable();
+    assert_eq!(folder.names(), expected);
+    for name in others.iter().chain(&["victim"]) {
+        assert_eq!(folder.read(name).unwrap(), "as it was", "{name}");
+    }
+    assert_eq!(folder.read("a.csv").unwrap().lines().count(), 10_001);
+}
+
+#[tokio::test]
+async fn concurrent_exports_of_the_same_file_both_complete() {
+    let (database, folder) = (TestDatabase::new().await, Folder::new());
+    let lock = block_exports(&database).await;
+    let mut children = Vec::new();
+    for count in 1..=3 {
+        children.push(start(&database, &[&folder.path("a.csv")]));
+        eventually("each has a temporary file", async || folder.names().len() == count).await;
+    }
+    lock.execute("SELECT pg_advisory_unlock_all()", &[]).await.unwrap();
+    for child in children {
+        let end = child.wait_with_output().unwrap();
+        assert!(end.status.success(), "{}", String::from_utf8_lossy(&end.stderr));
+    }
+    assert_eq!(folder.names(), ["a.csv"]);
+    assert_eq!(folder.read("a.csv").unwrap().lines().count(), 10_001);
 }
 
 #[tokio::test]
@@ -159,10 +274,12 @@ async fn formulas_in_names_are_escaped_in_csv_only_with_the_flag() {
     let folder = Folder::new();
     exported(&database, &["--escape-formulas", &folder.path("a.csv")]);
     assert_eq!(folder.read("a.csv").unwrap(), escaped);
-    let output = export(&database, &["--escape-formulas", &folder.path("a.ndjson")]);
-    assert_eq!(output.status.code(), Some(1));
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(error, "petstore: --escape-formulas applies to CSV only\n");
+    for flags in [&[&*folder.path("a.ndjson")][..], &[], &["--format=ndjson", &folder.path("a.csv")]] {
+        let output = export(&database, &[flags, &["--escape-formulas"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(error, "petstore: --escape-formulas applies to CSV only: pass --format csv\n");
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ mod get_pet;
 mod hostile_clients;
 mod http;
 mod import;
+mod interrupted_import;
 mod keys;
 mod least_privilege;
 mod limits;

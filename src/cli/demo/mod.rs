@@ -52,7 +52,9 @@ impl Demo {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let started = Instant::now();
         let mut stop_signal = stop_signals()?;
-        let mut stop = pin!(stop_signal());
+        let mut stop = pin!(async {
+            stop_signal().await;
+        });
         if let Some(url) = &self.settings.database_url {
             return self.serve(url, started, stop).await;
         }
