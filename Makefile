@@ -7,7 +7,7 @@ REDOCLY := REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true target/tool
 SERVED := scripts/postgres with scripts/serve-for
 export SEED
 
-.PHONY: help tools run fmt test check contract browser clients ci generate deb sbom audit bench suites suite \
+.PHONY: help tools run fmt test check contract browser clients ci generate deb sbom audit bench matrix suites suite \
   cluster cluster-down
 
 help:
@@ -79,6 +79,9 @@ audit: ## check dependencies for known vulnerabilities, unmaintained and yanked 
 
 bench: ## measure against pgbench, the thinnest server and three peers; writes docs/performance.md
 	scripts/suite compare
+
+matrix: ## run the tests on every supported version of PostgreSQL, and compare the throughput
+	scripts/suite matrix
 
 suites: ## list the long suites and how long each takes
 	@scripts/suite

@@ -50,6 +50,8 @@ enum Command {
     Thin(compare::Thin),
     /// Compares in a few minutes; fails when a ratio is much lower than the recorded one.
     Smoke,
+    /// Compares the throughput on several versions of PostgreSQL.
+    PostgresVersions(compare::PostgresVersions),
     /// Measures API keys and limits under too much load.
     Overload(overload::Overload),
     /// Measures the cost of the log and the metrics.
@@ -91,6 +93,7 @@ async fn main() -> Outcome {
         Command::Compare(compare) => compare.run().await,
         Command::Thin(thin) => thin.run(),
         Command::Smoke => compare::smoke(),
+        Command::PostgresVersions(versions) => versions.run(),
         Command::Overload(overload) => overload.run().await,
         Command::TelemetryCost(telemetry_cost) => telemetry_cost.run(),
         Command::IdempotencyCost(idempotency_cost) => idempotency_cost.run(),

@@ -46,23 +46,30 @@ pub(crate) struct Postgres {
     kept: bool,
     /// More options of the server, instead of those in `POSTGRES_OPTIONS`.
     options: Option<String>,
+    /// The directory of its programs, instead of that in `PGBIN`.
+    bin: Option<PathBuf>,
 }
 
 impl Postgres {
     /// In a new directory, removed on drop.
     pub(crate) fn temporary() -> Self {
         let directory = env::temp_dir().join(format!("petstore-bench-{}", std::process::id()));
-        Self { directory, kept: false, options: None }
+        Self { directory, kept: false, options: None, bin: None }
     }
 
     /// In a directory that is kept, and may exist already.
     pub(crate) fn kept(directory: PathBuf) -> Self {
-        Self { directory, kept: true, options: None }
+        Self { directory, kept: true, options: None, bin: None }
     }
 
     /// One of several in a new directory, removed on drop. Its name is that of the directory.
     pub(crate) fn member(directory: PathBuf, options: &str) -> Self {
-        Self { directory, kept: false, options: Some(options.to_owned()) }
+        Self { directory, kept: false, options: Some(options.to_owned()), bin: None }
+    }
+
+    /// With the programs in `bin`, in a new directory, removed on drop.
+    pub(crate) fn of_version(directory: PathBuf, bin: PathBuf) -> Self {
+        Self { directory, kept: false, options: None, bin: Some(bin) }
     }
 
     /// Starts it, and returns its URL.
@@ -108,6 +115,9 @@ impl Postgres {
         script.arg(command).arg(&self.directory).args(arguments);
         if let Some(options) = &self.options {
             script.env("POSTGRES_OPTIONS", options);
+        }
+        if let Some(bin) = &self.bin {
+            script.env("PGBIN", bin);
         }
         run(&mut script).map(|printed| printed.trim().to_owned())
     }

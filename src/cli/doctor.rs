@@ -15,8 +15,8 @@ use crate::storage::{
 };
 use crate::telemetry;
 
-/// The oldest major version of PostgreSQL that is tested.
-const MIN_POSTGRES: i32 = 15;
+/// The oldest and the newest major version of PostgreSQL that are tested.
+const TESTED_POSTGRES: [i32; 2] = [15, 18];
 /// A clock skew in seconds above which timestamps in logs and responses mislead.
 const MAX_CLOCK_SKEW: f64 = 1.0;
 /// With fewer days prepared, the service has not created partitions for more than a day.
@@ -150,8 +150,14 @@ fn server(ServerDiagnosis { address, role }: &ServerDiagnosis) -> DoctorCheck {
 }
 
 fn version((name, number): &(String, i32)) -> DoctorCheck {
-    if number / 10_000 < MIN_POSTGRES {
-        failure("version", format!("PostgreSQL {name} is too old: {MIN_POSTGRES} or later is required"))
+    let (major, [oldest, newest]) = (number / 10_000, TESTED_POSTGRES);
+    if major < oldest {
+        failure("version", format!("PostgreSQL {name} is too old: {oldest} or later is required"))
+    } else if major > newest {
+        warning(
+            "version",
+            format!("PostgreSQL {name} is not tested with this release; {oldest} to {newest} are"),
+        )
     } else {
         ok("version", format!("PostgreSQL {name}"))
     }
@@ -263,6 +269,8 @@ mod tests {
         let state = |check: DoctorCheck| check.state;
         assert_eq!(state(version(&("14.9".into(), 140_009))), CheckState::Failure);
         assert_eq!(state(version(&("15.0".into(), 150_000))), CheckState::Ok);
+        assert_eq!(state(version(&("18.4".into(), 180_004))), CheckState::Ok);
+        assert_eq!(state(version(&("19.0".into(), 190_000))), CheckState::Warning);
         assert_eq!(state(schema(Some(SCHEMA_NEEDED - 1))), CheckState::Failure);
         assert_eq!(state(schema(Some(SCHEMA_LATEST))), CheckState::Ok);
         assert_eq!(state(schema(Some(SCHEMA_LATEST + 1))), CheckState::Ok);

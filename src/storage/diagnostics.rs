@@ -27,7 +27,9 @@ const SERVER_STATUS: &str = "\
       pg_is_in_recovery() AS is_standby,
       (SELECT count(*) FROM pg_stat_replication) AS standbys,
       current_setting('synchronous_standby_names') AS synchronous,
-      current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS max_connections,
+      current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+        -- Since PostgreSQL 16.
+        - coalesce(current_setting('reserved_connections', true)::int, 0) AS max_connections,
       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
       extract(epoch FROM clock_timestamp())::float8 AS clock";
 

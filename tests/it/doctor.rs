@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::support::postgres::TestDatabase;
+use crate::support::postgres::{TestDatabase, connect};
 use crate::support::program::petstore;
 use crate::unhealthy_database::PrivatePostgres;
 
@@ -104,6 +104,19 @@ fn the_primary_is_found_among_all_servers_and_each_server_is_described() {
         says.contains(&format!("{} and {} accept writes", primary.address(), standby.address())),
         "{says}"
     );
+}
+
+#[tokio::test]
+async fn connections_that_are_reserved_for_others_are_not_available() {
+    let (postgres, _) = PrivatePostgres::start_with_key();
+    // PostgreSQL 15 has no such setting.
+    let set = connect(&postgres.url).await.batch_execute("ALTER SYSTEM SET reserved_connections = 100").await;
+    postgres.stop("fast");
+    postgres.start_again();
+    let found = report(&doctor(&postgres.url, &["--json"]));
+    let says = check(&found, "pool")["says"].as_str().unwrap();
+    let max = if set.is_ok() { 397 } else { 497 };
+    assert!(says.contains(&format!("of at most {max} ")), "{says}");
 }
 
 #[tokio::test]

@@ -210,3 +210,18 @@ fn the_version_is_the_same_everywhere() {
     assert!(read("CHANGELOG.md").contains(&format!("## [{version}]")));
     assert!(read("openapi.json").contains(&format!("\"version\": \"{version}\"")));
 }
+
+#[test]
+fn the_supported_versions_of_postgresql_are_those_that_are_tested() {
+    let package: serde_json::Value = serde_json::from_str(&read("scripts/postgresql/package.json")).unwrap();
+    let names = package["devDependencies"].as_object().unwrap().keys();
+    let versions: BTreeSet<u32> =
+        names.map(|name| name.strip_prefix("postgresql-").unwrap().parse().unwrap()).collect();
+    let (oldest, newest) = (versions.first().unwrap(), versions.last().unwrap());
+    let checked = format!("TESTED_POSTGRES: [i32; 2] = [{oldest}, {newest}]");
+    assert!(read("src/cli/doctor.rs").contains(&checked), "{checked}");
+    let supported = format!("PostgreSQL {oldest} to {newest}");
+    for page in ["README.md", "docs/operations.md"] {
+        assert!(read(page).contains(&supported), "{page}: {supported}");
+    }
+}

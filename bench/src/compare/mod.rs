@@ -1,5 +1,7 @@
-//! The service against pgbench, against the thinnest server on the same parts, and against peers.
+//! The service against pgbench, against the thinnest server on the same parts, and against peers; and on several versions
+//! of PostgreSQL.
 
+mod postgres_versions;
 mod smoke;
 mod thin;
 mod workloads;
@@ -14,6 +16,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use self::postgres_versions::PostgresVersions;
 pub(crate) use self::smoke::smoke;
 pub(crate) use self::thin::Thin;
 use self::thin::{Pair, PairSamples, tables};
