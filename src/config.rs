@@ -199,11 +199,14 @@ impl ServeSettings {
     }
 }
 
+/// How the variables of this program start.
+pub const PREFIX: &str = "PETSTORE_";
+
 /// The names of the environment variables that start like those of this program.
 #[must_use]
 pub fn variables() -> Vec<String> {
     let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    names.filter(|name| name.starts_with("PETSTORE_")).collect()
+    names.filter(|name| name.starts_with(PREFIX)).collect()
 }
 
 /// The directories in `PATH`.

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use mimalloc::MiMalloc;
 use petstore::cli::{self, Cli};
 use petstore::systemd::Listeners;
@@ -13,7 +12,7 @@ use tokio::runtime;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let command = match Cli::try_parse() {
+    let command = match Cli::from_command_line() {
         Ok(command) => command,
         Err(error) => return cli::refuse(&error),
     };

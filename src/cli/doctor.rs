@@ -32,6 +32,7 @@ const MIN_DAYS_PREPARED: i32 = 6;
 #[command(after_help = "\
 Examples:
   petstore doctor
+  sudo -u petstore petstore doctor --env-file /etc/petstore/petstore.env
   petstore doctor --json | jq '.checks[] | select(.state != \"ok\")'")]
 pub(super) struct Doctor {
     /// Prints a JSON object instead of text.

@@ -18,10 +18,16 @@ pub(super) struct UnknownVariable {
     nearest: String,
 }
 
-/// Checks all variables that start like those of this program.
+/// Checks all variables of the environment that start like those of this program.
 pub(super) fn check_environment() -> Result<(), UnknownVariable> {
+    check_variables(config::variables())
+}
+
+/// Checks all of these variables that start like those of this program.
+pub(super) fn check_variables(names: impl IntoIterator<Item = String>) -> Result<(), UnknownVariable> {
     let known = known_variables();
-    match config::variables().into_iter().find(|name| is_unknown(name, &known)) {
+    let mut ours = names.into_iter().filter(|name| name.starts_with(config::PREFIX));
+    match ours.find(|name| is_unknown(name, &known)) {
         Some(name) => {
             let nearest = nearest(&name, known.iter().map(String::as_str)).unwrap_or_default().to_owned();
             Err(UnknownVariable { name, nearest })
@@ -43,7 +49,7 @@ fn is_service_link(name: &str) -> bool {
 }
 
 /// The variables of all commands.
-fn known_variables() -> Vec<String> {
+pub(super) fn known_variables() -> Vec<String> {
     fn collect(command: &Command, known: &mut Vec<String>) {
         let variables = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str());
         known.extend(variables.map(ToOwned::to_owned));

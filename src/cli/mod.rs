@@ -3,6 +3,7 @@
 mod demo;
 mod doctor;
 mod effective_settings;
+mod env_file;
 mod environment;
 mod export;
 mod import;
@@ -20,6 +21,7 @@ use std::env;
 use std::error::Error;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -58,6 +60,12 @@ pub struct Cli {
 
     #[command(flatten)]
     log: LogSettings,
+
+    /// Reads settings from this file, in the format of systemd's `EnvironmentFile=`, instead of the environment. Flags take
+    /// precedence over it.
+    // Always `None`: `from_command_line` takes it from the arguments before they are parsed.
+    #[arg(long, global = true, value_name = "FILE")]
+    env_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -75,6 +83,13 @@ enum Command {
 }
 
 impl Cli {
+    /// Parses the command line, and the environment or the file that `--env-file` names. Call it before there are other
+    /// threads: a file becomes the environment by starting this program again.
+    pub fn from_command_line() -> Result<Self, clap::Error> {
+        env_file::apply()?;
+        Self::try_parse()
+    }
+
     /// Runs the command, `serve` on the sockets that systemd passed, if any, and reports its error.
     pub async fn run(self, listeners: io::Result<Listeners>) -> ExitCode {
         let log = if let Command::Demo(_) = self.command { self.log.quiet_by_default() } else { self.log };

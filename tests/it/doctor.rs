@@ -4,6 +4,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
+use crate::support::folder::Folder;
 use crate::support::postgres::{TestDatabase, connect};
 use crate::support::program::petstore;
 use crate::unhealthy_database::PrivatePostgres;
@@ -18,6 +19,13 @@ fn report(output: &Output) -> Value {
 
 fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
     report["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap()
+}
+
+/// The value of a setting, and where it came from.
+fn setting(report: &Value, flag: &str) -> (Value, Value) {
+    let settings = report["settings"].as_array().unwrap();
+    let setting = settings.iter().find(|setting| setting["flag"] == flag).unwrap();
+    (setting["value"].clone(), setting["source"].clone())
 }
 
 #[tokio::test]
@@ -126,11 +134,7 @@ async fn settings_are_listed_with_their_sources_and_without_passwords() {
     assert!(!String::from_utf8_lossy(&output.stdout).contains("very-secret"));
     assert!(!String::from_utf8_lossy(&output.stderr).contains("very-secret"));
     let report = report(&output);
-    let of = |flag: &str| {
-        let settings = report["settings"].as_array().unwrap();
-        let setting = settings.iter().find(|setting| setting["flag"] == flag).unwrap();
-        (setting["value"].clone(), setting["source"].clone())
-    };
+    let of = |flag| setting(&report, flag);
     assert_eq!(of("--max-requests"), ("7".into(), "flag".into()));
     assert_eq!(
         of("--database-url"),
@@ -138,4 +142,59 @@ async fn settings_are_listed_with_their_sources_and_without_passwords() {
     );
     assert_eq!(of("--body-timeout"), ("10s".into(), "default".into()));
     assert_eq!(of("--public-base-url"), (Value::Null, "not set".into()));
+}
+
+#[tokio::test]
+async fn the_settings_of_a_file_replace_those_of_the_environment_but_not_flags() {
+    let database = TestDatabase::new().await;
+    let folder = Folder::new();
+    let settings = format!(
+        "# of the node\nDATABASE_URL=\"{}\"\nPETSTORE_MAX_REQUESTS=7\nPETSTORE_MAX_CONNECTIONS=70\n",
+        database.url()
+    );
+    let file = folder.write("petstore.env", settings);
+    let output = petstore(&["doctor", "--json", "--env-file", &file, "--max-connections", "90"])
+        // Would conflict with DATABASE_URL, fail the check of the environment, or change a setting.
+        .env("DATABASE_URL_FILE", "/nonexistent")
+        .env("PETSTORE_LISTNE", "127.0.0.1:1")
+        .env("PETSTORE_BODY_TIMEOUT", "1s")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report = report(&output);
+    assert_eq!(setting(&report, "--max-requests").0, "7");
+    assert_eq!(setting(&report, "--max-connections"), ("90".into(), "flag".into()));
+    assert_eq!(setting(&report, "--body-timeout"), ("10s".into(), "default".into()));
+
+    // Once is enough for every command.
+    let output = petstore(&["--env-file", &file, "keys", "list"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_exits_with_2_and_names_the_line() {
+    let folder = Folder::new();
+    let missing = folder.path("missing");
+    let good = folder.write("good", "PETSTORE_LISTEN=127.0.0.1:0\n");
+    let malformed =
+        folder.write("malformed", "DATABASE_URL=postgresql://db/petstore\n\nexport PETSTORE_LOG=off\n");
+    let unknown =
+        folder.write("unknown", "DATABASE_URL=postgresql://db/petstore\nPETSTORE_LISTNE=127.0.0.1:1\n");
+    for (arguments, says) in [
+        (&["--env-file", &missing][..], format!("{missing}: No such file")),
+        (&["--env-file", &malformed], format!("{malformed}: line 3: ")),
+        (&["--env-file", &unknown], format!("{unknown}: line 2: ")),
+        (
+            &["--env-file", &unknown],
+            "PETSTORE_LISTNE is not a setting; the nearest is PETSTORE_LISTEN".into(),
+        ),
+        (&["--env-file", &good, "--env-file", &good], "--env-file can be given only once".into()),
+        (&["--env-file", &good], "--database-url".into()),
+        (&["--env-file"], "--env-file".into()),
+    ] {
+        let output = petstore(&["doctor"]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(&says), "{arguments:?}: {error}");
+    }
 }
