@@ -45,11 +45,12 @@ browser: ## test the page at /docs in Chromium
 	cargo build --locked
 	$(SERVED) $(PYTHON) -B -m pytest -p no:cacheprovider --quiet tests/browser
 
-clients: ## check the clients against openapi.json, their types, their examples and those of docs/guide.md
+clients: ## check the clients against openapi.json, their types, tests and examples, and those of docs/guide.md
 	cargo build --locked
 	scripts/clients build
 	scripts/clients drift
 	scripts/clients types
+	scripts/clients tests
 	$(SERVED) scripts/clients examples
 	tests/guide/run.py
 
