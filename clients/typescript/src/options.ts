@@ -41,10 +41,12 @@ export interface Attempt {
 export interface Runtime {
   /** Returns the time since any fixed instant. */
   now(): number;
-  /** Resolves after the time, or as soon as the signal is aborted. */
-  sleep(time: number, signal?: AbortSignal): Promise<void>;
   /** Returns a number from 0 to 1, but not 1. */
   random(): number;
+  /** Waits between attempts, until the time is over or the signal is aborted. */
+  sleep(time: number, signal?: AbortSignal): Promise<void>;
+  /** Calls `end` after the time, for the timeout of an attempt. Returns what cancels it. */
+  startTimer(time: number, end: () => void): () => void;
 }
 
 /** The options of every call. */

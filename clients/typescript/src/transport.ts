@@ -16,6 +16,28 @@ const LONGEST_PAUSE = 10_000;
 /** A longer timer would fire immediately. */
 const LONGEST_TIMER = 2 ** 31 - 1;
 
+const SYSTEM: Runtime = {
+  now: () => performance.now(),
+  random: () => Math.random(),
+  sleep: (time, signal) =>
+    new Promise((resolve) => {
+      const end = () => {
+        cancelTimer();
+        signal?.removeEventListener('abort', end);
+        resolve();
+      };
+      const cancelTimer = SYSTEM.startTimer(time, end);
+      signal?.addEventListener('abort', end);
+      if (signal?.aborted) {
+        end();
+      }
+    }),
+  startTimer: (time, end) => {
+    const timer = setTimeout(end, Math.min(time, LONGEST_TIMER));
+    return () => clearTimeout(timer);
+  },
+};
+
 /** The request of an operation. */
 export interface ApiRequest {
   method: 'GET' | 'PATCH' | 'POST';
@@ -56,7 +78,7 @@ export class Transport {
     }
     this.#onAttempt = options.onAttempt ?? (() => {});
     this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
-    this.#runtime = { now: () => performance.now(), sleep, random: () => Math.random(), ...options.runtime };
+    this.#runtime = { ...SYSTEM, ...options.runtime };
   }
 
   /** Sends a request until it succeeds, fails for good, or its time is over. `Body` is an array for a list. */
@@ -115,10 +137,9 @@ export class Transport {
     signal: AbortSignal | undefined,
   ): Promise<Result> {
     const exchange = new AbortController();
-    const timer = new AbortController();
     const abort = () => exchange.abort();
+    const cancelTimer = this.#runtime.startTimer(timeout, abort);
     signal?.addEventListener('abort', abort);
-    void this.#runtime.sleep(timeout, timer.signal).then(abort);
     try {
       const response = await this.#fetch(url, { ...init, signal: exchange.signal });
       return read(response, await response.text(), list);
@@ -130,7 +151,7 @@ export class Transport {
       const message = `No response from ${new URL(url).host}: ${problem}`;
       return { error: new APIConnectionError(message, { code: 'no_response', cause }) };
     } finally {
-      timer.abort();
+      cancelTimer();
       signal?.removeEventListener('abort', abort);
     }
   }
@@ -221,22 +242,6 @@ function queryString(query: NonNullable<ApiRequest['query']>): string {
   }
   const text = parameters.toString();
   return text && `?${text}`;
-}
-
-/** Resolves after the time, or as soon as the signal is aborted. */
-function sleep(time: number, signal?: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const end = () => {
-      clearTimeout(timer);
-      signal?.removeEventListener('abort', end);
-      resolve();
-    };
-    const timer = setTimeout(end, Math.min(time, LONGEST_TIMER));
-    signal?.addEventListener('abort', end);
-    if (signal?.aborted) {
-      end();
-    }
-  });
 }
 
 /** Returns an option, or else the environment variable, which only servers have. */

@@ -274,6 +274,20 @@ test('an AbortSignal ends a call before, during and between attempts', async () 
   }
 });
 
+test('on the real clock, timeouts and aborts end waits', async () => {
+  const slow = clientOf([() => 'silence', () => json(rex)], { runtime: {}, timeout: 20 });
+  await slow.shop.orders.get(1);
+  assert.equal(slow.sent.length, 2);
+  const start = performance.now();
+  for (const when of [(abort: () => void) => abort(), (abort: () => void) => void setTimeout(abort, 20)]) {
+    const controller = new AbortController();
+    const later = () => failure(503, 'unavailable', { 'Retry-After': '30' });
+    const { shop } = clientOf([later], { runtime: {}, onAttempt: () => when(() => controller.abort()) });
+    assert.equal((await errorOf(shop.pets.get(1, controller))).code, 'aborted');
+  }
+  assert(performance.now() - start < 10_000);
+});
+
 test('an error says whether the change may have taken effect', async () => {
   const failed = () => failure(412, 'precondition_failed');
   for (const [answers, outcomeUnknown] of [

@@ -31,15 +31,16 @@ export class FakeTime implements Runtime {
 
   sleep = (time: number, signal?: AbortSignal): Promise<void> =>
     new Promise((resolve) => {
-      const end = () => {
-        this.#timers.delete(timer);
-        resolve();
-      };
-      const timer = { at: this.#now + time, end };
-      this.#timers.add(timer);
-      signal?.addEventListener('abort', end);
-      void this.#pass();
+      this.startTimer(time, resolve);
+      signal?.addEventListener('abort', () => resolve());
     });
+
+  startTimer = (time: number, end: () => void): (() => void) => {
+    const timer = { at: this.#now + time, end };
+    this.#timers.add(timer);
+    void this.#pass();
+    return () => this.#timers.delete(timer);
+  };
 
   async #pass(): Promise<void> {
     for (let turn = 0; turn < 10; turn += 1) {
@@ -47,6 +48,7 @@ export class FakeTime implements Runtime {
     }
     const [next] = [...this.#timers].sort((one, other) => one.at - other.at);
     if (next) {
+      this.#timers.delete(next);
       this.#now = next.at;
       next.end();
     }
