@@ -50,6 +50,7 @@ clients: ## check the clients against openapi.json, their types, their examples 
 	scripts/clients build
 	scripts/clients drift
 	scripts/clients types
+	scripts/clients test
 	$(SERVED) scripts/clients examples
 	tests/guide/run.py
 
