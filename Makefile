@@ -50,7 +50,7 @@ clients: ## check the clients against openapi.json, their types, tests and examp
 	scripts/clients build
 	scripts/clients drift
 	scripts/clients types
-	scripts/clients tests
+	scripts/clients test
 	$(SERVED) scripts/clients examples
 	tests/guide/run.py
 
