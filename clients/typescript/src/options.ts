@@ -9,7 +9,10 @@ export interface PetstoreOptions {
   baseUrl?: string | undefined;
   /** The limit for one attempt, until its response is complete. Default: 10 seconds. */
   timeout?: number | undefined;
-  /** The limit for a call with all attempts and the pauses between them. 0: no retries. Default: 60 seconds. */
+  /**
+   * The limit for a call with all attempts and the pauses between them. The first attempt always has its full `timeout`,
+   * so 0 turns retries off. Default: 60 seconds.
+   */
   maxTime?: number | undefined;
   /** Called after every attempt, for logs and metrics. */
   onAttempt?: ((attempt: Attempt) => void) | undefined;

@@ -2,7 +2,7 @@
 //
 // - All attempts of one call are the same request, with the same `Idempotency-Key`.
 // - Only these are retried: no response, 408, 409 `idempotency_in_progress`, 429, 502, 503 and 504.
-// - No attempt takes longer than `timeout`, and no call longer than `maxTime`.
+// - No attempt takes longer than `timeout`. No call takes longer than `maxTime`, or than its first attempt.
 // - A failed call throws a `PetstoreError`. Nothing that it throws or reports contains the API key.
 //
 // Uses nothing that browsers lack.
@@ -13,6 +13,8 @@ const TIMEOUT = 10_000;
 const MAX_TIME = 60_000;
 const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 10_000;
+/** An attempt is not worth starting with less time than this. */
+const SHORTEST_TIMEOUT = 100;
 /** A longer timer would fire immediately. */
 const LONGEST_TIMER = 2 ** 31 - 1;
 
@@ -89,13 +91,14 @@ export class Transport {
     const init = this.#init(request);
     const deadline = now() + this.#maxTime;
     let outcomeUnknown = false;
+    let previous: PetstoreError | undefined;
 
     for (let number = 1; ; number += 1) {
       if (signal?.aborted) {
         throw Object.assign(aborted(signal), { outcomeUnknown });
       }
       const start = now();
-      const timeout = this.#maxTime > 0 ? Math.min(this.#timeout, deadline - start) : this.#timeout;
+      const timeout = number === 1 ? this.#timeout : Math.min(this.#timeout, deadline - start);
       const result = await this.#attempt(url, init, request.list ?? false, timeout, signal);
       const { status, headers = new Headers(), error } = result;
       const retryIn = error && this.#retryIn(error, number, deadline);
@@ -108,8 +111,11 @@ export class Transport {
         return result as ApiResponse<Body>;
       }
       if (retryIn === undefined) {
-        throw error;
+        // If the attempt had little time, the previous error says more than that there was no response.
+        const cause = timeout < this.#timeout && error instanceof APIConnectionError ? previous : undefined;
+        throw Object.assign(cause ?? error, { outcomeUnknown });
       }
+      previous = error;
       await sleep(retryIn, signal);
     }
   }
@@ -163,7 +169,7 @@ export class Transport {
     }
     const pause = Math.min(FIRST_PAUSE * 2 ** (number - 1), LONGEST_PAUSE);
     const wait = Math.max((error.retryAfter ?? 0) * 1000, (pause / 2) * (1 + this.#runtime.random()));
-    return this.#runtime.now() + wait < deadline ? wait : undefined;
+    return this.#runtime.now() + wait + SHORTEST_TIMEOUT <= deadline ? wait : undefined;
   }
 }
 

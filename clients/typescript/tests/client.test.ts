@@ -206,10 +206,20 @@ test('a call ends after maxTime with the last error', async () => {
   assert(sent.length > 10);
 });
 
-test('maxTime also ends an attempt', async () => {
-  const { shop, sent, time } = clientOf([() => 'silence'], { maxTime: 12_000 });
-  await errorOf(shop.pets.get(1));
-  assert.deepEqual([time.now(), sent.length], [12_000, 2]);
+test('maxTime also ends an attempt, but not the first', async () => {
+  for (const [maxTime, end, count] of [[12_000, 12_000, 2], [10_174, 10_000, 1], [5000, 10_000, 1], [0, 10_000, 1]] as const) {
+    const { shop, sent, time } = clientOf([() => 'silence'], { maxTime });
+    await errorOf(shop.pets.get(1));
+    assert.deepEqual([time.now(), sent.length], [end, count]);
+  }
+});
+
+test('an attempt that maxTime ends does not hide the previous error', async () => {
+  for (const [status, code] of [[503, 'unavailable'], [429, 'rate_limited']] as const) {
+    const { shop, sent } = clientOf([() => failure(status, code), () => 'silence'], { maxTime: 5000 });
+    const error = await errorOf(shop.pets.create(newPet));
+    assert.deepEqual([error.code, error.outcomeUnknown, sent.length], [code, true, 2]);
+  }
 });
 
 test('maxTime 0 means no retries', async () => {
@@ -229,7 +239,7 @@ test('an attempt ends after the timeout, even in the middle of a body', async ()
   const { shop, sent, time } = clientOf([() => 'silence', () => json(rex)], { timeout: 3000 });
   await shop.orders.get(1);
   assert.deepEqual([time.now(), sent.length], [3075, 2]);
-  const error = await errorOf(clientOf([() => 'silence'], { timeout: 2000, maxTime: 2000 }).shop.orders.get(1));
+  const error = await errorOf(clientOf([() => 'silence'], { timeout: 2000, maxTime: 0 }).shop.orders.get(1));
   assert.equal(error.message, 'No response from petstore.example: none within 2000 ms');
   const stuck = clientOf([endless, () => json(rex)]);
   await stuck.shop.orders.get(1);
