@@ -25,6 +25,11 @@ export class FakeTime implements Runtime {
   #now = 0;
   readonly #timers = new Set<{ at: number; end: () => void }>();
 
+  /** How many timers are running. */
+  get running(): number {
+    return this.#timers.size;
+  }
+
   now = (): number => this.#now;
 
   random = (): number => 0.5;
@@ -67,6 +72,7 @@ export function clientOf(answers: ((signal: AbortSignal) => Answer)[], options: 
       const body = typeof init.body === 'string' ? (JSON.parse(init.body) as unknown) : undefined;
       const { method = '', signal = null } = init;
       assert(signal);
+      assert.equal(init.redirect, 'manual');
       const headers = new Headers(init.headers);
       sent.push({ at: time.now(), method, target: url.replace(BASE_URL, ''), headers, body });
       const answer = (answers[sent.length - 1] ?? answers.at(-1) ?? (() => json(rex)))(signal);
