@@ -7,9 +7,9 @@
 Prints its address, `HOST:PORT`, and serves until SIGINT or SIGTERM. Then prints how many attempts at each call arrived,
 as JSON.
 
-The first N attempts at each call get the fault (default 1; 0 means every attempt), all later ones are forwarded. Attempts
-belong to the same call if they have the same `Idempotency-Key`, or without one, the same method, target and body. So the
-faults do not depend on timing, and every call gets them.
+The first N attempts at each call get the fault (default 1; 0 means every attempt), all later ones are forwarded.
+Attempts belong to the same call if they have the same `Idempotency-Key`, or without one, the same method, target and
+body. So every call gets the faults, and none depends on timing.
 
 Needs only the standard library. Requests need a `Content-Length` if they have a body.
 """

@@ -30,8 +30,8 @@ T = TypeVar("T")
 # before, and at most LONGEST_PAUSE.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 10.0
-# What the last attempt gets at least, even if `max_time` is over by then.
-SHORTEST_TIMEOUT = 0.1
+# The last attempt gets at least this many seconds, even if `max_time` ends sooner: less would only fail once more.
+SHORTEST_TIMEOUT = 1.0
 RETRYABLE = {408, 429, 502, 503, 504}
 MAX_LIMIT = 100
 
