@@ -45,12 +45,14 @@ browser: ## test the page at /docs in Chromium
 	cargo build --locked
 	$(SERVED) $(PYTHON) -B -m pytest -p no:cacheprovider --quiet tests/browser
 
-clients: ## check the clients against openapi.json, their types, their examples and those of docs/guide.md
+clients: ## check the SDKs: drift from openapi.json, types, tests, examples, docs/guide.md, and retries through injected faults
 	cargo build --locked
 	scripts/clients build
 	scripts/clients drift
 	scripts/clients types
+	scripts/clients test
 	$(SERVED) scripts/clients examples
+	$(SERVED) tests/clients/run.py
 	tests/guide/run.py
 
 ci: check contract browser clients ## everything that CI checks: those above, and every suite in its short form

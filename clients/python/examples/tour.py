@@ -4,90 +4,106 @@ Reads PETSTORE_URL and PETSTORE_KEY. Fails if a response is not as documented.
 """
 
 import asyncio
-import os
-import uuid
-
-import httpx
 
 from petstore_client import (
-    AuthenticatedClient,
-    Error,
-    NewPet,
+    AsyncPetstore,
+    Attempt,
+    BadRequestError,
+    ConflictError,
+    NotFoundError,
     Pet,
-    PetstoreError,
-    all_pets,
-    async_all_pets,
-    create_pet,
+    Petstore,
+    PreconditionFailedError,
 )
 
-BASE_URL = os.environ["PETSTORE_URL"] + "/v1"
-client = AuthenticatedClient(base_url=BASE_URL, token=os.environ["PETSTORE_KEY"])
+attempts: list[Attempt] = []
+shop = Petstore(on_attempt=attempts.append)
 
 
-def add_once() -> None:
-    """Adds a pet once, although the request is sent twice."""
-    key = str(uuid.uuid4())
-    new = NewPet(name="Rex", category_id=3, status="sold")
-    first = create_pet.sync_detailed(client=client, body=new, idempotency_key=key)
-    again = create_pet.sync_detailed(client=client, body=new, idempotency_key=key)
-    assert isinstance(first.parsed, Pet), first
-    assert isinstance(again.parsed, Pet), again
-    assert first.parsed.id == again.parsed.id
-    assert "Idempotent-Replayed" not in first.headers
-    assert again.headers["Idempotent-Replayed"] == "true"
-    print(f"added {first.parsed.name}, once")
+def add_once() -> Pet:
+    """Adds a pet once, although the call is made twice: your own key makes that safe even after a crash."""
+    first = shop.pets.create(name="Rex", category_id=3, status="available", idempotency_key="first-pet")
+    again = shop.pets.create(name="Rex", category_id=3, status="available", idempotency_key="first-pet")
+    assert first == again
+    assert [attempt.headers.get("Idempotent-Replayed") for attempt in attempts] == [None, "true"]
+    print(f"added {first.name}, once")
+    return first
 
 
-def list_all_pages() -> None:
-    """Iterates over all pages, with and without asyncio, and counts the requests."""
-    for name in ["Ada", "Bo", "Cy", "Di"]:
-        create_pet.sync(client=client, body=NewPet(name=name, category_id=3, status="sold"))
-    requests: list[httpx.Request] = []
-    client.get_httpx_client().event_hooks = {"request": [requests.append]}
-    names = [pet.name for pet in all_pets(client, status="sold", limit=2)]
-    assert names == ["Rex", "Ada", "Bo", "Cy", "Di"], names
-    assert len(requests) == 3, requests
-    print(f"listed {len(names)} pets on {len(requests)} pages")
-
-    async def collect() -> list[str]:
-        return [pet.name async for pet in async_all_pets(client, status="sold", limit=2)]
-
-    assert asyncio.run(collect()) == names
-
-
-def read_errors() -> None:
-    """Operations return errors as values; iterators raise them."""
-    rejected = create_pet.sync(client=client, body=NewPet(name=" ", category_id=3))
-    assert isinstance(rejected, Error), rejected
-    assert (rejected.code, rejected.status) == ("invalid_field", 400)
-    print(f"rejected: {rejected.message}")
+def read(rex: Pet) -> None:
+    """Reads one pet, some pets and all pets."""
+    pets = [rex, *(shop.pets.create(name=name, category_id=3, status="available") for name in ["Ada", "Bo"])]
+    missing = pets[-1].id + 1
+    assert shop.pets.get(rex.id) == rex
+    assert shop.pets.get_many([pets[2].id, missing, rex.id]) == [pets[2], rex]
     try:
-        next(all_pets(client, limit=0))
-    except PetstoreError as error:
-        assert error.code == "invalid_parameter"
+        shop.pets.get(missing)
+    except NotFoundError as error:
+        assert error.code == "pet_not_found"
+    else:
+        raise AssertionError("a missing pet was found")
+    attempts.clear()
+    assert [pet for pet in shop.pets.list(status="available", limit=1) if pet in pets] == pets
+    assert len(attempts) >= len(pets)
+    print("listed all pets, one per page")
+
+
+def sell(rex: Pet) -> None:
+    """Sells a pet, and does not sell it twice."""
+    cancelled = shop.orders.cancel(shop.orders.place(pet_id=rex.id).id)
+    order = shop.orders.place(pet_id=rex.id)
+    try:
+        shop.orders.place(pet_id=rex.id)
+    except ConflictError as error:
+        assert error.code == "pet_not_available"
+    else:
+        raise AssertionError("a pet was ordered twice")
+    for _ in range(2):
+        assert shop.orders.complete(order.id).status == "completed"
+    statuses = [(one.id, one.status) for one in shop.orders.list(pet_id=rex.id)]
+    assert statuses == [(cancelled.id, "cancelled"), (order.id, "completed")]
+    assert shop.pets.get(rex.id).status == "sold"
+    print(f"sold {rex.name}")
+
+
+def change(rex: Pet) -> None:
+    """Changes a pet only if no other client has changed it."""
+    current = shop.pets.update(rex.id)
+    changed = shop.pets.update(rex.id, name="Max", if_match=current.etag)
+    assert (changed.name, changed.category_id) == ("Max", 3)
+    try:
+        shop.pets.update(rex.id, name="Tom", if_match=current.etag)
+    except PreconditionFailedError as error:
+        assert not error.outcome_unknown
+        print("changed, once")
+    else:
+        raise AssertionError("a change was overwritten")
+
+
+def fail() -> None:
+    """Every failure is an exception."""
+    try:
+        shop.pets.create(name=" ", category_id=3)
+    except BadRequestError as error:
+        assert (error.code, error.status) == ("invalid_field", 400)
         assert error.request_id is not None
+        print(f"rejected: {error.message}")
     else:
-        raise AssertionError("a page size of 0 was accepted")
+        raise AssertionError("a blank name was accepted")
 
 
-def keep_the_key() -> None:
-    """A link to another origin is not followed, so the key is not sent there."""
-    response = httpx.Response(200, json=[], headers={"Link": '<http://elsewhere.example/>; rel="next"'})
-    elsewhere = AuthenticatedClient(
-        base_url=BASE_URL,
-        token="psk_secret",
-        httpx_args={"transport": httpx.MockTransport(lambda _: response)},
-    )
-    try:
-        next(all_pets(elsewhere))
-    except ValueError as error:
-        assert "elsewhere.example" in str(error)
-    else:
-        raise AssertionError("the link was followed")
+async def at_the_same_time() -> None:
+    """Adds several pets at the same time."""
+    async with AsyncPetstore() as shop:
+        calls = [shop.pets.create(name=f"Kitten {number}", category_id=4) for number in range(10)]
+        kittens = await asyncio.gather(*calls)
+        assert len([pet async for pet in shop.pets.list(limit=50) if pet in kittens]) == 10
+        print(f"added {len(kittens)} kittens at the same time")
 
 
-add_once()
-
-list_all_pages()
-read_errors()
-keep_the_key()
+rex = add_once()
+read(rex)
+sell(rex)
+change(rex)
+fail()
+asyncio.run(at_the_same_time())

@@ -1,18 +1,48 @@
-"""SDK of the Pet Store service.
+"""SDK of the Pet Store service: `Petstore`, and `AsyncPetstore` for asyncio. All failures are `PetstoreError`s."""
 
-Each operation is a module (`create_pet`, `list_pets`, …) with four functions: `sync` and `asyncio` return the parsed
-body, `sync_detailed` and `asyncio_detailed` also return the status and the headers. The models are those of the OpenAPI
-document. The generators `all_pets` and `all_orders` iterate over all pages; `async_all_pets` and `async_all_orders` do
-so with asyncio.
-"""
+from ._client import AsyncItems, AsyncOrders, AsyncPets, AsyncPetstore, Items, Orders, Pets, Petstore
+from ._core import Attempt, Page
+from .errors import (
+    APIConnectionError,
+    AuthenticationError,
+    BadRequestError,
+    ConflictError,
+    InternalServerError,
+    NotFoundError,
+    PermissionDeniedError,
+    PetstoreError,
+    PreconditionFailedError,
+    RateLimitError,
+    ServiceUnavailableError,
+)
+from .generated import VERSION as __version__
+from .models import Order, OrderStatus, Pet, PetStatus
 
-from .generated import *
-from .generated.api.animals import *
-from .generated.api.store import *
-from .generated.errors import *
-from .generated.models import *
-from .generated.types import UNSET as UNSET
-from .generated.types import Response as Response
-from .generated.types import Unset as Unset
-from .lists import *
-from .pages import *
+__all__ = [
+    "APIConnectionError",
+    "AsyncItems",
+    "AsyncOrders",
+    "AsyncPets",
+    "AsyncPetstore",
+    "Attempt",
+    "AuthenticationError",
+    "BadRequestError",
+    "ConflictError",
+    "InternalServerError",
+    "Items",
+    "NotFoundError",
+    "Order",
+    "OrderStatus",
+    "Orders",
+    "Page",
+    "PermissionDeniedError",
+    "Pet",
+    "PetStatus",
+    "Pets",
+    "Petstore",
+    "PetstoreError",
+    "PreconditionFailedError",
+    "RateLimitError",
+    "ServiceUnavailableError",
+    "__version__",
+]

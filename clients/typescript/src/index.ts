@@ -1,6 +1,19 @@
-// The public API of the package: the operations and types of the OpenAPI document, the client to call them with, and
-// iterators over all pages.
-export * from './generated/index.js';
-export { createClient, type Client, type Config } from './generated/client/index.js';
-export { allOrders, allPets } from './lists.js';
-export { PetstoreError, walk, type Page, type PageOptions } from './pages.js';
+// The public API of the package.
+export { Petstore, type OrderFilter, type Orders, type PetFilter, type Pets, type PetWithEtag } from './client.js';
+export {
+  APIConnectionError,
+  AuthenticationError,
+  BadRequestError,
+  ConflictError,
+  InternalServerError,
+  NotFoundError,
+  PermissionDeniedError,
+  PetstoreError,
+  PreconditionFailedError,
+  RateLimitError,
+  RequestAbortedError,
+  ServiceUnavailableError,
+} from './errors.js';
+export type { NewOrder, NewPet, Order, OrderStatus, Pet, PetPatch, PetStatus } from './generated/types.gen.js';
+export type { Attempt, CallOptions, CreateOptions, PetstoreOptions, Runtime, UpdateOptions } from './options.js';
+export type { List, Page } from './pagination.js';

@@ -1,8 +1,3 @@
-"""A client library for accessing Pet Store"""
+"""Generated from openapi.json by `make generate NAME=clients`: do not edit."""
 
-from .client import AuthenticatedClient, Client
-
-__all__ = (
-    "AuthenticatedClient",
-    "Client",
-)
+VERSION = "1.0.0"

@@ -1,4 +1,4 @@
-"""Contains all the data models used in inputs/outputs"""
+"""The schemas of the OpenAPI document."""
 
 from .error import Error
 from .new_order import NewOrder

@@ -1,46 +1,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
-
-from attrs import define as _attrs_define
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 T = TypeVar("T", bound="NewOrder")
 
 
-@_attrs_define
+@dataclass(frozen=True)
 class NewOrder:
-    """An order to place.
-
-    Example:
-        {'petId': 7}
-
-    Attributes:
-        pet_id (int): Identifier of an existing pet that is `available`.
-    """
+    """An order to place."""
 
     pet_id: int
-
-    def to_dict(self) -> dict[str, Any]:
-        pet_id = self.pet_id
-
-        field_dict: dict[str, Any] = {}
-
-        field_dict.update(
-            {
-                "petId": pet_id,
-            }
-        )
-
-        return field_dict
+    """Identifier of an existing pet that is `available`."""
 
     @classmethod
-    def from_dict(cls, src_dict: Mapping[str, Any]) -> Self:
-        d = dict(src_dict)
-        pet_id = d.pop("petId")
-
-        new_order = cls(
-            pet_id=pet_id,
+    def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
+        """Reads decoded JSON. Ignores members that it does not know."""
+        return cls(
+            pet_id=values["petId"],
         )
 
-        return new_order
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what to encode as JSON."""
+        values = {
+            "petId": self.pet_id,
+        }
+        return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,383 @@
+"""`Petstore` and `AsyncPetstore`: the same calls, without and with asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, List, TypeVar  # List: in the classes below, `list` is a method
+
+import httpx
+
+from . import _core
+from ._core import MAX_LIMIT, Attempt, Call, Core, Outcome, Page, Request, Sleep
+from .models import Order, OrderStatus, Pet, PetStatus
+
+T = TypeVar("T")
+
+
+class Petstore:
+    """A client of the service. It is safe to share between threads.
+
+    - `api_key`, `base_url`: by default, the environment variables PETSTORE_KEY and PETSTORE_URL. The URL may or may not
+      end in `/v1`.
+    - `timeout`: how many seconds an attempt may wait for the connection, and then for each part of the response.
+    - `max_time`: how many seconds a call may take with all its attempts; for a list, each page. 0 turns retries off.
+    - `on_attempt`: called after each attempt, for example to count retries.
+    - `http_client`: for proxies, certificates or tests.
+    - `sleep`, `clock`, `random`: for tests.
+
+    Every call raises a `PetstoreError` if it fails.
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        timeout: float = 10.0,
+        max_time: float = 60.0,
+        on_attempt: Callable[[Attempt], None] | None = None,
+        http_client: httpx.Client | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        core = Core.from_settings(api_key, base_url, timeout, max_time, on_attempt, clock, random)
+        self._set(core, http_client or httpx.Client(), sleep)
+
+    def _set(self, core: Core, http: httpx.Client, sleep: Callable[[float], None]) -> None:
+        self._core, self._http, self._sleep = core, http, sleep
+        self.pets = Pets(self)
+        self.orders = Orders(self)
+
+    def with_options(self, *, timeout: float | None = None, max_time: float | None = None) -> Petstore:
+        """Returns a client with other times that shares the connections of this one."""
+        client = object.__new__(type(self))
+        client._set(self._core.with_options(timeout, max_time), self._http, self._sleep)
+        return client
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Petstore:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Petstore {self._core.base_url!r}>"
+
+    def _run(self, call: Call[T]) -> T:
+        outcome: Outcome = None
+        while True:
+            try:
+                step = call.send(outcome)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(step, Sleep):
+                self._sleep(step.seconds)
+                outcome = None
+                continue
+            try:
+                outcome = self._http.request(**step.arguments)
+            except httpx.RequestError as error:
+                outcome = error
+
+
+class Pets:
+    """The operations on pets."""
+
+    def __init__(self, client: Petstore) -> None:
+        self._client = client
+
+    def create(
+        self, *, name: str, category_id: int, status: PetStatus | None = None, idempotency_key: str | None = None
+    ) -> Pet:
+        """Adds a pet, once, however many attempts it takes.
+
+        Pass your own `idempotency_key` to repeat the call later, for example after a crash, without adding another pet.
+        """
+        return self._client._run(self._client._core.create_pet(name, category_id, status, idempotency_key))
+
+    def get(self, pet_id: int) -> Pet:
+        """Returns the pet, or raises `NotFoundError`."""
+        return self._client._run(self._client._core.get_pet(pet_id))
+
+    def get_many(self, pet_ids: Sequence[int]) -> List[Pet]:
+        """Returns the pets with these ids, in this order, without those that do not exist."""
+        return self._client._run(self._client._core.get_pets(pet_ids))
+
+    def update(
+        self,
+        pet_id: int,
+        *,
+        name: str | None = None,
+        category_id: int | None = None,
+        status: PetStatus | None = None,
+        if_match: str | None = "*",
+    ) -> Pet:
+        """Changes what is given, and returns the pet.
+
+        With the `etag` of a pet as `if_match`, raises `PreconditionFailedError` if the pet has changed since. If its
+        `outcome_unknown` is true, the change may be your own, by an attempt whose response was lost. Without
+        `if_match`, a retry can overwrite a change that another client made between the attempts.
+        """
+        return self._client._run(self._client._core.update_pet(pet_id, name, category_id, status, if_match))
+
+    def list(self, *, status: PetStatus | None = None, limit: int = MAX_LIMIT, cursor: str | None = None) -> Items[Pet]:
+        """Iterates over all pets with this status, or over all, in ascending order of id.
+
+        A pet that exists at the start, and still matches, appears exactly once. `limit` is the page size, at most 100.
+        """
+        return Items(self._client, _core.list_pets(status, limit), cursor, Pet.from_dict)
+
+
+class Orders:
+    """The operations on orders."""
+
+    def __init__(self, client: Petstore) -> None:
+        self._client = client
+
+    def place(self, *, pet_id: int, idempotency_key: str | None = None) -> Order:
+        """Orders an available pet, once, however many attempts it takes. See `Pets.create` for `idempotency_key`."""
+        return self._client._run(self._client._core.place_order(pet_id, idempotency_key))
+
+    def get(self, order_id: int) -> Order:
+        """Returns the order, or raises `NotFoundError`."""
+        return self._client._run(self._client._core.get_order(order_id))
+
+    def complete(self, order_id: int) -> Order:
+        """Sells the pet. Completing a completed order changes nothing and succeeds."""
+        return self._client._run(self._client._core.complete_order(order_id))
+
+    def cancel(self, order_id: int) -> Order:
+        """Makes the pet available again. Cancelling a cancelled order changes nothing and succeeds."""
+        return self._client._run(self._client._core.cancel_order(order_id))
+
+    def list(
+        self,
+        *,
+        status: OrderStatus | None = None,
+        pet_id: int | None = None,
+        limit: int = MAX_LIMIT,
+        cursor: str | None = None,
+    ) -> Items[Order]:
+        """Iterates over all matching orders, in the order of placement. Otherwise like `Pets.list`."""
+        return Items(self._client, _core.list_orders(status, pet_id, limit), cursor, Order.from_dict)
+
+
+class Items(Iterator[T]):
+    """Iterates over the items of all pages. Requests a page when the previous one is used up.
+
+    If a page cannot be read, `next` raises a `PetstoreError`. To resume, continue with the same iterator: it requests
+    that page again, and skips and repeats nothing.
+    """
+
+    def __init__(
+        self, client: Petstore, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]
+    ) -> None:
+        self._client = client
+        self._position = _Position(client._core, request, cursor, read)
+
+    def __next__(self) -> T:
+        while not self._position.items:
+            page = self._next_page()
+            if page is None:
+                raise StopIteration
+            self._position.items.extend(page.items)
+        return self._position.items.popleft()
+
+    def pages(self) -> Iterator[Page[T]]:
+        """Iterates over the pages instead, each with the cursor from which a later `list` can continue."""
+        while (page := self._next_page()) is not None:
+            yield page
+
+    def _next_page(self) -> Page[T] | None:
+        call = self._position.call()
+        return None if call is None else self._position.advance(self._client._run(call))
+
+
+class AsyncPetstore:
+    """Like `Petstore`, for asyncio: calls are awaited, and lists are for `async for`."""
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        timeout: float = 10.0,
+        max_time: float = 60.0,
+        on_attempt: Callable[[Attempt], None] | None = None,
+        http_client: httpx.AsyncClient | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        core = Core.from_settings(api_key, base_url, timeout, max_time, on_attempt, clock, random)
+        self._set(core, http_client or httpx.AsyncClient(), sleep)
+
+    def _set(self, core: Core, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self._core, self._http, self._sleep = core, http, sleep
+        self.pets = AsyncPets(self)
+        self.orders = AsyncOrders(self)
+
+    def with_options(self, *, timeout: float | None = None, max_time: float | None = None) -> AsyncPetstore:
+        """Returns a client with other times that shares the connections of this one."""
+        client = object.__new__(type(self))
+        client._set(self._core.with_options(timeout, max_time), self._http, self._sleep)
+        return client
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncPetstore:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncPetstore {self._core.base_url!r}>"
+
+    async def _run(self, call: Call[T]) -> T:
+        outcome: Outcome = None
+        while True:
+            try:
+                step = call.send(outcome)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(step, Sleep):
+                await self._sleep(step.seconds)
+                outcome = None
+                continue
+            try:
+                outcome = await self._http.request(**step.arguments)
+            except httpx.RequestError as error:
+                outcome = error
+
+
+class AsyncPets:
+    """Like `Pets`, for asyncio."""
+
+    def __init__(self, client: AsyncPetstore) -> None:
+        self._client = client
+
+    async def create(
+        self, *, name: str, category_id: int, status: PetStatus | None = None, idempotency_key: str | None = None
+    ) -> Pet:
+        """See `Pets.create`."""
+        return await self._client._run(self._client._core.create_pet(name, category_id, status, idempotency_key))
+
+    async def get(self, pet_id: int) -> Pet:
+        """See `Pets.get`."""
+        return await self._client._run(self._client._core.get_pet(pet_id))
+
+    async def get_many(self, pet_ids: Sequence[int]) -> List[Pet]:
+        """See `Pets.get_many`."""
+        return await self._client._run(self._client._core.get_pets(pet_ids))
+
+    async def update(
+        self,
+        pet_id: int,
+        *,
+        name: str | None = None,
+        category_id: int | None = None,
+        status: PetStatus | None = None,
+        if_match: str | None = "*",
+    ) -> Pet:
+        """See `Pets.update`."""
+        return await self._client._run(self._client._core.update_pet(pet_id, name, category_id, status, if_match))
+
+    def list(
+        self, *, status: PetStatus | None = None, limit: int = MAX_LIMIT, cursor: str | None = None
+    ) -> AsyncItems[Pet]:
+        """See `Pets.list`."""
+        return AsyncItems(self._client, _core.list_pets(status, limit), cursor, Pet.from_dict)
+
+
+class AsyncOrders:
+    """Like `Orders`, for asyncio."""
+
+    def __init__(self, client: AsyncPetstore) -> None:
+        self._client = client
+
+    async def place(self, *, pet_id: int, idempotency_key: str | None = None) -> Order:
+        """See `Orders.place`."""
+        return await self._client._run(self._client._core.place_order(pet_id, idempotency_key))
+
+    async def get(self, order_id: int) -> Order:
+        """See `Orders.get`."""
+        return await self._client._run(self._client._core.get_order(order_id))
+
+    async def complete(self, order_id: int) -> Order:
+        """See `Orders.complete`."""
+        return await self._client._run(self._client._core.complete_order(order_id))
+
+    async def cancel(self, order_id: int) -> Order:
+        """See `Orders.cancel`."""
+        return await self._client._run(self._client._core.cancel_order(order_id))
+
+    def list(
+        self,
+        *,
+        status: OrderStatus | None = None,
+        pet_id: int | None = None,
+        limit: int = MAX_LIMIT,
+        cursor: str | None = None,
+    ) -> AsyncItems[Order]:
+        """See `Orders.list`."""
+        return AsyncItems(self._client, _core.list_orders(status, pet_id, limit), cursor, Order.from_dict)
+
+
+class AsyncItems(AsyncIterator[T]):
+    """Like `Items`, for `async for`."""
+
+    def __init__(
+        self, client: AsyncPetstore, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]
+    ) -> None:
+        self._client = client
+        self._position = _Position(client._core, request, cursor, read)
+
+    async def __anext__(self) -> T:
+        while not self._position.items:
+            page = await self._next_page()
+            if page is None:
+                raise StopAsyncIteration
+            self._position.items.extend(page.items)
+        return self._position.items.popleft()
+
+    async def pages(self) -> AsyncIterator[Page[T]]:
+        """See `Items.pages`."""
+        while (page := await self._next_page()) is not None:
+            yield page
+
+    async def _next_page(self) -> Page[T] | None:
+        call = self._position.call()
+        return None if call is None else self._position.advance(await self._client._run(call))
+
+
+class _Position(Generic[T]):
+    """How far an iteration has come. `items` have been read but not returned."""
+
+    def __init__(
+        self, core: Core, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]
+    ) -> None:
+        self._core, self._request, self._cursor, self._read = core, request, cursor, read
+        self._ended = False
+        self.items: deque[T] = deque()
+
+    def call(self) -> Call[Page[T]] | None:
+        """Returns the call for the next page, or None after the last one."""
+        return None if self._ended else self._core.page(self._request, self._cursor, self._read)
+
+    def advance(self, page: Page[T]) -> Page[T]:
+        self._cursor, self._ended = page.cursor, page.cursor is None
+        return page

@@ -1,0 +1,346 @@
+"""Everything about a call except input and output: requests, retries, errors, results.
+
+A call is a generator. It yields what to do, `Send` or `Sleep`, receives the outcome, and in the end returns a result or
+raises a `PetstoreError`. `Petstore` and `AsyncPetstore` drive the same generators, so both behave the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar, Union
+
+import httpx
+
+from . import errors
+from .errors import NotFoundError, PetstoreError
+from .generated import VERSION
+from .generated.models import NewOrder, NewPet, PetPatch
+from .models import Order, OrderStatus, Pet, PetStatus
+
+logger = logging.getLogger("petstore_client")
+
+T = TypeVar("T")
+
+# The first pause between attempts is up to FIRST_PAUSE seconds long. Each later one is up to twice as long as the one
+# before, and at most LONGEST_PAUSE.
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 10.0
+# The last attempt gets at least this many seconds, even if `max_time` ends sooner: less would only fail once more.
+SHORTEST_TIMEOUT = 1.0
+RETRYABLE = {408, 429, 502, 503, 504}
+MAX_LIMIT = 100
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request, with a path below the base URL."""
+
+    method: str
+    path: str
+    params: Sequence[tuple[str, str]] = ()
+    body: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a call, for `on_attempt`."""
+
+    number: int
+    """1 for the first attempt."""
+    method: str
+    path: str
+    seconds: float
+    """How long the attempt took."""
+    status: int | None
+    """The HTTP status; None if there was no response."""
+    headers: Mapping[str, str]
+    """The headers of the response; empty if there was none."""
+    error: PetstoreError | None
+    """Why the attempt failed; None if it succeeded."""
+    retry_in: float | None
+    """The seconds until the next attempt; None if this was the last one."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send this request. The outcome is the response, or the exception instead of one."""
+
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """Wait."""
+
+    seconds: float
+
+
+Outcome = Union[httpx.Response, httpx.RequestError, None]
+Call = Generator[Union[Send, Sleep], Outcome, T]
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """One page of a list."""
+
+    items: list[T]
+    cursor: str | None
+    """Where the next page starts: pass it to `list` to continue there. None on the last page."""
+
+
+@dataclass(frozen=True)
+class Core:
+    """The settings of a client, and its calls."""
+
+    base_url: httpx.URL
+    headers: httpx.Headers = field(repr=False)
+    timeout: float
+    max_time: float
+    on_attempt: Callable[[Attempt], None] | None
+    clock: Callable[[], float]
+    random: Callable[[], float]
+
+    @staticmethod
+    def from_settings(
+        api_key: str | None,
+        base_url: str | None,
+        timeout: float,
+        max_time: float,
+        on_attempt: Callable[[Attempt], None] | None,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+    ) -> Core:
+        key = (api_key or os.environ.get("PETSTORE_KEY") or "").strip()
+        address = (base_url or os.environ.get("PETSTORE_URL") or "").strip().rstrip("/")
+        # Otherwise an exception about the header would show the key.
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise ValueError("The API key has characters that no key has.")
+        if not key:
+            raise ValueError("Set `api_key` or the environment variable PETSTORE_KEY.")
+        if not address:
+            raise ValueError("Set `base_url` or the environment variable PETSTORE_URL.")
+        try:
+            url = httpx.URL(address if address.endswith("/v1") else address + "/v1")
+        except httpx.InvalidURL as error:
+            raise ValueError(f"The base URL is not valid: {error}") from None
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
+            raise ValueError(f"The base URL must be like http://host:8080, unlike {url!r}.")
+        headers = httpx.Headers({"Authorization": f"Bearer {key}", "User-Agent": f"petstore-client-python/{VERSION}"})
+        return Core(url, headers, timeout, max_time, on_attempt, clock, random)
+
+    def with_options(self, timeout: float | None, max_time: float | None) -> Core:
+        return replace(
+            self,
+            timeout=self.timeout if timeout is None else timeout,
+            max_time=self.max_time if max_time is None else max_time,
+        )
+
+    # Calls
+
+    def create_pet(
+        self, name: str, category_id: int, status: PetStatus | None, idempotency_key: str | None
+    ) -> Call[Pet]:
+        body = NewPet(name=name, category_id=category_id, status=status).to_dict()
+        response = yield from self._perform(_post("/pets", body, idempotency_key))
+        return _read(response, _pet)
+
+    def get_pet(self, pet_id: int) -> Call[Pet]:
+        response = yield from self._perform(Request("GET", "/pets", [("id", f"{pet_id:d}")]))
+        pets = _read(response, _pets)
+        if not pets:
+            raise NotFoundError(
+                f"No pet has the id {pet_id}.",
+                code="pet_not_found",
+                status=404,
+                request_id=response.headers.get("X-Request-Id"),
+            )
+        return replace(pets[0], etag=_etag(response))
+
+    def get_pets(self, pet_ids: Sequence[int]) -> Call[list[Pet]]:
+        ids = list(dict.fromkeys(pet_ids))
+        found: dict[int, Pet] = {}
+        for start in range(0, len(ids), MAX_LIMIT):
+            params = [("id", f"{pet_id:d}") for pet_id in ids[start : start + MAX_LIMIT]] + _params(limit=MAX_LIMIT)
+            response = yield from self._perform(Request("GET", "/pets", params))
+            found.update((pet.id, pet) for pet in _read(response, _pets))
+        return [found[pet_id] for pet_id in ids if pet_id in found]
+
+    def update_pet(
+        self, pet_id: int, name: str | None, category_id: int | None, status: PetStatus | None, if_match: str | None
+    ) -> Call[Pet]:
+        if if_match is None:
+            raise ValueError("`if_match` is None: pets of a list have no `etag`. Use pets.get to read the pet first.")
+        body = PetPatch(name=name, category_id=category_id, status=status).to_dict()
+        headers = {} if if_match == "*" else {"If-Match": if_match}
+        response = yield from self._perform(Request("PATCH", f"/pets/{pet_id:d}", body=body, headers=headers))
+        return _read(response, _pet)
+
+    def place_order(self, pet_id: int, idempotency_key: str | None) -> Call[Order]:
+        body = NewOrder(pet_id=pet_id).to_dict()
+        response = yield from self._perform(_post("/store/orders", body, idempotency_key))
+        return _read(response, _order)
+
+    def get_order(self, order_id: int) -> Call[Order]:
+        response = yield from self._perform(Request("GET", f"/store/orders/{order_id:d}"))
+        return _read(response, _order)
+
+    # Completing or cancelling an order twice has the same result as once, so these need no idempotency key.
+
+    def complete_order(self, order_id: int) -> Call[Order]:
+        response = yield from self._perform(Request("POST", f"/store/orders/{order_id:d}/complete"))
+        return _read(response, _order)
+
+    def cancel_order(self, order_id: int) -> Call[Order]:
+        response = yield from self._perform(Request("POST", f"/store/orders/{order_id:d}/cancel"))
+        return _read(response, _order)
+
+    def page(self, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]) -> Call[Page[T]]:
+        response = yield from self._perform(replace(request, params=[*request.params, *_params(cursor=cursor)]))
+        # Only the cursor of the link is used, so the key is sent to no other host.
+        return _read(response, lambda response: Page([read(item) for item in response.json()], _next_cursor(response)))
+
+    # Attempts
+
+    def _perform(self, request: Request) -> Call[httpx.Response]:
+        """Sends a request until it gets a response that is not worth a retry, or until `max_time` is over."""
+        started = self.clock()
+        number = 0
+        outcome_unknown = False
+        while True:
+            number += 1
+            sent = self.clock()
+            timeout = self.timeout
+            if number > 1:  # the first attempt always gets its full time: with a `max_time` of 0 it is the only one
+                timeout = max(min(timeout, started + self.max_time - sent), SHORTEST_TIMEOUT)
+            outcome = yield self._send(request, timeout)
+            ended = self.clock()
+            error = _error(outcome)
+            retry_in: float | None = None
+            if error is not None:
+                outcome_unknown |= request.method != "GET" and _may_have_taken_effect(outcome, error)
+                error.outcome_unknown = outcome_unknown
+                if _is_retryable(outcome, error):
+                    pause = max(self._pause(number), error.retry_after or 0.0)
+                    if ended + pause < started + self.max_time:
+                        retry_in = pause
+            self._report(Attempt(number, request.method, request.path, ended - sent, *_head(outcome), error, retry_in))
+            if error is None:
+                assert isinstance(outcome, httpx.Response)
+                return outcome
+            if retry_in is None:
+                raise error from (outcome if isinstance(outcome, Exception) else None)
+            yield Sleep(retry_in)
+
+    def _send(self, request: Request, timeout: float) -> Send:
+        arguments: dict[str, Any] = {
+            "method": request.method,
+            "url": f"{self.base_url}{request.path}",
+            "headers": {**self.headers, **request.headers},
+            "timeout": timeout,
+        }
+        if request.params:
+            arguments["params"] = list(request.params)
+        if request.body is not None:
+            arguments["headers"]["Content-Type"] = "application/json"
+            arguments["content"] = json.dumps(request.body)
+        return Send(arguments)
+
+    def _pause(self, number: int) -> float:
+        """Returns the pause after this attempt: exponential back-off, half of it random so that clients spread out."""
+        longest = min(FIRST_PAUSE * 2.0 ** min(number - 1, 30), LONGEST_PAUSE)
+        return longest / 2 + self.random() * longest / 2
+
+    def _report(self, attempt: Attempt) -> None:
+        what = "%s %s: attempt %d got %s after %.3f s"
+        values = (attempt.method, attempt.path, attempt.number, attempt.status or "no response", attempt.seconds)
+        if attempt.retry_in is not None:
+            logger.info(what + ", retrying in %.3f s: %s", *values, attempt.retry_in, attempt.error)
+        else:
+            logger.debug(what, *values)
+        if "Deprecation" in attempt.headers:
+            sunset = attempt.headers.get("Sunset", "a date to be announced")
+            logger.warning("%s %s is deprecated and will be removed on %s", attempt.method, attempt.path, sunset)
+        if self.on_attempt is not None:
+            self.on_attempt(attempt)
+
+
+def list_pets(status: PetStatus | None, limit: int) -> Request:
+    return Request("GET", "/pets", _params(status=status, limit=limit))
+
+
+def list_orders(status: OrderStatus | None, pet_id: int | None, limit: int) -> Request:
+    return Request("GET", "/store/orders", _params(status=status, petId=pet_id, limit=limit))
+
+
+def _params(**values: str | int | None) -> list[tuple[str, str]]:
+    return [(name, str(value)) for name, value in values.items() if value is not None]
+
+
+def _post(path: str, body: Mapping[str, Any], idempotency_key: str | None) -> Request:
+    key = str(uuid.uuid4()) if idempotency_key is None else idempotency_key
+    return Request("POST", path, body=body, headers={"Idempotency-Key": key})
+
+
+def _error(outcome: Outcome) -> PetstoreError | None:
+    if isinstance(outcome, httpx.RequestError):
+        return errors.from_exception(outcome)
+    assert outcome is not None
+    return None if outcome.is_success else errors.from_response(outcome)
+
+
+def _is_retryable(outcome: Outcome, error: PetstoreError) -> bool:
+    if isinstance(outcome, httpx.Response):
+        return outcome.status_code in RETRYABLE or error.code == "idempotency_in_progress"
+    # Except requests that cannot be sent at all.
+    return isinstance(outcome, httpx.TransportError) and not isinstance(
+        outcome, (httpx.LocalProtocolError, httpx.UnsupportedProtocol)
+    )
+
+
+def _may_have_taken_effect(outcome: Outcome, error: PetstoreError) -> bool:
+    if isinstance(outcome, httpx.Response):
+        return outcome.is_server_error or error.code == "idempotency_in_progress"
+    never_sent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.LocalProtocolError)
+    return not isinstance(outcome, never_sent)
+
+
+def _head(outcome: Outcome) -> tuple[int | None, Mapping[str, str]]:
+    return (outcome.status_code, outcome.headers) if isinstance(outcome, httpx.Response) else (None, {})
+
+
+def _read(response: httpx.Response, read: Callable[[httpx.Response], T]) -> T:
+    try:
+        return read(response)
+    except (ValueError, TypeError, LookupError, AttributeError):  # for example the page of a captive portal
+        error = errors.from_response(response)
+        error.outcome_unknown = response.request.method != "GET"
+        raise error from None
+
+
+def _etag(response: httpx.Response) -> str | None:
+    """Returns the version of the only pet in a response."""
+    etag: str | None = response.headers.get("ETag")
+    return etag
+
+
+def _pet(response: httpx.Response) -> Pet:
+    return replace(Pet.from_dict(response.json()), etag=_etag(response))
+
+
+def _pets(response: httpx.Response) -> list[Pet]:
+    return [Pet.from_dict(item) for item in response.json()]
+
+
+def _next_cursor(response: httpx.Response) -> str | None:
+    link = response.links.get("next")
+    return None if link is None else httpx.URL(link["url"]).params["cursor"]
+
+
+def _order(response: httpx.Response) -> Order:
+    return Order.from_dict(response.json())

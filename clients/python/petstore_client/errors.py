@@ -1,0 +1,150 @@
+"""The exceptions that calls raise, and how they are made from what came back."""
+
+from __future__ import annotations
+
+import json
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from .generated.models import Error
+
+
+class PetstoreError(Exception):
+    """A call failed. The subclasses tell the kinds apart, `code` each cause."""
+
+    code: str
+    """For programs. Codes never change; new ones may be added. The SDK itself adds `no_response` and
+    `unexpected_response` to those of the service."""
+    message: str
+    """For people. Its wording may change."""
+    status: int | None
+    """The HTTP status; None if there was no response."""
+    request_id: str | None
+    """Identifies the request in the service's log: quote it when you report a problem."""
+    retry_after: float | None
+    """How many seconds the service asks you to wait."""
+    outcome_unknown: bool
+    """Whether the call may have taken effect nevertheless: an attempt to write got no response, or a 5xx."""
+
+    # The defaults let pickle restore an exception.
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        status: int | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+        self.request_id = request_id
+        self.retry_after = retry_after
+        self.outcome_unknown = False
+
+    def __str__(self) -> str:
+        details = [self.code]
+        if self.status is not None:
+            details.append(f"status {self.status}")
+        if self.request_id is not None:
+            details.append(f"request id {self.request_id}")
+        if self.outcome_unknown:
+            details.append("the call may have taken effect")
+        return f"{self.message} ({', '.join(details)})"
+
+
+class BadRequestError(PetstoreError):
+    """The request is wrong: 400, and any other 4xx without its own class."""
+
+
+class AuthenticationError(PetstoreError):
+    """401: the API key is missing, malformed, unknown, expired or revoked."""
+
+
+class PermissionDeniedError(PetstoreError):
+    """403: the API key lacks the scope that the operation needs."""
+
+
+class NotFoundError(PetstoreError):
+    """404: no pet or order has this id."""
+
+
+class ConflictError(PetstoreError):
+    """409: the pet or the order is not in a state that allows this."""
+
+
+class PreconditionFailedError(PetstoreError):
+    """412: the pet has changed since you read its `etag`.
+
+    If `outcome_unknown` is true, the change may be your own, by an attempt whose response was lost: read the pet.
+    """
+
+
+class RateLimitError(PetstoreError):
+    """429: the API key has reached its limit."""
+
+
+class InternalServerError(PetstoreError):
+    """The service has a bug: 500, and any other 5xx without its own class."""
+
+
+class ServiceUnavailableError(PetstoreError):
+    """408, 502, 503 or 504: the service, or a proxy in front of it, could not handle the request in time."""
+
+
+class APIConnectionError(PetstoreError):
+    """There was no complete response: the connection was refused or broken, or timed out."""
+
+
+_BY_STATUS: dict[int, type[PetstoreError]] = {
+    401: AuthenticationError,
+    403: PermissionDeniedError,
+    404: NotFoundError,
+    408: ServiceUnavailableError,
+    409: ConflictError,
+    412: PreconditionFailedError,
+    429: RateLimitError,
+    502: ServiceUnavailableError,
+    503: ServiceUnavailableError,
+    504: ServiceUnavailableError,
+}
+
+
+def from_response(response: httpx.Response) -> PetstoreError:
+    """Returns the exception for a response that is not the expected one, whatever its body."""
+    status = response.status_code
+    default = {4: BadRequestError, 5: InternalServerError}.get(status // 100, PetstoreError)
+    try:
+        body = Error.from_dict(json.loads(response.content))
+    except (ValueError, TypeError, LookupError, AttributeError):  # for example a proxy's HTML
+        body = Error("unexpected_response", f"The response ({status}) does not come from the service.", status)
+    return _BY_STATUS.get(status, default)(
+        str(body.message),
+        code=str(body.code),
+        status=status,
+        request_id=response.headers.get("X-Request-Id"),
+        retry_after=_retry_after(response.headers),
+    )
+
+
+def from_exception(exception: httpx.RequestError) -> PetstoreError:
+    """Returns the exception for a request without a complete response."""
+    description = f"{type(exception).__name__}: {exception}".rstrip(": ")
+    return APIConnectionError(f"No response from the service: {description}", code="no_response")
+
+
+def _retry_after(headers: httpx.Headers) -> float | None:
+    """Returns the seconds in `Retry-After`, which may also be a date: that is relative to the response's own."""
+    value: Any = headers.get("Retry-After")
+    try:
+        return max(0.0, float(value))
+    except (TypeError, ValueError):
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(headers["Date"])).total_seconds())
+    except (TypeError, ValueError, LookupError):
+        return None

@@ -1,0 +1,480 @@
+"""Tests both clients without a network and without waiting: a transport plays a script, and sleeping advances a clock.
+
+python -m unittest discover clients/python/tests
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import email.utils
+import inspect
+import io
+import logging
+import os
+import pickle
+import unittest
+from typing import Any, Callable, Union
+from unittest import mock
+
+import httpx
+
+import petstore_client as sdk
+from petstore_client.generated.models import NewPet, PetPatch
+
+KEY = "psk_secret"
+REX = {"id": 1, "name": "Rex", "categoryId": 3, "status": "available"}
+ORDER = {
+    "id": 5,
+    "petId": 1,
+    "status": "placed",
+    "createdAt": "2026-11-15T09:30:00.000Z",
+    "updatedAt": "2026-11-15T09:30:00.000Z",
+}
+HTML = "<html><h1>Bad Gateway</h1></html>"
+
+Answer = Union[httpx.Response, Exception]
+
+
+def error(status: int, code: str, **headers: str) -> httpx.Response:
+    body = {"code": code, "message": "Something is wrong.", "status": status}
+    return httpx.Response(status, json=body, headers={"X-Request-Id": "abc", **headers})
+
+
+def created(pet: Any = REX) -> httpx.Response:
+    return httpx.Response(201, json=pet, headers={"ETag": '"1"'})
+
+
+class World:
+    """A service that plays a script, and a clock. `seconds` is how long each request takes."""
+
+    def __init__(self, *script: Answer, seconds: float = 0.0) -> None:
+        self.script = list(script)
+        self.seconds = seconds
+        self.now = 1000.0
+        self.requests: list[httpx.Request] = []
+        self.pauses: list[float] = []
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        self.now += min(self.seconds, request.extensions["timeout"]["read"])
+        answer = self.script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "api_key": KEY,
+            "base_url": "http://shop.example",
+            "clock": lambda: self.now,
+            "random": lambda: 1.0,
+        }
+
+
+class Calls:
+    """The tests. The two classes at the end run them, one for each client."""
+
+    def call(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
+        raise NotImplementedError
+
+    def list(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
+        raise NotImplementedError
+
+    def fails(self, world: World, call: Callable[[Any], Any], **options: Any) -> sdk.PetstoreError:
+        try:
+            result = self.call(world, call, **options)
+        except sdk.PetstoreError as error:
+            return error
+        raise AssertionError(f"succeeded: {result}")
+
+    @staticmethod
+    def create(shop: Any) -> Any:
+        return shop.pets.create(name="Rex", category_id=3, status="available")
+
+    def test_create_sends_the_pet_with_a_key_and_returns_it(self) -> None:
+        world = World(created())
+        pet = self.call(world, self.create)
+        assert (pet, pet.etag) == (sdk.Pet(1, "Rex", 3, "available"), '"1"')
+        [request] = world.requests
+        assert (request.method, str(request.url)) == ("POST", "http://shop.example/v1/pets")
+        assert request.headers["Authorization"] == "Bearer psk_secret"
+        assert request.headers["Content-Type"] == "application/json"
+        assert len(request.headers["Idempotency-Key"]) == 36
+        assert request.content == b'{"name": "Rex", "categoryId": 3, "status": "available"}'
+
+    def test_every_attempt_has_the_same_idempotency_key(self) -> None:
+        world = World(httpx.ReadTimeout(""), error(503, "unavailable"), created())
+        self.call(world, self.create)
+        assert len({request.headers["Idempotency-Key"] for request in world.requests}) == 1
+        assert len(world.requests) == 3
+
+    def test_each_call_has_its_own_idempotency_key_or_the_given_one(self) -> None:
+        first, second, third = World(created()), World(created()), World(created())
+        self.call(first, self.create)
+        self.call(second, self.create)
+        self.call(third, lambda shop: shop.pets.create(name="Rex", category_id=3, idempotency_key="mine"))
+        keys = [world.requests[0].headers["Idempotency-Key"] for world in (first, second, third)]
+        assert keys[0] != keys[1]
+        assert keys[2] == "mine"
+
+    def test_transient_failures_are_retried_whatever_the_body(self) -> None:
+        transient: list[Answer] = [
+            httpx.ConnectError("refused"),
+            httpx.ConnectTimeout("slow"),
+            httpx.ReadTimeout("slow"),
+            httpx.ReadError("reset"),
+            httpx.WriteError("reset"),
+            httpx.RemoteProtocolError("closed"),
+            error(408, "request_timeout"),
+            error(409, "idempotency_in_progress"),
+            error(429, "rate_limited"),
+            error(503, "unavailable"),
+            httpx.Response(502, html=HTML),
+            httpx.Response(503, html=HTML),
+            httpx.Response(504, text=""),
+            httpx.Response(503, json=["not", "an", "error"]),
+            httpx.Response(503, json={"code": None}),
+        ]
+        for answer in transient:
+            world = World(answer, created())
+            assert self.call(world, self.create).id == 1, answer
+            assert len(world.requests) == 2, answer
+
+    def test_other_failures_are_not_retried(self) -> None:
+        final: list[tuple[Answer, type[sdk.PetstoreError], str]] = [
+            (error(400, "invalid_field"), sdk.BadRequestError, "invalid_field"),
+            (error(401, "invalid_api_key"), sdk.AuthenticationError, "invalid_api_key"),
+            (error(403, "insufficient_scope"), sdk.PermissionDeniedError, "insufficient_scope"),
+            (error(404, "order_not_found"), sdk.NotFoundError, "order_not_found"),
+            (error(409, "pet_not_available"), sdk.ConflictError, "pet_not_available"),
+            (error(410, "operation_removed"), sdk.BadRequestError, "operation_removed"),
+            (error(412, "precondition_failed"), sdk.PreconditionFailedError, "precondition_failed"),
+            (error(422, "idempotency_key_reused"), sdk.BadRequestError, "idempotency_key_reused"),
+            (error(418, "a_new_code"), sdk.BadRequestError, "a_new_code"),
+            (error(500, "internal_error"), sdk.InternalServerError, "internal_error"),
+            (httpx.Response(500, html=HTML), sdk.InternalServerError, "unexpected_response"),
+            (httpx.Response(404, html=HTML), sdk.NotFoundError, "unexpected_response"),
+            (httpx.Response(302, headers={"Location": "/"}), sdk.PetstoreError, "unexpected_response"),
+            (httpx.Response(201, html=HTML), sdk.PetstoreError, "unexpected_response"),
+            (httpx.Response(201, json=[]), sdk.PetstoreError, "unexpected_response"),
+            (httpx.Response(201, json={"id": 1}), sdk.PetstoreError, "unexpected_response"),
+            (httpx.LocalProtocolError("bad header"), sdk.APIConnectionError, "no_response"),
+        ]
+        for answer, kind, code in final:
+            world = World(answer)
+            failure = self.fails(world, self.create)
+            assert (type(failure), failure.code) == (kind, code), answer
+            assert failure.status == (answer.status_code if isinstance(answer, httpx.Response) else None)
+
+    def test_an_error_has_all_that_the_service_says(self) -> None:
+        failure = self.fails(World(error(429, "rate_limited", **{"Retry-After": "3"})), self.create, max_time=0)
+        assert isinstance(failure, sdk.RateLimitError)
+        assert (failure.code, failure.status, failure.request_id) == ("rate_limited", 429, "abc")
+        assert (failure.message, failure.retry_after) == ("Something is wrong.", 3.0)
+        assert str(failure) == "Something is wrong. (rate_limited, status 429, request id abc)"
+        copy = pickle.loads(pickle.dumps(failure))
+        assert (type(copy), vars(copy)) == (type(failure), vars(failure))
+
+    def test_pauses_grow_up_to_a_limit_and_half_of_each_is_random(self) -> None:
+        refused = [httpx.ConnectError("refused") for _ in range(10)]
+        world = World(*refused, created())
+        self.call(world, self.create, random=lambda: 1.0)
+        assert [round(pause, 3) for pause in world.pauses] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
+        world = World(*refused[:3], created())
+        self.call(world, self.create, random=lambda: 0.0)
+        assert world.pauses == [0.05, 0.1, 0.2]
+
+    def test_a_pause_is_at_least_retry_after(self) -> None:
+        now = 1794800000
+        date = {"Date": email.utils.formatdate(now, usegmt=True)}
+        in_7_s = {**date, "Retry-After": email.utils.formatdate(now + 7, usegmt=True)}
+        headers = [{"Retry-After": "2"}, {"Retry-After": "soon"}, in_7_s, {"Retry-After": in_7_s["Retry-After"]}]
+        world = World(*[error(503, "unavailable", **header) for header in headers], created())
+        self.call(world, self.create)
+        assert world.pauses == [2, 0.2, 7, 0.8]
+
+    def test_a_call_ends_in_time(self) -> None:
+        world = World(*[httpx.ReadTimeout("") for _ in range(50)], seconds=10)
+        failure = self.fails(world, self.create)
+        assert isinstance(failure, sdk.APIConnectionError)
+        assert round(world.now, 6) <= 1060
+        timeouts = [request.extensions["timeout"]["read"] for request in world.requests]
+        assert timeouts[:5] == [10.0] * 5
+        assert 5 < timeouts[5] < 10
+        assert len(timeouts) == 6
+
+    def test_a_pause_that_would_end_too_late_is_not_waited_for(self) -> None:
+        world = World(error(429, "rate_limited", **{"Retry-After": "61"}))
+        assert self.fails(world, self.create).retry_after == 61
+        assert world.pauses == []
+
+    def test_a_max_time_of_0_turns_retries_off(self) -> None:
+        world = World(error(503, "unavailable"))
+        assert isinstance(self.fails(world, self.create, max_time=0), sdk.ServiceUnavailableError)
+        assert world.requests[0].extensions["timeout"]["read"] == 10.0
+
+    def test_an_error_says_whether_the_outcome_is_unknown(self) -> None:
+        rejected = error(401, "invalid_api_key")
+        cases: list[tuple[list[Answer], bool]] = [
+            ([rejected], False),
+            ([httpx.ConnectError("refused"), rejected], False),
+            ([error(429, "rate_limited"), rejected], False),
+            ([httpx.ReadTimeout(""), rejected], True),
+            ([httpx.RemoteProtocolError("closed"), rejected], True),
+            ([httpx.Response(504, html=HTML), rejected], True),
+            ([error(409, "idempotency_in_progress"), rejected], True),
+            ([httpx.Response(201, html=HTML)], True),
+        ]
+        for answers, unknown in cases:
+            failure = self.fails(World(*answers), self.create)
+            assert failure.outcome_unknown is unknown, answers
+            assert ("may have taken effect" in str(failure)) is unknown
+        failure = self.fails(World(httpx.ReadTimeout(""), rejected), lambda shop: shop.pets.get(1))
+        assert not failure.outcome_unknown
+
+    def test_a_conditional_update_says_if_its_own_attempt_may_have_changed_the_pet(self) -> None:
+        def update(shop: Any) -> Any:
+            return shop.pets.update(1, status="sold", if_match='"1"')
+
+        world = World(httpx.ReadTimeout(""), error(412, "precondition_failed"))
+        failure = self.fails(world, update)
+        assert isinstance(failure, sdk.PreconditionFailedError)
+        assert failure.outcome_unknown
+        assert [request.headers["If-Match"] for request in world.requests] == ['"1"', '"1"']
+        assert [request.content for request in world.requests] == [b'{"status": "sold"}'] * 2
+        assert not self.fails(World(error(412, "precondition_failed")), update).outcome_unknown
+
+    def test_an_update_without_a_version_is_deliberate(self) -> None:
+        world = World(httpx.Response(200, json=REX))
+        self.call(world, lambda shop: shop.pets.update(1, name="Rex"))
+        assert "If-Match" not in world.requests[0].headers
+        listed = sdk.Pet(1, "Rex", 3)
+        try:
+            self.call(World(), lambda shop: shop.pets.update(1, name="Max", if_match=listed.etag))
+        except ValueError as error:
+            assert "pets.get" in str(error)
+        else:
+            raise AssertionError("the update was not conditional")
+
+    def test_get_uses_the_successor_of_the_deprecated_operation(self) -> None:
+        world = World(httpx.Response(200, json=[REX], headers={"ETag": '"2"'}))
+        pet = self.call(world, lambda shop: shop.pets.get(1))
+        assert (pet.name, pet.etag) == ("Rex", '"2"')
+        assert str(world.requests[0].url) == "http://shop.example/v1/pets?id=1"
+        missing = World(httpx.Response(200, json=[], headers={"X-Request-Id": "abc"}))
+        failure = self.fails(missing, lambda shop: shop.pets.get(7))
+        assert isinstance(failure, sdk.NotFoundError)
+        assert (failure.code, failure.status, failure.request_id) == ("pet_not_found", 404, "abc")
+
+    def test_get_many_asks_for_100_ids_at_a_time_and_keeps_the_order(self) -> None:
+        pets = [{**REX, "id": number} for number in range(1, 251) if number != 7]
+        world = World(*[httpx.Response(200, json=pets[start : start + 100]) for start in (0, 100, 200)])
+        ids = list(range(250, 0, -1))
+        found = self.call(world, lambda shop: shop.pets.get_many([*ids, 1]))
+        assert [pet.id for pet in found] == [number for number in ids if number != 7]
+        asked = [request.url.params.get_list("id") for request in world.requests]
+        assert [len(some) for some in asked] == [100, 100, 50]
+        assert {request.url.params["limit"] for request in world.requests} == {"100"}
+        assert self.call(World(), lambda shop: shop.pets.get_many([])) == []
+
+    def test_orders_are_placed_with_a_key_and_ended_without(self) -> None:
+        world = World(httpx.ReadTimeout(""), httpx.Response(201, json=ORDER))
+        order = self.call(world, lambda shop: shop.orders.place(pet_id=1))
+        assert (order.id, order.status, order.created_at.isoformat()) == (5, "placed", "2026-11-15T09:30:00+00:00")
+        assert len({request.headers["Idempotency-Key"] for request in world.requests}) == 1
+        endings: list[tuple[str, Callable[[Any], Any]]] = [
+            ("POST /v1/store/orders/5/complete", lambda shop: shop.orders.complete(5)),
+            ("POST /v1/store/orders/5/cancel", lambda shop: shop.orders.cancel(5)),
+            ("GET /v1/store/orders/5", lambda shop: shop.orders.get(5)),
+        ]
+        for line, call in endings:
+            world = World(httpx.Response(504, html=HTML), httpx.Response(200, json=ORDER))
+            assert self.call(world, call).id == 5
+            assert {f"{request.method} {request.url.path}" for request in world.requests} == {line}
+            assert "Idempotency-Key" not in world.requests[0].headers
+
+    def pages(self) -> World:
+        def page(number: int, link: str | None) -> httpx.Response:
+            headers = {} if link is None else {"Link": f'<{link}>; rel="next"'}
+            return httpx.Response(200, json=[{**REX, "id": 2 * number}, {**REX, "id": 2 * number + 1}], headers=headers)
+
+        return World(
+            page(0, "/v1/pets?limit=2&cursor=A"),
+            httpx.Response(502, html=HTML),
+            page(1, "https://elsewhere.example/v1/pets?cursor=B"),
+            page(2, None),
+        )
+
+    def test_a_list_has_all_pages_and_retries_each(self) -> None:
+        world = self.pages()
+        pets = self.list(world, lambda shop: shop.pets.list(status="available", limit=2))
+        assert [pet.id for pet in pets] == [0, 1, 2, 3, 4, 5]
+        # The key is not sent to the host of a link.
+        assert {request.url.host for request in world.requests} == {"shop.example"}
+        cursors = [request.url.params.get("cursor") for request in world.requests]
+        assert cursors == [None, "A", "A", "B"]
+        assert {request.url.params["status"] for request in world.requests} == {"available"}
+
+    def test_a_list_can_be_read_by_pages_and_continued_from_a_cursor(self) -> None:
+        world = self.pages()
+        pages = self.list(world, lambda shop: shop.pets.list(limit=2).pages())
+        assert [page.cursor for page in pages] == ["A", "B", None]
+        assert [pet.id for pet in pages[1].items] == [2, 3]
+        world = World(httpx.Response(200, json=[ORDER]))
+        orders = self.list(world, lambda shop: shop.orders.list(pet_id=1, cursor="C"))
+        assert [order.id for order in orders] == [5]
+        assert str(world.requests[0].url) == "http://shop.example/v1/store/orders?petId=1&limit=100&cursor=C"
+
+    def test_every_attempt_is_reported(self) -> None:
+        attempts: list[sdk.Attempt] = []
+        world = World(httpx.ReadTimeout("slow"), error(503, "unavailable"), created(), seconds=2)
+        self.call(world, self.create, on_attempt=attempts.append)
+        seen = [(attempt.number, attempt.status, attempt.seconds, attempt.retry_in) for attempt in attempts]
+        assert seen == [(1, None, 2, 0.1), (2, 503, 2, 0.2), (3, 201, 2, None)]
+        assert [attempt.error and attempt.error.code for attempt in attempts] == ["no_response", "unavailable", None]
+        assert attempts[2].headers["ETag"] == '"1"'
+
+    def test_the_key_is_in_no_log_and_no_text(self) -> None:
+        log = io.StringIO()
+        handler = logging.StreamHandler(log)
+        logging.root.addHandler(handler)
+        level = logging.root.level
+        logging.root.setLevel(logging.DEBUG)
+        texts: list[str] = []
+
+        def create(shop: Any) -> Any:
+            texts.extend([repr(shop), repr(vars(shop))])
+            return self.create(shop)
+
+        try:
+            world = World(httpx.ConnectError("refused"), error(401, "invalid_api_key"))
+            failure = self.fails(world, create, on_attempt=lambda attempt: texts.append(repr(attempt)))
+        finally:
+            logging.root.removeHandler(handler)
+            logging.root.setLevel(level)
+        assert "POST /pets: attempt 1 got no response after 0.000 s, retrying in 0.100 s" in log.getvalue()
+        for text in [log.getvalue(), str(failure), repr(failure), *texts]:
+            assert KEY not in text, text
+
+    def test_a_deprecation_is_logged(self) -> None:
+        headers = {"Deprecation": "@1794700800", "Sunset": "Thu, 05 Dec 2030 00:00:00 GMT"}
+        with unittest.TestCase().assertLogs("petstore_client", "WARNING") as logs:
+            self.call(World(httpx.Response(200, json=ORDER, headers=headers)), lambda shop: shop.orders.get(5))
+        expected = "GET /store/orders/5 is deprecated and will be removed on Thu, 05 Dec 2030 00:00:00 GMT"
+        assert [record.getMessage() for record in logs.records] == [expected]
+
+
+class PetstoreTest(Calls, unittest.TestCase):
+    def shop(self, world: World, **options: Any) -> sdk.Petstore:
+        http = httpx.Client(transport=httpx.MockTransport(world.handle))
+        return sdk.Petstore(**{**world.options(), "http_client": http, "sleep": world.sleep, **options})
+
+    def call(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
+        with self.shop(world, **options) as shop:
+            return call(shop)
+
+    def list(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
+        return list(self.call(world, lambda shop: [*call(shop)], **options))
+
+    def test_a_list_can_be_resumed_after_a_failure(self) -> None:
+        world = self.pages()
+        pets = self.shop(world, max_time=0).pets.list(limit=2)
+        assert [next(pets).id, next(pets).id] == [0, 1]
+        with self.assertRaises(sdk.ServiceUnavailableError):
+            next(pets)
+        assert [pet.id for pet in pets] == [2, 3, 4, 5]
+        assert list(pets) == []
+
+    def test_options_can_be_changed_for_some_calls(self) -> None:
+        world = World(error(503, "unavailable"), error(503, "unavailable"), created())
+        shop = self.shop(world)
+        with self.assertRaises(sdk.ServiceUnavailableError):
+            shop.with_options(timeout=1, max_time=0).pets.get(1)
+        shop.with_options(timeout=2).pets.create(name="Rex", category_id=3)
+        assert [request.extensions["timeout"]["read"] for request in world.requests] == [1, 2, 2]
+
+
+class AsyncPetstoreTest(Calls, unittest.TestCase):
+    def shop(self, world: World, **options: Any) -> sdk.AsyncPetstore:
+        http = httpx.AsyncClient(transport=httpx.MockTransport(world.handle))
+        return sdk.AsyncPetstore(**{**world.options(), "http_client": http, "sleep": world.sleep_async, **options})
+
+    def call(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
+        async def run() -> Any:
+            async with self.shop(world, **options) as shop:
+                return await call(shop)
+
+        return asyncio.run(run())
+
+    def list(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
+        async def run() -> Any:
+            async with self.shop(world, **options) as shop:
+                return [item async for item in call(shop)]
+
+        return asyncio.run(run())
+
+    def test_a_list_can_be_resumed_after_a_failure(self) -> None:
+        async def run() -> None:
+            pets = self.shop(self.pages(), max_time=0).pets.list(limit=2)
+            assert [(await pets.__anext__()).id, (await pets.__anext__()).id] == [0, 1]
+            with self.assertRaises(sdk.ServiceUnavailableError):
+                await pets.__anext__()
+            assert [pet.id async for pet in pets] == [2, 3, 4, 5]
+
+        asyncio.run(run())
+
+
+class SettingsTest(unittest.TestCase):
+    def test_settings_come_from_the_environment(self) -> None:
+        for url in ["http://shop.example", "http://shop.example/", "http://shop.example/v1", "http://shop.example/v1/"]:
+            with mock.patch.dict(os.environ, PETSTORE_KEY=KEY + "\n", PETSTORE_URL=url):
+                for kind in (sdk.Petstore, sdk.AsyncPetstore):
+                    assert repr(kind()) == f"<{kind.__name__} URL('http://shop.example/v1')>"
+
+    def test_bad_settings_are_rejected_without_showing_the_key(self) -> None:
+        for key, url in [
+            ("", "http://shop.example"),
+            (KEY, ""),
+            (KEY, "shop.example"),
+            (KEY, "ftp://shop.example"),
+            (KEY, "http://user:password@shop.example"),
+            (KEY, "http://shop.example:port"),
+            (KEY + "\n" + KEY, "http://shop.example"),
+            (KEY + "é", "http://shop.example"),
+        ]:
+            with mock.patch.dict(os.environ, clear=True), self.assertRaises(ValueError) as raised:
+                sdk.Petstore(api_key=key, base_url=url)
+            assert KEY not in str(raised.exception)
+            assert "password" not in str(raised.exception)
+
+    def test_methods_accept_every_field_of_the_document(self) -> None:
+        for kind in (sdk.Pets, sdk.AsyncPets):
+            for model, method, others in [
+                (NewPet, kind.create, {"idempotency_key"}),
+                (PetPatch, kind.update, {"pet_id", "if_match"}),
+            ]:
+                accepted = set(inspect.signature(method).parameters) - {"self"} - others
+                assert accepted == {field.name for field in dataclasses.fields(model)}
+
+    def test_both_clients_have_the_same_methods(self) -> None:
+        for sync, asynchronous in [
+            (sdk.Petstore, sdk.AsyncPetstore),
+            (sdk.Pets, sdk.AsyncPets),
+            (sdk.Orders, sdk.AsyncOrders),
+        ]:
+            for name, method in vars(sync).items():
+                if not name.startswith("_") and inspect.isfunction(method):
+                    other = inspect.signature(getattr(asynchronous, name))
+                    assert list(inspect.signature(method).parameters.values()) == list(other.parameters.values()), name
+
+
+if __name__ == "__main__":
+    unittest.main()

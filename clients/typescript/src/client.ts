@@ -1,0 +1,161 @@
+// The client: pets and orders, one method per operation.
+import { NotFoundError, PetstoreError } from './errors.js';
+import type { ListOrdersData, ListPetsData, NewOrder, NewPet, Order, Pet, PetPatch } from './generated/types.gen.js';
+import type { CallOptions, CreateOptions, PetstoreOptions, UpdateOptions } from './options.js';
+import { List, PAGE_SIZE } from './pagination.js';
+import { Transport, type ApiResponse } from './transport.js';
+
+/** A pet, and the version of it that was read. */
+export type PetWithEtag = Pet & {
+  /** Changes with the pet: pass it as `ifMatch` to change the pet only if no one else has. */
+  readonly etag: string;
+};
+
+/** Filters a list of pets. `limit` is the page size; `cursor` is that of a page, to continue after it. */
+export type PetFilter = Omit<NonNullable<ListPetsData['query']>, 'id'>;
+
+/** Filters a list of orders. Otherwise like {@link PetFilter}. */
+export type OrderFilter = NonNullable<ListOrdersData['query']>;
+
+/**
+ * A client of the service. Its calls are retried until they succeed or `maxTime` is over, and take effect once. A call
+ * that fails throws a `PetstoreError`.
+ */
+export class Petstore {
+  readonly pets: Pets;
+  readonly orders: Orders;
+  readonly #options: PetstoreOptions;
+
+  constructor(options: PetstoreOptions = {}) {
+    const transport = new Transport(options);
+    this.pets = new Pets(transport);
+    this.orders = new Orders(transport);
+    this.#options = options;
+  }
+
+  /** Returns a client with some settings changed, such as `timeout` and `maxTime`. */
+  withOptions(options: PetstoreOptions): Petstore {
+    return new Petstore({ ...this.#options, ...options });
+  }
+}
+
+/** The operations on pets. */
+export class Pets {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Adds a pet, once. */
+  async create(pet: NewPet, options: CreateOptions = {}): Promise<PetWithEtag> {
+    const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
+    return tagged(await this.#transport.send<Pet>({ method: 'POST', path: '/pets', headers, body: pet }, options));
+  }
+
+  /** Returns a pet, or throws a `NotFoundError`. */
+  async get(id: number, options: CallOptions = {}): Promise<PetWithEtag> {
+    const request = { method: 'GET', path: '/pets', list: true, query: { id } } as const;
+    const { headers, body: [pet] } = await this.#transport.send<Pet[]>(request, options);
+    if (pet === undefined) {
+      const requestId = headers.get('X-Request-Id') ?? undefined;
+      throw new NotFoundError(`No pet has the id ${id}.`, { code: 'pet_not_found', status: 404, requestId });
+    }
+    return tagged({ headers, body: pet });
+  }
+
+  /**
+   * Returns the pets with these ids, in the order of the ids. Ids that do not exist are left out, and repeated ones
+   * returned once.
+   */
+  async getMany(ids: readonly number[], options: CallOptions = {}): Promise<Pet[]> {
+    const wanted = [...new Set(ids)];
+    const found = new Map<number, Pet>();
+    for (let start = 0; start < wanted.length; start += PAGE_SIZE) {
+      const query = { id: wanted.slice(start, start + PAGE_SIZE), limit: PAGE_SIZE };
+      const { body } = await this.#transport.send<Pet[]>({ method: 'GET', path: '/pets', list: true, query }, options);
+      body.forEach((pet) => found.set(pet.id, pet));
+    }
+    return wanted.flatMap((id) => found.get(id) ?? []);
+  }
+
+  /**
+   * Iterates over all matching pets, in ascending order of id. A pet that exists at the start, and still matches,
+   * appears exactly once.
+   */
+  list(filter: PetFilter = {}, options: CallOptions = {}): List<Pet> {
+    return new List(this.#transport, '/pets', filter, options);
+  }
+
+  /**
+   * Changes a pet: fields that are left out keep their values. Without `ifMatch`, the last change wins; since the call
+   * may be retried after it took effect, it can also replace a change that another client made meanwhile.
+   */
+  async update(id: number, patch: PetPatch, options: UpdateOptions = {}): Promise<PetWithEtag> {
+    if ('ifMatch' in options && options.ifMatch === undefined) {
+      const message = '`ifMatch` is undefined: the pets of a list have no `etag`. Get the pet first.';
+      throw new PetstoreError(message, { code: 'invalid_option' });
+    }
+    const headers = options.ifMatch === undefined ? {} : { 'If-Match': options.ifMatch };
+    const request = { method: 'PATCH', path: `/pets/${encodeURIComponent(id)}`, headers, body: patch } as const;
+    return tagged(await this.#transport.send<Pet>(request, options));
+  }
+}
+
+/** The operations on orders, which are experimental: they may still change. */
+export class Orders {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Reserves an available pet, once. */
+  async place(order: NewOrder, options: CreateOptions = {}): Promise<Order> {
+    const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
+    const request = { method: 'POST', path: '/store/orders', headers, body: order } as const;
+    return (await this.#transport.send<Order>(request, options)).body;
+  }
+
+  /** Returns an order, or throws a `NotFoundError`. */
+  async get(id: number, options: CallOptions = {}): Promise<Order> {
+    return (await this.#transport.send<Order>({ method: 'GET', path: `/store/orders/${encodeURIComponent(id)}` }, options)).body;
+  }
+
+  /** Iterates over all matching orders, in the order in which they were placed. */
+  list(filter: OrderFilter = {}, options: CallOptions = {}): List<Order> {
+    return new List(this.#transport, '/store/orders', filter, options);
+  }
+
+  /** Sells the pet of a placed order. Completing an order again changes nothing. */
+  complete(id: number, options: CallOptions = {}): Promise<Order> {
+    return this.#end(id, 'complete', options);
+  }
+
+  /** Makes the pet of a placed order available again. Cancelling an order again changes nothing. */
+  cancel(id: number, options: CallOptions = {}): Promise<Order> {
+    return this.#end(id, 'cancel', options);
+  }
+
+  async #end(id: number, how: 'complete' | 'cancel', options: CallOptions): Promise<Order> {
+    const path = `/store/orders/${encodeURIComponent(id)}/${how}`;
+    return (await this.#transport.send<Order>({ method: 'POST', path }, options)).body;
+  }
+}
+
+/** Returns the pet of a response with its `ETag`. The service accepts that of a list with this one pet as well. */
+function tagged({ headers, body }: Pick<ApiResponse<Pet>, 'headers' | 'body'>): PetWithEtag {
+  // A proxy may have removed the tag. The empty one matches no pet, so a change with it is rejected.
+  return { ...body, etag: headers.get('ETag') ?? '""' };
+}
+
+/** Returns a new idempotency key: 128 random bits. */
+function randomKey(): string {
+  const bytes = new Uint8Array(16);
+  if (typeof crypto === 'undefined') {
+    bytes.forEach((_, index) => (bytes[index] = 256 * Math.random())); // Node.js 18
+  } else {
+    crypto.getRandomValues(bytes);
+  }
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+}

@@ -1,0 +1,149 @@
+// The errors of the package. Every failed call throws a `PetstoreError` or one of its subclasses, whatever failed: the
+// service, a proxy in front of it, the network or the caller. Subclasses follow the HTTP status, so a code that this
+// version does not know still has the right class.
+
+/** What a {@link PetstoreError} knows besides its message. */
+export interface ErrorDetails {
+  code: string;
+  status?: number | undefined;
+  requestId?: string | undefined;
+  retryAfter?: number | undefined;
+  cause?: unknown;
+}
+
+/** The base class of all errors. Branch on the class or on `code`; show `message` to people. */
+export class PetstoreError extends Error {
+  /**
+   * The code of the service's error, or one of the package: `no_response`, `unexpected_response` (not from the service,
+   * such as the HTML page of a proxy), `aborted` or `invalid_option`.
+   */
+  readonly code: string;
+  /** The HTTP status. Undefined if there was no response. */
+  readonly status: number | undefined;
+  /** Identifies the request in the service's log: quote it when you report a problem. */
+  readonly requestId: string | undefined;
+  /** How many seconds the service asked to wait, in `Retry-After`. */
+  readonly retryAfter: number | undefined;
+  /**
+   * Whether the change that the call asked for may have taken effect nevertheless: an attempt had no response, or failed
+   * with 5xx. Always false for reads.
+   */
+  outcomeUnknown = false;
+
+  static {
+    this.prototype.name = 'PetstoreError';
+  }
+
+  constructor(message: string, details: ErrorDetails) {
+    super(message, details.cause === undefined ? undefined : { cause: details.cause });
+    this.code = details.code;
+    this.status = details.status;
+    this.requestId = details.requestId;
+    this.retryAfter = details.retryAfter;
+  }
+}
+
+/** The request is wrong: 400, and every 4xx status without its own class. */
+export class BadRequestError extends PetstoreError {
+  static {
+    this.prototype.name = 'BadRequestError';
+  }
+}
+
+/** The API key is missing or invalid: 401. */
+export class AuthenticationError extends PetstoreError {
+  static {
+    this.prototype.name = 'AuthenticationError';
+  }
+}
+
+/** The API key lacks the scope that the operation needs: 403. */
+export class PermissionDeniedError extends PetstoreError {
+  static {
+    this.prototype.name = 'PermissionDeniedError';
+  }
+}
+
+/** The pet or the order does not exist: 404. */
+export class NotFoundError extends PetstoreError {
+  static {
+    this.prototype.name = 'NotFoundError';
+  }
+}
+
+/** The current state does not allow the change: 409. */
+export class ConflictError extends PetstoreError {
+  static {
+    this.prototype.name = 'ConflictError';
+  }
+}
+
+/**
+ * The pet is not the one that `ifMatch` names: 412. Another client has changed it. If `outcomeUnknown` is true, it may
+ * have been an earlier attempt of the same call: read the pet to find out.
+ */
+export class PreconditionFailedError extends PetstoreError {
+  static {
+    this.prototype.name = 'PreconditionFailedError';
+  }
+}
+
+/** The API key has reached its rate limit: 429. */
+export class RateLimitError extends PetstoreError {
+  static {
+    this.prototype.name = 'RateLimitError';
+  }
+}
+
+/** The service has a bug: 500, and every 5xx status without its own class. */
+export class InternalServerError extends PetstoreError {
+  static {
+    this.prototype.name = 'InternalServerError';
+  }
+}
+
+/** The service, or a proxy in front of it, is temporarily unavailable: 408, 502, 503, 504. */
+export class ServiceUnavailableError extends PetstoreError {
+  static {
+    this.prototype.name = 'ServiceUnavailableError';
+  }
+}
+
+/** There was no complete response: the connection was refused or broken, or timed out. */
+export class APIConnectionError extends PetstoreError {
+  static {
+    this.prototype.name = 'APIConnectionError';
+  }
+}
+
+/** The caller's `AbortSignal` ended the call. `cause` is its reason. */
+export class RequestAbortedError extends PetstoreError {
+  static {
+    this.prototype.name = 'RequestAbortedError';
+  }
+}
+
+/** Returns the class for an error response. */
+export function errorClass(status: number): typeof PetstoreError {
+  switch (status) {
+    case 401:
+      return AuthenticationError;
+    case 403:
+      return PermissionDeniedError;
+    case 404:
+      return NotFoundError;
+    case 409:
+      return ConflictError;
+    case 412:
+      return PreconditionFailedError;
+    case 429:
+      return RateLimitError;
+    case 408:
+    case 502:
+    case 503:
+    case 504:
+      return ServiceUnavailableError;
+    default:
+      return status >= 500 ? InternalServerError : status >= 400 ? BadRequestError : PetstoreError;
+  }
+}

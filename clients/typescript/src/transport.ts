@@ -1,0 +1,286 @@
+// Sends requests, and retries those that may succeed later. Guarantees:
+//
+// - All attempts of one call are the same request, with the same `Idempotency-Key`.
+// - Only these are retried: no response, 408, 409 `idempotency_in_progress`, 429, 502, 503 and 504.
+// - No attempt takes longer than `timeout`. No call takes longer than `maxTime`, or than its first attempt.
+// - A failed call throws a `PetstoreError`. Nothing that it throws or reports contains the API key.
+//
+// Uses nothing that browsers lack.
+import { APIConnectionError, errorClass, PetstoreError, RequestAbortedError } from './errors.js';
+import type { CallOptions, PetstoreOptions, Runtime } from './options.js';
+
+const TIMEOUT = 10_000;
+const MAX_TIME = 60_000;
+const FIRST_PAUSE = 100;
+const LONGEST_PAUSE = 10_000;
+/** An attempt is not worth starting with less time than this. */
+const SHORTEST_TIMEOUT = 100;
+/** A longer timer would fire immediately. */
+const LONGEST_TIMER = 2 ** 31 - 1;
+
+const SYSTEM: Runtime = {
+  now: () => performance.now(),
+  random: () => Math.random(),
+  sleep: (time, signal) =>
+    new Promise((resolve) => {
+      const end = () => {
+        cancelTimer();
+        signal?.removeEventListener('abort', end);
+        resolve();
+      };
+      const cancelTimer = SYSTEM.startTimer(time, end);
+      signal?.addEventListener('abort', end);
+      if (signal?.aborted) {
+        end();
+      }
+    }),
+  startTimer: (time, end) => {
+    const timer = setTimeout(end, Math.min(time, LONGEST_TIMER));
+    return () => clearTimeout(timer);
+  },
+};
+
+/** The request of an operation. */
+export interface ApiRequest {
+  method: 'GET' | 'PATCH' | 'POST';
+  path: string;
+  /** Whether the response is an array. */
+  list?: true;
+  query?: Record<string, string | number | readonly number[] | undefined>;
+  headers?: Record<string, string>;
+  body?: object;
+}
+
+/** A successful response. `Body` is what the OpenAPI document says; only whether it is an array was checked. */
+export interface ApiResponse<Body> {
+  status: number;
+  headers: Headers;
+  body: Body;
+}
+
+/** What an attempt led to. */
+type Result = (ApiResponse<unknown> & { error?: never }) | { status?: number; headers?: Headers; error: PetstoreError };
+
+export class Transport {
+  readonly #apiKey: string;
+  readonly #baseUrl: string;
+  readonly #timeout: number;
+  readonly #maxTime: number;
+  readonly #onAttempt: NonNullable<PetstoreOptions['onAttempt']>;
+  readonly #fetch: NonNullable<PetstoreOptions['fetch']>;
+  readonly #runtime: Runtime;
+
+  constructor(options: PetstoreOptions) {
+    this.#apiKey = headerValue('apiKey', required('apiKey', options.apiKey, 'PETSTORE_KEY'));
+    this.#baseUrl = versionedUrl(required('baseUrl', options.baseUrl, 'PETSTORE_URL'));
+    this.#timeout = options.timeout ?? TIMEOUT;
+    this.#maxTime = options.maxTime ?? MAX_TIME;
+    if (!(this.#timeout > 0 && this.#maxTime >= 0)) {
+      throw invalidOption('`timeout` must be a number of milliseconds above 0, and `maxTime` one of at least 0.');
+    }
+    this.#onAttempt = options.onAttempt ?? (() => {});
+    this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
+    this.#runtime = { ...SYSTEM, ...options.runtime };
+  }
+
+  /** Sends a request until it succeeds, fails for good, or its time is over. `Body` is an array for a list. */
+  async send<Body>(request: ApiRequest, { signal }: CallOptions): Promise<ApiResponse<Body>> {
+    const { now, sleep } = this.#runtime;
+    const { method, path } = request;
+    const url = this.#baseUrl + path + queryString(request.query ?? {});
+    const init = this.#init(request);
+    const deadline = now() + this.#maxTime;
+    let outcomeUnknown = false;
+    let previous: PetstoreError | undefined;
+
+    for (let number = 1; ; number += 1) {
+      if (signal?.aborted) {
+        throw Object.assign(aborted(signal), { outcomeUnknown });
+      }
+      const start = now();
+      const timeout = number === 1 ? this.#timeout : Math.min(this.#timeout, deadline - start);
+      const result = await this.#attempt(url, init, request.list ?? false, timeout, signal);
+      const { status, headers = new Headers(), error } = result;
+      const retryIn = error && this.#retryIn(error, number, deadline);
+      if (error) {
+        outcomeUnknown ||= method !== 'GET' && !isRejection(error);
+        error.outcomeUnknown = outcomeUnknown;
+      }
+      this.#onAttempt({ number, method, path, duration: now() - start, status, headers, error, retryIn });
+      if (!error) {
+        return result as ApiResponse<Body>;
+      }
+      if (retryIn === undefined) {
+        // If the attempt had little time, the previous error says more than that there was no response.
+        const cause = timeout < this.#timeout && error instanceof APIConnectionError ? previous : undefined;
+        throw Object.assign(cause ?? error, { outcomeUnknown });
+      }
+      previous = error;
+      await sleep(retryIn, signal);
+    }
+  }
+
+  #init({ method, headers, body }: ApiRequest): RequestInit {
+    const all = new Headers({ Authorization: `Bearer ${this.#apiKey}` });
+    for (const [name, value] of Object.entries(headers ?? {})) {
+      all.set(name, headerValue(name, value));
+    }
+    // A redirect is never followed: it would turn a POST into a GET, and could send the key elsewhere.
+    const init: RequestInit = { method, headers: all, redirect: 'manual' };
+    if (body) {
+      all.set('Content-Type', 'application/json');
+      init.body = JSON.stringify(body);
+    }
+    return init;
+  }
+
+  /** Sends the request once, and reads the response to its end. */
+  async #attempt(
+    url: string,
+    init: RequestInit,
+    list: boolean,
+    timeout: number,
+    signal: AbortSignal | undefined,
+  ): Promise<Result> {
+    const exchange = new AbortController();
+    const abort = () => exchange.abort();
+    const cancelTimer = this.#runtime.startTimer(timeout, abort);
+    signal?.addEventListener('abort', abort);
+    try {
+      const response = await this.#fetch(url, { ...init, signal: exchange.signal });
+      return read(response, await response.text(), list);
+    } catch (cause) {
+      if (signal?.aborted) {
+        return { error: aborted(signal) };
+      }
+      const problem = exchange.signal.aborted ? `none within ${Math.round(timeout)} ms` : reason(cause);
+      const message = `No response from ${new URL(url).host}: ${problem}`;
+      return { error: new APIConnectionError(message, { code: 'no_response', cause }) };
+    } finally {
+      cancelTimer();
+      signal?.removeEventListener('abort', abort);
+    }
+  }
+
+  /** Returns the pause after a failed attempt, or undefined if the call has failed. */
+  #retryIn(error: PetstoreError, number: number, deadline: number): number | undefined {
+    if (!isRetryable(error)) {
+      return undefined;
+    }
+    const pause = Math.min(FIRST_PAUSE * 2 ** (number - 1), LONGEST_PAUSE);
+    const wait = Math.max((error.retryAfter ?? 0) * 1000, (pause / 2) * (1 + this.#runtime.random()));
+    return this.#runtime.now() + wait + SHORTEST_TIMEOUT <= deadline ? wait : undefined;
+  }
+}
+
+function aborted(signal: AbortSignal): PetstoreError {
+  return new RequestAbortedError('The call was aborted.', { code: 'aborted', cause: signal.reason });
+}
+
+/** Returns whether the request certainly changed nothing. */
+function isRejection({ code, status = 0 }: PetstoreError): boolean {
+  return status >= 300 && status < 500 && code !== 'idempotency_in_progress';
+}
+
+function isRetryable({ code, status }: PetstoreError): boolean {
+  switch (status) {
+    case undefined:
+      return code !== 'aborted';
+    case 409:
+      return code === 'idempotency_in_progress';
+    default:
+      return [408, 429, 502, 503, 504].includes(status);
+  }
+}
+
+/** Returns the body of a success, or the error that the response stands for, whoever sent it. */
+function read({ status, headers, ok }: Response, text: string, list: boolean): Result {
+  const body = parsed(text);
+  if (ok && body && Array.isArray(body) === list) {
+    return { status, headers, body };
+  }
+  const { code, message } = (body ?? {}) as { code?: unknown; message?: unknown };
+  const details = {
+    status,
+    requestId: headers.get('X-Request-Id') ?? undefined,
+    retryAfter: retryAfter(headers),
+  };
+  if (!ok && typeof code === 'string' && typeof message === 'string') {
+    return { status, headers, error: new (errorClass(status))(message, { ...details, code }) };
+  }
+  const type = headers.get('Content-Type') ?? 'no content type';
+  const hint = status < 400 ? ': check the base URL' : '';
+  const problem = `The response is not from the service${hint} (status ${status}, ${type}).`;
+  return { status, headers, error: new (errorClass(status))(problem, { ...details, code: 'unexpected_response' }) };
+}
+
+/** Returns the JSON object or array that the text is, or undefined. */
+function parsed(text: string): object | undefined {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === 'object' && value !== null ? value : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Returns the seconds in `Retry-After`. A date is compared with that of the response, so no clock has to be right. */
+function retryAfter(headers: Headers): number | undefined {
+  const value = headers.get('Retry-After') ?? '';
+  const seconds = /^\d+$/.test(value)
+    ? Number(value)
+    : (Date.parse(value) - Date.parse(headers.get('Date') ?? '')) / 1000;
+  return seconds >= 0 ? seconds : undefined;
+}
+
+/** Returns what `fetch` reported. Node.js hides it in the cause. */
+function reason(thrown: unknown): string {
+  const { message, cause } = thrown as { message?: string; cause?: { message?: string } };
+  return cause?.message || message || String(thrown);
+}
+
+function queryString(query: NonNullable<ApiRequest['query']>): string {
+  const parameters = new URLSearchParams();
+  for (const [name, values] of Object.entries(query)) {
+    for (const value of [values ?? []].flat()) {
+      parameters.append(name, String(value));
+    }
+  }
+  const text = parameters.toString();
+  return text && `?${text}`;
+}
+
+/** Returns an option, or else the environment variable, which only servers have. */
+function required(name: string, value: string | undefined, variable: string): string {
+  const { process } = globalThis as { process?: { env?: Record<string, string | undefined> } };
+  const found = (value ?? process?.env?.[variable])?.trim();
+  if (!found) {
+    throw invalidOption(`Set the option \`${name}\` or the environment variable \`${variable}\`.`);
+  }
+  return found;
+}
+
+/** Returns the URL with `/v1` as the end of its path. */
+function versionedUrl(baseUrl: string): string {
+  try {
+    const { protocol, host, pathname } = new URL(baseUrl);
+    if (/^https?:$/.test(protocol)) {
+      return `${protocol}//${host}${pathname.replace(/(\/v1)?\/*$/, '')}/v1`;
+    }
+  } catch {
+    // Not a URL.
+  }
+  throw invalidOption('`baseUrl` must be a URL, such as `http://127.0.0.1:8080`.');
+}
+
+/** Checks a value before `fetch` does, whose message would contain it. */
+function headerValue(name: string, value: string): string {
+  if (!/^[\x21-\x7e]+$/.test(value)) {
+    throw invalidOption(`\`${name}\` must not be empty, and must contain only visible ASCII characters.`);
+  }
+  return value;
+}
+
+function invalidOption(message: string): PetstoreError {
+  return new PetstoreError(message, { code: 'invalid_option' });
+}

@@ -1,0 +1,491 @@
+// Tests of the package through its public API, with a fake service and clock. The fault test of the repository has a real
+// service and real faults.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { inspect } from 'node:util';
+import * as petstore from '@petstore/client';
+import { Petstore, PetstoreError, type Attempt } from '@petstore/client';
+import { BASE_URL, clientOf, failure, html, json, KEY, refused, rex, type Answer } from './fakes.js';
+
+const newPet = { name: 'Rex', categoryId: 3, status: 'available' } as const;
+
+/** Returns the error that a call throws. */
+async function errorOf(call: Promise<unknown>): Promise<PetstoreError> {
+  const thrown = await call.then(
+    () => assert.fail('the call succeeded'),
+    (error: unknown) => error,
+  );
+  assert(thrown instanceof PetstoreError, String(thrown));
+  return thrown;
+}
+
+/** Rejects when the signal is aborted. */
+function ended(signal: AbortSignal | null | undefined): Promise<never> {
+  return new Promise((_, reject) => signal?.addEventListener('abort', () => reject(new Error('aborted'))));
+}
+
+test('calls send what the service documents', async () => {
+  const { shop, sent } = clientOf([() => json(rex)]);
+  assert.deepEqual(await shop.pets.create(newPet, { idempotencyKey: 'k' }), { ...rex, etag: '"1"' });
+  await shop.pets.update(1, { status: 'sold' }, { ifMatch: '"7"' });
+  await shop.pets.update(1, {});
+  await shop.orders.place({ petId: 1 }, { idempotencyKey: 'k' });
+  await shop.orders.get(2);
+  await shop.orders.complete(2);
+  await shop.orders.cancel(2);
+  const headers = ['Idempotency-Key', 'If-Match', 'Content-Type'];
+  assert.deepEqual(
+    sent.map((one) => [one.method, one.target, one.body, ...headers.map((name) => one.headers.get(name))]),
+    [
+      ['POST', '/v1/pets', newPet, 'k', null, 'application/json'],
+      ['PATCH', '/v1/pets/1', { status: 'sold' }, null, '"7"', 'application/json'],
+      ['PATCH', '/v1/pets/1', {}, null, null, 'application/json'],
+      ['POST', '/v1/store/orders', { petId: 1 }, 'k', null, 'application/json'],
+      ['GET', '/v1/store/orders/2', undefined, null, null, null],
+      ['POST', '/v1/store/orders/2/complete', undefined, null, null, null],
+      ['POST', '/v1/store/orders/2/cancel', undefined, null, null, null],
+    ],
+  );
+  assert(sent.every((one) => one.headers.get('Authorization') === `Bearer ${KEY}`));
+});
+
+test('the base URL may or may not end with /v1', async () => {
+  const urls = {
+    'http://localhost:8080': 'http://localhost:8080/v1/pets',
+    'http://localhost:8080/': 'http://localhost:8080/v1/pets',
+    'http://localhost:8080/v1': 'http://localhost:8080/v1/pets',
+    'https://petstore.example/v1/': 'https://petstore.example/v1/pets',
+    'https://example.com/shop': 'https://example.com/shop/v1/pets',
+    'https://example.com/shop/v1//': 'https://example.com/shop/v1/pets',
+  };
+  for (const [baseUrl, expected] of Object.entries(urls)) {
+    const fetched: string[] = [];
+    const fetch = async (url: string) => (fetched.push(url), json(rex));
+    await new Petstore({ apiKey: KEY, baseUrl, fetch }).pets.create(newPet);
+    assert.deepEqual(fetched, [expected]);
+  }
+});
+
+test('key and base URL come from the environment', () => {
+  assert.throws(() => new Petstore({ apiKey: KEY, baseUrl: '' }), PetstoreError);
+  const { PETSTORE_KEY, PETSTORE_URL } = process.env;
+  try {
+    delete process.env['PETSTORE_KEY'];
+    delete process.env['PETSTORE_URL'];
+    assert.throws(() => new Petstore({ baseUrl: BASE_URL }), { code: 'invalid_option', message: /PETSTORE_KEY/ });
+    assert.throws(() => new Petstore({ apiKey: KEY }), { code: 'invalid_option', message: /PETSTORE_URL/ });
+    Object.assign(process.env, { PETSTORE_KEY: KEY, PETSTORE_URL: BASE_URL });
+    assert(new Petstore());
+    Object.assign(process.env, { PETSTORE_KEY: ` ${KEY}\n`, PETSTORE_URL: `${BASE_URL}\n` });
+    assert(new Petstore());
+  } finally {
+    Object.assign(process.env, { PETSTORE_KEY: PETSTORE_KEY ?? '', PETSTORE_URL: PETSTORE_URL ?? '' });
+  }
+});
+
+test('invalid options are errors before anything is sent', async () => {
+  for (const options of [
+    { baseUrl: 'localhost:8080' },
+    { baseUrl: 'petstore' },
+    { apiKey: `${KEY}\n2` },
+    { apiKey: ' ' },
+    { timeout: 0 },
+    { maxTime: -1 },
+    { maxTime: NaN },
+  ]) {
+    assert.throws(() => clientOf([], options), { name: 'PetstoreError', code: 'invalid_option' });
+  }
+  const { shop, sent } = clientOf([]);
+  const { etag } = rex as { etag?: string };
+  assert.equal((await errorOf(shop.pets.update(1, {}, { ifMatch: etag as string }))).code, 'invalid_option');
+  for (const idempotencyKey of ['', 'ключ', 'a\nb']) {
+    assert.equal((await errorOf(shop.pets.create(newPet, { idempotencyKey }))).code, 'invalid_option');
+  }
+  assert.equal(sent.length, 0);
+});
+
+const TEMPORARY: Record<string, () => Answer> = {
+  'no response': refused,
+  silence: () => 'silence',
+  '408': () => failure(408, 'request_timeout'),
+  '409 idempotency_in_progress': () => failure(409, 'idempotency_in_progress'),
+  '429': () => failure(429, 'rate_limited'),
+  '429 in HTML': () => html(429),
+  '502 in HTML': () => html(502),
+  '503': () => failure(503, 'unavailable'),
+  '503 in HTML': () => html(503),
+  '503 without a body': () => new Response(null, { status: 503 }),
+  '504 in HTML': () => html(504),
+};
+
+for (const [name, answer] of Object.entries(TEMPORARY)) {
+  test(`${name} is retried with the same idempotency key and body`, async () => {
+    const { shop, sent } = clientOf([answer, answer, () => json(rex)]);
+    assert.equal((await shop.pets.create(newPet)).id, 1);
+    assert.equal(sent.length, 3);
+    assert.match(sent[0]?.headers.get('Idempotency-Key') ?? '', /^[0-9a-f]{32}$/);
+    for (const { headers, body } of sent) {
+      assert.deepEqual(body, newPet);
+      assert.deepEqual([...headers], [...(sent[0]?.headers ?? [])]);
+    }
+    await shop.pets.create(newPet);
+    assert.notEqual(sent[3]?.headers.get('Idempotency-Key'), sent[0]?.headers.get('Idempotency-Key'));
+  });
+
+  test(`${name} is retried for every operation`, async () => {
+    for (const call of [
+      (shop: Petstore) => shop.pets.update(1, newPet, { ifMatch: '"1"' }),
+      (shop: Petstore) => shop.orders.place({ petId: 1 }),
+      (shop: Petstore) => shop.orders.get(1),
+      (shop: Petstore) => shop.orders.complete(1),
+      (shop: Petstore) => shop.orders.cancel(1),
+    ]) {
+      const { shop, sent } = clientOf([answer, () => json(rex)]);
+      await call(shop);
+      assert.equal(sent.length, 2);
+    }
+  });
+}
+
+const FINAL: [() => Answer, name: string, code: string][] = [
+  [() => failure(400, 'invalid_field'), 'BadRequestError', 'invalid_field'],
+  [() => failure(401, 'invalid_api_key'), 'AuthenticationError', 'invalid_api_key'],
+  [() => failure(403, 'insufficient_scope'), 'PermissionDeniedError', 'insufficient_scope'],
+  [() => failure(404, 'order_not_found'), 'NotFoundError', 'order_not_found'],
+  [() => failure(405, 'method_not_allowed'), 'BadRequestError', 'method_not_allowed'],
+  [() => failure(409, 'pet_not_available'), 'ConflictError', 'pet_not_available'],
+  [() => failure(410, 'operation_removed'), 'BadRequestError', 'operation_removed'],
+  [() => failure(412, 'precondition_failed'), 'PreconditionFailedError', 'precondition_failed'],
+  [() => failure(413, 'body_too_large'), 'BadRequestError', 'body_too_large'],
+  [() => failure(418, 'a_new_code'), 'BadRequestError', 'a_new_code'],
+  [() => failure(422, 'idempotency_key_reused'), 'BadRequestError', 'idempotency_key_reused'],
+  [() => failure(500, 'internal_error'), 'InternalServerError', 'internal_error'],
+  [() => failure(507, 'a_new_code'), 'InternalServerError', 'a_new_code'],
+  [() => html(200), 'PetstoreError', 'unexpected_response'],
+  [() => html(301, { Location: 'https://elsewhere.example/' }), 'PetstoreError', 'unexpected_response'],
+  [() => html(403), 'PermissionDeniedError', 'unexpected_response'],
+  [() => html(409), 'ConflictError', 'unexpected_response'],
+  [() => html(500), 'InternalServerError', 'unexpected_response'],
+  [() => json('a string', {}, 500), 'InternalServerError', 'unexpected_response'],
+  [() => json([rex], {}, 400), 'BadRequestError', 'unexpected_response'],
+  [() => json({ code: 7, message: null }, {}, 400), 'BadRequestError', 'unexpected_response'],
+  [() => json([rex]), 'PetstoreError', 'unexpected_response'],
+  [() => json(null), 'PetstoreError', 'unexpected_response'],
+];
+
+test('other responses are errors without a retry', async () => {
+  for (const [answer, name, code] of FINAL) {
+    const { shop, sent } = clientOf([answer]);
+    const error = await errorOf(shop.pets.create(newPet));
+    assert.deepEqual([error.name, error.code, sent.length], [name, code, 1]);
+    assert.equal(error.constructor, petstore[name as 'PetstoreError']);
+    assert.equal(error.message.length > 0, true);
+  }
+});
+
+test('an error has what the response says', async () => {
+  const { shop } = clientOf([() => failure(429, 'rate_limited', { 'Retry-After': '90' })]);
+  const { message, status, requestId, retryAfter, stack } = await errorOf(shop.pets.get(1));
+  assert.deepEqual([message, status, requestId, retryAfter], ['Because of rate_limited.', 429, 'r1', 90]);
+  assert.match(stack ?? '', /^RateLimitError: Because of rate_limited\./);
+});
+
+test('no response is an APIConnectionError with its cause', async () => {
+  const { shop } = clientOf([refused]);
+  const error = await errorOf(shop.pets.get(1));
+  assert(error instanceof petstore.APIConnectionError);
+  assert.deepEqual([error.code, error.status], ['no_response', undefined]);
+  assert.equal(error.message, 'No response from petstore.example: connect ECONNREFUSED');
+  assert.equal((error.cause as Error).message, 'fetch failed');
+});
+
+test('pauses grow from 100 ms to 10 s, and half of each is random', async () => {
+  const { shop, sent } = clientOf([refused]);
+  await errorOf(shop.pets.get(1));
+  const pauses = sent.map(({ at }, index) => at - (sent[index - 1]?.at ?? 0)).slice(1);
+  assert.deepEqual(pauses, [75, 150, 300, 600, 1200, 2400, 4800, 7500, 7500, 7500, 7500, 7500, 7500]);
+});
+
+test('a call ends after maxTime with the last error', async () => {
+  const { shop, sent, time } = clientOf([refused, () => html(502)]);
+  assert((await errorOf(shop.pets.get(1))) instanceof petstore.ServiceUnavailableError);
+  assert(time.now() > 45_000 && time.now() <= 60_000);
+  assert(sent.length > 10);
+});
+
+test('maxTime also ends an attempt, but not the first', async () => {
+  for (const [maxTime, end, count] of [[12_000, 12_000, 2], [10_174, 10_000, 1], [5000, 10_000, 1], [0, 10_000, 1]] as const) {
+    const { shop, sent, time } = clientOf([() => 'silence'], { maxTime });
+    await errorOf(shop.pets.get(1));
+    assert.deepEqual([time.now(), sent.length], [end, count]);
+  }
+});
+
+test('an attempt that maxTime ends does not hide the previous error', async () => {
+  for (const [status, code] of [[503, 'unavailable'], [429, 'rate_limited']] as const) {
+    const { shop, sent } = clientOf([() => failure(status, code), () => 'silence'], { maxTime: 5000 });
+    const error = await errorOf(shop.pets.create(newPet));
+    assert.deepEqual([error.code, error.outcomeUnknown, sent.length], [code, true, 2]);
+  }
+});
+
+test('maxTime 0 means no retries', async () => {
+  for (const answer of Object.values(TEMPORARY)) {
+    const { shop, sent } = clientOf([answer]);
+    await errorOf(shop.withOptions({ maxTime: 0 }).pets.get(1));
+    assert.equal(sent.length, 1);
+  }
+});
+
+test('an attempt ends after the timeout, even in the middle of a body', async () => {
+  const endless = (signal: AbortSignal) => {
+    const start = (body: ReadableStreamDefaultController) =>
+      signal.addEventListener('abort', () => body.error(new Error('aborted')));
+    return new Response(new ReadableStream({ start }));
+  };
+  const { shop, sent, time } = clientOf([() => 'silence', () => json(rex)], { timeout: 3000 });
+  await shop.orders.get(1);
+  assert.deepEqual([time.now(), sent.length, time.running], [3075, 2, 0]);
+  const error = await errorOf(clientOf([() => 'silence'], { timeout: 2000, maxTime: 0 }).shop.orders.get(1));
+  assert.equal(error.message, 'No response from petstore.example: none within 2000 ms');
+  const stuck = clientOf([endless, () => json(rex)]);
+  await stuck.shop.orders.get(1);
+  assert.equal(stuck.sent.length, 2);
+});
+
+test('Retry-After is honoured, in seconds and as a date', async () => {
+  const date = { 'Retry-After': 'Mon, 16 Nov 2026 08:00:05 GMT', Date: 'Mon, 16 Nov 2026 08:00:00 GMT' };
+  for (const [headers, pause] of [
+    [{ 'Retry-After': '7' }, 7000],
+    [{ 'Retry-After': '0' }, 75],
+    [date, 5000],
+    [{ 'Retry-After': 'soon' }, 75],
+    [{ 'Retry-After': '-1' }, 75],
+  ] as const) {
+    const { shop, sent } = clientOf([() => html(503, headers), () => json(rex)]);
+    await shop.orders.get(1);
+    assert.equal(sent[1]?.at, pause);
+  }
+});
+
+test('a Retry-After beyond maxTime fails at once', async () => {
+  const { shop, sent, time } = clientOf([() => failure(429, 'rate_limited', { 'Retry-After': '60' })]);
+  assert.equal((await errorOf(shop.pets.get(1))).retryAfter, 60);
+  assert.deepEqual([time.now(), sent.length], [0, 1]);
+});
+
+test('an AbortSignal ends a call before, during and between attempts', async () => {
+  const reason = new Error('enough');
+  const early = clientOf([]);
+  const error = await errorOf(early.shop.pets.create(newPet, { signal: AbortSignal.abort(reason) }));
+  assert(error instanceof petstore.RequestAbortedError);
+  assert.deepEqual([error.cause, error.code, error.outcomeUnknown, early.sent.length], [reason, 'aborted', false, 0]);
+
+  for (const [answer, outcomeUnknown] of [['silence', true], [failure(429, 'rate_limited'), false]] as const) {
+    const { shop, sent, time } = clientOf([() => answer]);
+    const controller = new AbortController();
+    void time.sleep(50).then(() => controller.abort(reason));
+    const late = await errorOf(shop.pets.create(newPet, { signal: controller.signal }));
+    assert(late instanceof petstore.RequestAbortedError);
+    assert.deepEqual([late.cause, late.outcomeUnknown, time.now(), sent.length], [reason, outcomeUnknown, 50, 1]);
+  }
+});
+
+test('on the real clock, timeouts and aborts end waits', async () => {
+  const slow = clientOf([() => 'silence', () => json(rex)], { runtime: {}, timeout: 20 });
+  await slow.shop.orders.get(1);
+  assert.equal(slow.sent.length, 2);
+  const unlimited = { runtime: {}, timeout: Infinity, maxTime: 0 };
+  const fetch = () => new Promise<Response>((resolve) => setTimeout(() => resolve(json(rex)), 50));
+  const none = clientOf([], { ...unlimited, fetch: (_, { signal }) => Promise.race([fetch(), ended(signal)]) });
+  await none.shop.orders.get(1);
+  const start = performance.now();
+  for (const when of [(abort: () => void) => abort(), (abort: () => void) => void setTimeout(abort, 20)]) {
+    const controller = new AbortController();
+    const later = () => failure(503, 'unavailable', { 'Retry-After': '30' });
+    const { shop } = clientOf([later], { runtime: {}, onAttempt: () => when(() => controller.abort()) });
+    assert.equal((await errorOf(shop.pets.get(1, controller))).code, 'aborted');
+  }
+  assert(performance.now() - start < 10_000);
+});
+
+test('an error says whether the change may have taken effect', async () => {
+  const failed = () => failure(412, 'precondition_failed');
+  for (const [answers, outcomeUnknown] of [
+    [[failed], false],
+    [[refused, failed], true],
+    [[() => html(504), failed], true],
+    [[() => failure(429, 'rate_limited'), failed], false],
+    [[() => failure(409, 'idempotency_in_progress'), failed], true],
+    [[() => failure(500, 'internal_error')], true],
+    [[() => html(200)], true],
+    [[refused], true],
+  ] as const) {
+    const { shop } = clientOf([...answers]);
+    const error = await errorOf(shop.pets.update(1, newPet, { ifMatch: '"1"' }));
+    assert.equal(error.outcomeUnknown, outcomeUnknown);
+    assert.equal((await errorOf(shop.orders.get(1))).outcomeUnknown, false);
+  }
+});
+
+test('get returns the pet with its etag, or throws a NotFoundError', async () => {
+  const { shop, sent } = clientOf([() => json([rex], { ETag: '"7"' }), () => json([])]);
+  assert.deepEqual(await shop.pets.get(1), { ...rex, etag: '"7"' });
+  const error = await errorOf(shop.pets.get(2));
+  assert(error instanceof petstore.NotFoundError);
+  assert.deepEqual(
+    [error.code, error.status, error.message, error.requestId],
+    ['pet_not_found', 404, 'No pet has the id 2.', 'r1'],
+  );
+  assert.deepEqual(sent.map(({ target }) => target), ['/v1/pets?id=1', '/v1/pets?id=2']);
+});
+
+test('a missing ETag becomes one that matches no pet', async () => {
+  const { shop } = clientOf([() => Response.json(rex)]);
+  assert.equal((await shop.pets.create(newPet)).etag, '""');
+});
+
+test('getMany asks for at most 100 pets at once, and returns them in the order of the ids', async () => {
+  const ids = Array.from({ length: 250 }, (_, index) => 250 - index);
+  const sizes: number[] = [];
+  const fetch = async (url: string) => {
+    const wanted = new URL(url).searchParams.getAll('id').map(Number);
+    sizes.push(wanted.length);
+    const found = wanted.filter((id) => id !== 7).sort((one, other) => one - other);
+    return json(found.map((id) => ({ ...rex, id })));
+  };
+  const found = await clientOf([], { fetch }).shop.pets.getMany([...ids, 250, 1]);
+  assert.deepEqual(found.map(({ id }) => id), ids.filter((id) => id !== 7));
+  assert.deepEqual(sizes, [100, 100, 50]);
+});
+
+test('getMany of nothing sends nothing', async () => {
+  const { shop, sent } = clientOf([]);
+  assert.deepEqual(await shop.pets.getMany([]), []);
+  assert.equal(sent.length, 0);
+});
+
+/** Pages of two pets each, on a host that names itself differently. */
+const PAGES = [
+  () => json([1, 2], { Link: '<https://other.example/v1/pets?limit=2&cursor=c%3D1>; rel="next"' }),
+  () => json([3, 4], { Link: '</docs>; rel="help", </v1/pets?cursor=c2&limit=2>; title="a, b"; rel=next' }),
+  () => json([5], { Link: '</docs>; rel="help"' }),
+];
+
+test('list yields all pages, from the same host, and retries inside', async () => {
+  const [first, second, third] = PAGES as [() => Answer, () => Answer, () => Answer];
+  const { shop, sent } = clientOf([first, refused, () => html(502), second, third]);
+  const found: unknown[] = [];
+  for await (const pet of shop.pets.list({ status: 'available', limit: 2 })) {
+    found.push(pet);
+  }
+  assert.deepEqual(found, [1, 2, 3, 4, 5]);
+  const filter = '/v1/pets?limit=2&status=available';
+  assert.deepEqual(
+    sent.map(({ target }) => target),
+    [filter, ...Array<string>(3).fill(`${filter}&cursor=c%3D1`), `${filter}&cursor=c2`],
+  );
+});
+
+test('list asks for pages of 100 by default, and stops with the loop', async () => {
+  const { shop, sent } = clientOf(PAGES);
+  for await (const order of shop.orders.list({ petId: 7 })) {
+    assert(order);
+    break;
+  }
+  assert.deepEqual(sent.map(({ target }) => target), ['/v1/store/orders?limit=100&petId=7']);
+});
+
+test('a list can be resumed from the cursor of a page', async () => {
+  const { shop, sent } = clientOf(PAGES);
+  const cursors: unknown[] = [];
+  for await (const { items, cursor } of shop.pets.list().pages()) {
+    cursors.push([items.length, cursor]);
+  }
+  assert.deepEqual(cursors, [[2, 'c=1'], [2, 'c2'], [1, undefined]]);
+  const resumed = clientOf(PAGES.slice(1));
+  const found: unknown[] = [];
+  for await (const pet of resumed.shop.pets.list({ cursor: 'c=1' })) {
+    found.push(pet);
+  }
+  assert.deepEqual(found, [3, 4, 5]);
+  assert.equal(resumed.sent[0]?.target, '/v1/pets?limit=100&cursor=c%3D1');
+  assert.equal(sent.length, 3);
+});
+
+test('a list continues where it failed, and after a break', async () => {
+  const [first, second, third] = PAGES as [() => Answer, () => Answer, () => Answer];
+  const { shop } = clientOf([first, () => failure(500, 'internal_error'), second, third]);
+  const pets = shop.pets.list();
+  const found: unknown[] = [];
+  const collect = async (count: number) => {
+    for await (const pet of pets) {
+      found.push(pet);
+      if (found.length === count) {
+        break;
+      }
+    }
+  };
+  await collect(1);
+  await errorOf(collect(9));
+  await collect(9);
+  assert.deepEqual(found, [1, 2, 3, 4, 5]);
+  assert.deepEqual(await pets.next(), { done: true, value: undefined });
+});
+
+test('several loops share the items of a list', async () => {
+  const { shop, sent } = clientOf(PAGES);
+  const pets = shop.pets.list();
+  const steps = await Promise.all(Array.from({ length: 6 }, () => pets.next()));
+  assert.deepEqual(steps.map(({ value }) => value), [1, 2, 3, 4, 5, undefined]);
+  assert.equal(sent.length, 3);
+});
+
+test('a list that is not an array is an error', async () => {
+  for (const body of [rex, null, 'pets']) {
+    const { shop } = clientOf([() => json(body)]);
+    assert.equal((await errorOf(shop.pets.list().next())).code, 'unexpected_response');
+    assert.equal((await errorOf(shop.pets.get(1))).code, 'unexpected_response');
+  }
+});
+
+test('the hook gets every attempt', async () => {
+  const attempts: Attempt[] = [];
+  const { shop } = clientOf([refused, () => html(503), () => json(rex, { RateLimit: '"key";r=1;t=2' })], {
+    onAttempt: (attempt) => attempts.push(attempt),
+  });
+  await shop.orders.get(7);
+  const request = { method: 'GET', path: '/store/orders/7', duration: 0 };
+  assert.deepEqual(
+    attempts.map(({ headers, error, ...rest }) => ({ ...rest, limit: headers.get('RateLimit'), code: error?.code })),
+    [
+      { ...request, number: 1, status: undefined, retryIn: 75, limit: null, code: 'no_response' },
+      { ...request, number: 2, status: 503, retryIn: 150, limit: null, code: 'unexpected_response' },
+      { ...request, number: 3, status: 200, retryIn: undefined, limit: '"key";r=1;t=2', code: undefined },
+    ],
+  );
+});
+
+test('nothing shows the API key', async () => {
+  const seen: unknown[] = [];
+  const { shop } = clientOf([refused, () => failure(401, 'invalid_api_key')], { onAttempt: (one) => seen.push(one) });
+  seen.push(shop, shop.pets, shop.pets.list(), shop.withOptions({ timeout: 1 }), await errorOf(shop.pets.get(1)));
+  try {
+    new Petstore({ apiKey: `${KEY}\r\nX: y`, baseUrl: BASE_URL });
+  } catch (error) {
+    seen.push(error);
+  }
+  assert.equal(seen.length, 8);
+  for (const one of seen) {
+    assert.doesNotMatch(inspect(one, { depth: null, showHidden: true, getters: true }), /secret/);
+    assert.doesNotMatch(JSON.stringify(one), /secret/);
+    assert.doesNotMatch(String(one), /secret/);
+  }
+});
+
+test('withOptions changes only what it names', async () => {
+  const { shop, sent, time } = clientOf([() => 'silence']);
+  await errorOf(shop.withOptions({ timeout: 1000, maxTime: 2000 }).pets.get(1));
+  assert.deepEqual([sent.length, time.now()], [2, 2000]);
+  assert.equal(sent[0]?.headers.get('Authorization'), `Bearer ${KEY}`);
+});

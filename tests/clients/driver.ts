@@ -1,0 +1,59 @@
+// Calls the service with the TypeScript SDK, for run.py, which describes what a driver does.
+import { text } from 'node:stream/consumers';
+import { Petstore, PetstoreError, type Order, type PetWithEtag } from '@petstore/client';
+
+interface Run {
+  name: string;
+  url: string;
+  timeout: number;
+  max_time: number;
+}
+
+async function drive(run: Run): Promise<object> {
+  const shop = new Petstore({ baseUrl: run.url, timeout: 1000 * run.timeout, maxTime: 1000 * run.max_time });
+  const failures: string[] = [];
+
+  /** Returns the result of a call, or undefined if it fails. */
+  async function attempt<Result>(step: string, call: () => Promise<Result>): Promise<Result | undefined> {
+    try {
+      return await call();
+    } catch (error) {
+      if (!(error instanceof PetstoreError)) {
+        throw error;
+      }
+      failures.push(`${step}: ${error.name} ${error.code}${error.outcomeUnknown ? ', outcome unknown' : ''}`);
+      return undefined;
+    }
+  }
+
+  const pets: PetWithEtag[] = [];
+  for (const number of [0, 1, 2]) {
+    const pet = { name: `${run.name} ${number}`, categoryId: 1, status: 'available' } as const;
+    const created = await attempt('create', () => shop.pets.create(pet));
+    if (created) {
+      pets.push(created);
+    }
+  }
+  const [first, last] = [pets.at(0), pets.at(-1)];
+  let order: Order | undefined;
+  if (first && last) {
+    await attempt('update', () => shop.pets.update(first.id, { categoryId: 2 }, { ifMatch: first.etag }));
+    const placed = await attempt('place', () => shop.orders.place({ petId: last.id }));
+    order = placed && (await attempt('complete', () => shop.orders.complete(placed.id)));
+  }
+  const listed: number[] = [];
+  await attempt('list', async () => {
+    for await (const pet of shop.pets.list({ limit: 50 })) {
+      listed.push(pet.id);
+    }
+  });
+  return {
+    created: pets.map((pet) => pet.id),
+    order: order ? { id: order.id, status: order.status } : null,
+    listed,
+    failures,
+  };
+}
+
+const runs = JSON.parse(await text(process.stdin)) as Run[];
+console.log(JSON.stringify(await Promise.all(runs.map(drive))));
