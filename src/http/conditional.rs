@@ -75,11 +75,13 @@ impl<'a> IfMatch<'a> {
         Self(headers.get_all(header::IF_MATCH))
     }
 
-    /// Whether the current body has one of the tags, or the header is absent.
-    pub(crate) fn is_satisfied_by(&self, body: Vec<u8>) -> bool {
-        let (_, etag) = with_etag(body);
-        self.0.iter().next().is_none()
-            || tags(&self.0).any(|tag| tag == "*" || tag.as_bytes() == etag.as_bytes())
+    /// Whether one of the current representations has one of the tags, or the header is absent.
+    pub(crate) fn is_satisfied_by(&self, representations: impl FnOnce() -> [Vec<u8>; 2]) -> bool {
+        if self.0.iter().next().is_none() {
+            return true;
+        }
+        let current = representations().map(|body| with_etag(body).1);
+        tags(&self.0).any(|tag| tag == "*" || current.iter().any(|etag| tag.as_bytes() == etag.as_bytes()))
     }
 }
 

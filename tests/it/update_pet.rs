@@ -122,6 +122,21 @@ async fn update_pet_answers_404_to_an_unknown_pet_whatever_the_etag() {
 }
 
 #[tokio::test]
+async fn the_etag_of_a_list_of_this_pet_alone_works_in_if_match() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let pet = client.add("Rex", None).await;
+    let other = client.add("Ada", None).await;
+    let listed =
+        async |query: String| client.get(&format!("/v1/pets?{query}")).await.header("etag").to_owned();
+    let both = listed(format!("id={pet}&id={other}")).await;
+    assert_eq!(patch_if_match(client, pet, &both, &json!({"name": "Max"})).await.status, 412);
+    let alone = listed(format!("id={pet}")).await;
+    assert_eq!(patch_if_match(client, pet, &alone, &json!({"name": "Max"})).await.status, 200);
+    assert_eq!(patch_if_match(client, pet, &alone, &json!({"name": "Moritz"})).await.status, 412);
+}
+
+#[tokio::test]
 async fn if_match_allows_a_change_only_while_the_etag_is_current() {
     let service = TestService::start().await;
     let client = &service.client;

@@ -1,5 +1,7 @@
 //! `PATCH /pets/{petId}`
 
+use std::slice;
+
 use hyper::{StatusCode, header};
 
 use crate::domain::pet::{PatchError, Pet, PetPatch, PetStatus};
@@ -41,7 +43,8 @@ pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, 
     request.refuse_query()?;
     let (id, known) = (request.pet_id()?, request.if_match());
     let change = request.app.storage.change_pet(id, |pet, has_open_order| {
-        if !known.is_satisfied_by(PET.render(pet)) {
+        // As getPet, createPet and updatePet return it, and as `GET /pets?id=…` does.
+        if !known.is_satisfied_by(|| [PET.render(pet), PET.render_list(slice::from_ref(pet))]) {
             return Err(ApiError::PreconditionFailed);
         }
         patch.apply(pet, has_open_order).map_err(ApiError::from)
