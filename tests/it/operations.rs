@@ -112,6 +112,23 @@ fn the_deployed_memory_limit_is_enough_for_the_allowed_connections() {
 }
 
 #[test]
+fn the_log_lines_of_the_incidents_have_messages_of_the_program() {
+    let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
+    let section = page.split("## What you will see").nth(1).unwrap().split("\n## ").next().unwrap();
+    let sources: String =
+        files(Path::new(ROOT).join("src")).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let lines: Vec<_> = section.lines().filter(|line| line.starts_with('{')).collect();
+    assert!(lines.len() > 10, "{lines:#?}");
+    for line in lines {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let message = line["message"].as_str().unwrap();
+        // What follows is the state of the server.
+        let literal = message.split_inclusive("server: ").next().unwrap();
+        assert!(sources.contains(&format!("\"{literal}")), "{message}");
+    }
+}
+
+#[test]
 fn the_migration_job_and_the_image_have_the_name_the_tag_and_the_labels_of_this_version() {
     let read = |file| fs::read_to_string(Path::new(ROOT).join("deploy").join(file)).unwrap();
     let version = env!("CARGO_PKG_VERSION");

@@ -138,6 +138,8 @@ impl fmt::Display for StatementError {
     /// With all causes, in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // Without the pool's own words.
+            Self::NoConnection(PoolError::Backend(error)) => f.write_str(&with_causes(error)),
             Self::NoConnection(error) => f.write_str(&with_causes(error)),
             Self::NotSent(error) | Self::Sent(error) => f.write_str(&with_causes(error)),
             Self::Deadline(limit) => write!(f, "no response within {limit:?}"),
