@@ -162,13 +162,14 @@ async fn call_every_operation(client: &Client) {
     assert_eq!(client.get("/v1/store/orders?status=completed").await.ids().len(), 1);
 }
 
-/// Imports a file with unordered keys twice, and exports everything.
+/// Imports a file with unordered keys twice, checks it once more, and exports everything.
 fn import_and_export(deployment: &Deployment) {
     let folder = Folder::new();
     let file = folder.write("pets.csv", "key,name,categoryId\n2,Ada,1\n1,Bea,1\n");
     for _ in 0..2 {
         deployment.run(&["import", &file, "--key-column", "key"]);
     }
+    deployment.run(&["import", &file, "--key-column", "key", "--dry-run"]);
     let exported = deployment.run(&["export"]);
     for name in ["Ada", "Bea", "Maxi"] {
         assert_eq!(exported.matches(&format!("\"{name}\"")).count(), 1, "{exported}");
