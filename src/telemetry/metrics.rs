@@ -61,7 +61,7 @@ define_metrics! {
         "1 if the last check, a few seconds ago, reached a server that accepts writes, else 0.";
     gauge STANDBYS = "petstore_database_standbys":
         "Standbys that replicate from the server that accepts writes; 0 if it was not reached.";
-    gauge IDEMPOTENCY_DAYS = "petstore_idempotency_days_prepared":
+    gauge IDEMPOTENCY_DAYS = "petstore_idempotency_partitions_prepared":
         "Days, starting today, that have a partition for idempotency keys.";
     histogram BATCH_SIZE = "petstore_batch_size": "Requests per batch, which share one statement.";
     histogram BATCH_WAIT = "petstore_batch_wait_seconds":
