@@ -22,6 +22,7 @@ mod random;
 mod read_quorum;
 mod report;
 mod rolling;
+mod rounds;
 mod scale;
 mod stale_reads;
 mod telemetry_cost;

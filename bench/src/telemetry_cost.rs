@@ -3,8 +3,9 @@
 use clap::Args;
 
 use crate::Outcome;
-use crate::report::{Samples, verdict};
-use crate::tools::{Server, database_url, prepare, wrk};
+use crate::report::verdict;
+use crate::rounds::wrk_in_turn;
+use crate::tools::{Server, database_url, prepare};
 
 /// The lowest throughput with them, as a multiple of that without.
 const BAR: f64 = 0.95;
@@ -29,26 +30,15 @@ impl TelemetryCost {
             [Server::petstore(&url)?, Server::with_flags(&url, &["--log", "off", "--without-metrics"])?];
         let mut failures = Vec::new();
         for script in ["get", "list", "create_without_key"] {
-            let mut rates = [Samples::default(), Samples::default()];
-            let mut times = [Samples::default(), Samples::default()];
-            for round in 0..=self.rounds {
-                // Each goes first in turn, so that a machine that slows down affects both alike.
-                for place in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-                    let cost = wrk(&services[place], script, &key, 100_000, 64, self.seconds)?;
-                    // The first round warms up.
-                    if round > 0 {
-                        rates[place].push(cost.rate);
-                        times[place].push(cost.cpu_micros);
-                    }
-                }
-            }
-            let rate = rates[0].ratio_to(&rates[1]);
+            let [with, without] =
+                wrk_in_turn(services.each_ref(), script, &key, 100_000, 64, self.rounds, self.seconds)?;
+            let rate = with.rate.ratio_to(&without.rate);
             println!(
                 "{script}: {} of the throughput without log and metrics, the bar is {BAR}; {:.1} against {:.1} microseconds of \
                  CPU time per request",
                 rate.spread(),
-                times[0].median(),
-                times[1].median()
+                with.cpu_micros.median(),
+                without.cpu_micros.median()
             );
             if rate.median() < BAR {
                 failures.push(format!("log and metrics cost too much: {script}"));

@@ -7,6 +7,7 @@ use clap::Args;
 use super::workloads::{CPU_GOAL, Ratio, WORKLOADS, Workload};
 use crate::Outcome;
 use crate::report::Samples;
+use crate::rounds::CostSamples;
 use crate::tools::{Server, database_url, prepare, wrk};
 
 /// The connections of the two measurements: requests are batched, or not at all.
@@ -66,13 +67,6 @@ pub(super) struct PairSamples {
     pub(super) thin: CostSamples,
 }
 
-/// The measurements of one server.
-#[derive(Default)]
-pub(super) struct CostSamples {
-    pub(super) rate: Samples,
-    cpu_micros: Samples,
-}
-
 impl Pair {
     pub(super) fn start(url: &str, pets: u64) -> Outcome<Self> {
         let key = prepare(url, pets)?;
@@ -97,8 +91,7 @@ impl Pair {
         }
         for (server, samples) in sides {
             let cost = wrk(server, workload.service, &self.key, self.pets, connections, seconds)?;
-            samples.rate.push(cost.rate);
-            samples.cpu_micros.push(cost.cpu_micros);
+            samples.push(cost);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use super::cluster::{Cluster, Process};
 use crate::Outcome;
 use crate::report::{Samples, verdict};
+use crate::rounds::wrk_in_turn;
 use crate::tools::{Server, fill, load};
 
 /// The lowest throughput with proof, as a multiple of that without.
@@ -77,8 +78,10 @@ impl FreshReadsCost {
             }
             sleep(SETTLED).await;
             for (place, script) in ["get", "list"].into_iter().enumerate() {
-                let rates = self.rates([&proving, &trusting], script, &key)?;
-                let ratio = rates[0].ratio_to(&rates[1]);
+                let servers = [&proving, &trusting];
+                let [proven, trusted] =
+                    wrk_in_turn(servers, script, &key, PETS, CONNECTIONS, self.rounds, self.seconds)?;
+                let ratio = proven.rate.ratio_to(&trusted.rate);
                 println!("{name}: {script}: {} of the throughput without proof", ratio.spread());
                 if state == State::Healthy {
                     if ratio.median() < BAR {
@@ -121,21 +124,5 @@ impl FreshReadsCost {
             }
         }
         verdict(&failures)
-    }
-
-    /// The throughput of each node, in alternating rounds.
-    fn rates(&self, servers: [&Server; 2], script: &str, key: &str) -> Outcome<[Samples; 2]> {
-        let mut rates = [Samples::default(), Samples::default()];
-        for round in 0..=self.rounds {
-            // Each goes first in turn, so that a machine that slows down affects both alike.
-            for place in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-                let load = load(servers[place].address, script, key, PETS, CONNECTIONS, self.seconds)?;
-                // The first round warms up.
-                if round > 0 {
-                    rates[place].push(load.rate);
-                }
-            }
-        }
-        Ok(rates)
     }
 }
