@@ -55,6 +55,7 @@ clients: ## check the SDKs: drift from openapi.json, types, tests, examples, doc
 	$(SERVED) tests/clients/run.py
 	tests/guide/run.py
 
+ci: export NEXTEST_PROFILE := ci
 ci: check contract browser clients ## everything that CI checks: those above, and every suite in its short form
 	scripts/suite --ci
 
