@@ -64,8 +64,8 @@ pub enum Role {
     /// Receives and replays what a primary has written.
     Standby {
         /// How much it has received, and at least what it has replayed: when the timeline changes, PostgreSQL counts what
-        /// it has received from the start of a segment again. `None` from a restart until it receives: until then it
-        /// reports less than it has.
+        /// it has received from the start of a segment again. `None` from a restart until it has replayed all that is
+        /// on its disk, and asks for more: until then it reports less than it has.
         received: Option<Lsn>,
         /// How much its sessions see.
         replayed: Lsn,

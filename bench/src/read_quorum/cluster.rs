@@ -418,17 +418,21 @@ impl Cluster {
 
     /// A standby asks its upstream for the log, once it has replayed all that it has.
     fn connect(&mut self, id: usize) {
-        let server = &self.servers[id];
-        let upstream = &self.servers[server.upstream];
-        if !server.is_running_standby()
-            || server.connected_to.is_some()
-            || server.replayed < server.log.len()
-            || server.upstream == id
-            || !upstream.accepts_sessions()
+        let server = &mut self.servers[id];
+        if !server.is_running_standby() || server.connected_to.is_some() || server.replayed < server.log.len()
         {
             return;
         }
         let from = server.log.len() / SEGMENT * SEGMENT;
+        // It reports a position as soon as it asks, whether or not anybody answers.
+        if server.received.is_none() {
+            (server.received, server.received_timeline) = (Some(from), server.timeline());
+        }
+        let server = &self.servers[id];
+        let upstream = &self.servers[server.upstream];
+        if server.upstream == id || !upstream.accepts_sessions() {
+            return;
+        }
         let Some(known) = upstream.history.iter().position(|timeline| timeline.number == server.timeline())
         else {
             return;
@@ -445,7 +449,7 @@ impl Cluster {
         let (start, timeline) = (upstream.start, upstream.timeline());
         let server = &mut self.servers[id];
         (server.connected_to, server.streamed) = (Some(start), from);
-        if server.received.is_none() || server.received_timeline != timeline {
+        if server.received_timeline != timeline {
             (server.received, server.received_timeline) = (Some(from), timeline);
         }
     }

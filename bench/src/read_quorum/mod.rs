@@ -54,7 +54,7 @@ enum Rule {
     NewestTimeline,
     /// Positions of older timelines count.
     OlderPositions,
-    /// A standby that has not received anything since its restart does not count.
+    /// A standby that has restarted does not count before it has replayed all that is on its disk.
     RestartedDoNotCount,
     /// A standby has received at least what it has replayed.
     AtLeastReplayed,
