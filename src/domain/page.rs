@@ -13,6 +13,8 @@ impl PageLimit {
     pub const MAX: i64 = 100;
     /// The limit of a request that states none.
     pub const DEFAULT: Self = Self(20);
+    /// The largest limit, as one.
+    pub const LARGEST: Self = Self(100);
 
     /// The limit as a number.
     #[must_use]

@@ -7,7 +7,7 @@ use csv::{ByteRecord, Reader, ReaderBuilder};
 use super::{FileError, ImportRow, RejectedRow};
 use crate::domain::import_key::ImportKey;
 use crate::domain::pet::{Pet, PetPatch};
-use crate::wire::field_value::{FieldValue, FieldValueError, Scalar};
+use crate::wire::field_value::{FieldValue, Scalar};
 use crate::wire::pet::PET;
 use crate::wire::resource_description::{FieldInput, ResourceField};
 
@@ -98,11 +98,8 @@ impl CsvColumns {
             let text = value(*column)?;
             // An empty cell is the absence of an optional value.
             if field.required || !text.is_empty() {
-                (input.set)(&mut pet, &FieldValue::Csv(text)).map_err(|error| match error {
-                    FieldValueError::Invalid(problem) | FieldValueError::Malformed(problem) => {
-                        format!("`{}` {problem}.", field.name)
-                    }
-                })?;
+                (input.set)(&mut pet, &FieldValue::Csv(text))
+                    .map_err(|problem| format!("`{}` {problem}.", field.name))?;
             }
         }
         let key = match &self.key {

@@ -92,7 +92,7 @@ fn row(text: &[u8], key_column: Option<&str>) -> Result<ImportRow, String> {
 fn message(error: BodyError) -> String {
     match error {
         BodyError::InvalidJson { problem } => {
-            let problem = problem.replace(" at line 1 column ", " at column ");
+            let problem = problem.replace(" at line 1, column ", " at column ");
             format!("The line is not usable JSON: {problem}.")
         }
         other => other.to_string(),
@@ -103,7 +103,7 @@ fn message(error: BodyError) -> String {
 fn source_key(value: &FieldValue<'_>) -> Result<ImportKey, String> {
     let text = match value.string() {
         Ok(text) => text,
-        Err(FieldValueError::Malformed(problem)) => return Err(problem),
+        Err(error @ FieldValueError::Malformed) => return Err(error.to_string()),
         Err(FieldValueError::Invalid(_)) => {
             value.integer().map_err(|_| "must be a string or an integer")?.to_string()
         }

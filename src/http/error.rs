@@ -14,6 +14,7 @@ use crate::domain::rate_limit::RateLimit;
 use crate::storage::StorageError;
 use crate::telemetry;
 use crate::wire::json::{self, BodyError};
+use crate::wire::suggestions::{listed, similar};
 
 /// Why a request failed. Codes are frozen: clients may rely on them forever.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(crate) enum ApiError {
     },
     UnknownParameter {
         name: String,
-        nearest: Option<&'static str>,
+        known: Vec<&'static str>,
     },
     InvalidCursor,
     InvalidHeader {
@@ -36,6 +37,8 @@ pub(crate) enum ApiError {
         problem: &'static str,
     },
     MissingApiKey,
+    /// The header has another scheme, or none.
+    NotABearerToken,
     InvalidApiKey,
     InsufficientScope {
         needed: Scope,
@@ -57,7 +60,12 @@ pub(crate) enum ApiError {
     BodyTooLarge,
     UriTooLong,
     UnsupportedMediaType {
+        /// As the client sent it; empty if it sent none, or several.
+        sent: String,
         accepted: &'static [&'static str],
+    },
+    UnsupportedContentEncoding {
+        sent: String,
     },
     HeadersTooLarge,
     IdempotencyInProgress,
@@ -90,10 +98,14 @@ impl ApiError {
     /// The status and the code of each error, defined only here.
     pub(crate) fn code(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::InvalidBody(BodyError::InvalidJson { .. }) => (StatusCode::BAD_REQUEST, "invalid_json"),
+            Self::InvalidBody(BodyError::InvalidJson { .. } | BodyError::NotExpected) => {
+                (StatusCode::BAD_REQUEST, "invalid_json")
+            }
             Self::InvalidBody(BodyError::MissingField { .. }) => (StatusCode::BAD_REQUEST, "missing_field"),
             Self::InvalidBody(BodyError::InvalidField { .. }) => (StatusCode::BAD_REQUEST, "invalid_field"),
-            Self::InvalidBody(BodyError::UnknownField { .. }) => (StatusCode::BAD_REQUEST, "unknown_field"),
+            Self::InvalidBody(BodyError::UnknownField { .. } | BodyError::ReadOnlyField { .. }) => {
+                (StatusCode::BAD_REQUEST, "unknown_field")
+            }
             Self::InvalidParameter { .. } => (StatusCode::BAD_REQUEST, "invalid_parameter"),
             Self::UnknownParameter { .. } => (StatusCode::BAD_REQUEST, "unknown_parameter"),
             Self::InvalidCursor => (StatusCode::BAD_REQUEST, "invalid_cursor"),
@@ -101,7 +113,7 @@ impl ApiError {
                 (StatusCode::BAD_REQUEST, "invalid_header")
             }
             Self::MissingApiKey => (StatusCode::UNAUTHORIZED, "missing_api_key"),
-            Self::InvalidApiKey => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
+            Self::NotABearerToken | Self::InvalidApiKey => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::InsufficientScope { .. } => (StatusCode::FORBIDDEN, "insufficient_scope"),
             Self::PetNotFound => (StatusCode::NOT_FOUND, "pet_not_found"),
             Self::OrderNotFound => (StatusCode::NOT_FOUND, "order_not_found"),
@@ -115,7 +127,7 @@ impl ApiError {
             Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::UriTooLong => (StatusCode::URI_TOO_LONG, "uri_too_long"),
-            Self::UnsupportedMediaType { .. } => {
+            Self::UnsupportedMediaType { .. } | Self::UnsupportedContentEncoding { .. } => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
             }
             Self::HeadersTooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large"),
@@ -134,13 +146,10 @@ impl ApiError {
         let fixed = match self {
             Self::InvalidBody(error) => return error.to_string(),
             Self::InvalidParameter { name, problem } => return format!("`{name}` {problem}."),
-            Self::UnknownParameter { name, nearest: Some(nearest) } => {
-                return format!(
-                    "`{name}` is not a query parameter of this operation; the nearest is `{nearest}`."
-                );
-            }
-            Self::UnknownParameter { name, nearest: None } => {
-                return format!("`{name}` is not allowed: this operation has no query parameters.");
+            Self::UnknownParameter { name, known } => return unknown_parameter(name, known),
+            Self::UnsupportedMediaType { sent, accepted } => return unsupported_media_type(sent, accepted),
+            Self::UnsupportedContentEncoding { sent } => {
+                return format!("`Content-Encoding: {sent}` is not supported: send the body uncompressed.");
             }
             Self::InvalidHeader { problem } | Self::InvalidFraming { problem } => {
                 return format!("{problem}.");
@@ -159,17 +168,14 @@ impl ApiError {
             Self::InvalidTransition { what, from, to } => {
                 return format!("The {what} is `{from}` and cannot become `{to}`.");
             }
-            Self::UnsupportedMediaType { accepted } => {
-                return format!(
-                    "The body must be JSON, sent with `Content-Type: {}`.",
-                    accepted.join("` or `Content-Type: ")
-                );
-            }
             Self::InvalidCursor => {
                 "`cursor` was not issued by this service: copy it from a `Link` header, or leave it out to start at the \
                  first page."
             }
             Self::MissingApiKey => "The API key is missing: send it as `Authorization: Bearer <API_KEY>`.",
+            Self::NotABearerToken => {
+                "The `Authorization` header has another form: send the API key as `Authorization: Bearer <API_KEY>`."
+            }
             Self::InvalidApiKey => {
                 "The API key is not valid: check that it is complete, has not expired and has not been revoked."
             }
@@ -179,7 +185,7 @@ impl ApiError {
                 "The pet is not available: only a pet whose `status` is `available` can be ordered."
             }
             Self::PetHasOpenOrder => {
-                "The `status` of a pet with an open order cannot be changed: complete or cancel the order first."
+                "The pet has an open order, which alone changes its `status`: complete or cancel the order first."
             }
             Self::PreconditionFailed => {
                 "`If-Match` does not match, because the pet has changed since you read it: read it again and repeat \
@@ -242,7 +248,7 @@ impl ApiError {
         let challenge = |value| Some((header::WWW_AUTHENTICATE, value));
         match self {
             Self::MissingApiKey => challenge(HeaderValue::from_static(r#"Bearer realm="petstore""#)),
-            Self::InvalidApiKey => {
+            Self::NotABearerToken | Self::InvalidApiKey => {
                 challenge(HeaderValue::from_static(r#"Bearer realm="petstore", error="invalid_token""#))
             }
             Self::InsufficientScope { needed } => {
@@ -270,6 +276,26 @@ impl ApiError {
             }
             _ => None,
         }
+    }
+}
+
+fn unknown_parameter(name: &str, known: &[&str]) -> String {
+    let known = || known.iter().copied();
+    if let Some(similar) = similar(name, known()) {
+        format!("`{name}` is not a query parameter of this operation; the nearest is `{similar}`.")
+    } else if known().next().is_some() {
+        format!("`{name}` is not a query parameter of this operation, which has {}.", listed(known()))
+    } else {
+        format!("`{name}` is not allowed: this operation has no query parameters.")
+    }
+}
+
+fn unsupported_media_type(sent: &str, accepted: &[&str]) -> String {
+    let accepted = format!("`Content-Type: {}`", accepted.join("` or `Content-Type: "));
+    if sent.is_empty() {
+        format!("The body must be JSON, sent with exactly one {accepted}.")
+    } else {
+        format!("`Content-Type: {sent}` is not supported: send JSON in UTF-8 with {accepted}.")
     }
 }
 

@@ -1,5 +1,7 @@
 //! The `Idempotency-Key` header, which makes it safe to retry a request.
 
+use std::borrow::Cow;
+
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -23,18 +25,35 @@ pub(crate) struct OptionalIdempotencyKey;
 const PARAMETER: ParameterDescription = ParameterDescription::new(
     "Idempotency-Key",
     "A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key \
-     takes effect once.",
+     takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.",
     || string(None).min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!-~]+$")).into(),
 )
 .with_example("8e03978e-40d5-43e8-bc93-6894a57f9324");
 
 document_parameters!(OptionalIdempotencyKey, Header, [PARAMETER]);
 
+/// The text in the quotes of a structured field's string (RFC 9651), or else all of it: `"k"` and `k` are the same key.
+fn unquoted(text: &str) -> Cow<'_, str> {
+    let Some(quoted) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else {
+        return Cow::Borrowed(text);
+    };
+    if !quoted.contains('\\') {
+        return Cow::Borrowed(quoted);
+    }
+    let mut unescaped = String::with_capacity(quoted.len());
+    let mut characters = quoted.chars();
+    while let Some(character) = characters.next() {
+        // A backslash stands for the character after it.
+        unescaped.extend(if character == '\\' { characters.next() } else { Some(character) });
+    }
+    Cow::Owned(unescaped)
+}
+
 /// The idempotency key of a request, if there is one.
 pub(super) fn key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
     let mut values = headers.get_all(PARAMETER.name).iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let key = value.to_str().ok().and_then(|text| text.parse().ok());
+    let key = value.to_str().ok().and_then(|text| unquoted(text).parse().ok());
     if key.is_none() || values.next().is_some() {
         return Err(ApiError::InvalidHeader {
             problem: "`Idempotency-Key` must be sent once, with 1 to 255 visible ASCII characters",

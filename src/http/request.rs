@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
-use hyper::header;
+use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Uri};
 use jiff::Timestamp;
@@ -22,8 +22,8 @@ use crate::domain::idempotency::IdempotencyKey;
 use crate::domain::order::OrderId;
 use crate::domain::page::{PageLimit, PageLimitError};
 use crate::domain::pet::PetId;
-use crate::wire::json::{FromObject, JsonObject};
-use crate::wire::suggestions::{nearest, shown};
+use crate::wire::json::{BodyError, FromObject, JsonObject};
+use crate::wire::suggestions::shown;
 
 /// A request to an operation. Its caller has the scope that the operation requires.
 pub(crate) struct ApiRequest<'a> {
@@ -71,12 +71,15 @@ impl ApiRequest<'_> {
         idempotency::key(&self.head.headers)
     }
 
-    /// Reads the JSON body: 415 for another media type, 413 if it is too large, 408 if it is too slow, 400 if it is not
+    /// Refuses a body, for operations that take none.
+    pub(crate) fn refuse_body(&self) -> Result<(), ApiError> {
+        if self.body.is_absent() { Ok(()) } else { Err(BodyError::NotExpected.into()) }
+    }
+
+    /// Reads the JSON body: 415 for another media type or encoding, 413 if it is too large, 408 if it is too slow, 400 if it is not
     /// what it should be; in this order.
     pub(crate) async fn json_body<T: FromObject>(&mut self) -> Result<T, ApiError> {
-        if !is_sent_as(T::MEDIA_TYPES, &self.head.headers) {
-            return Err(ApiError::UnsupportedMediaType { accepted: T::MEDIA_TYPES });
-        }
+        check_media_type(T::MEDIA_TYPES, &self.head.headers)?;
         // What is announced as too large is not even asked for.
         if self.body.is_announced_too_large() {
             return Err(ApiError::BodyTooLarge);
@@ -91,20 +94,29 @@ impl ApiRequest<'_> {
     }
 }
 
-/// One of the media types, alone or with `charset=utf-8`.
-fn is_sent_as(accepted: &[&str], headers: &HeaderMap) -> bool {
-    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
-    let (Some(value), None) = (values.next(), values.next()) else {
-        return false;
+/// Accepts one of the media types, alone or with `charset=utf-8`, and not compressed.
+fn check_media_type(accepted: &'static [&'static str], headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |value: &HeaderValue| shown(&String::from_utf8_lossy(value.as_bytes()));
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter().map(text);
+    if let Some(sent) = encodings.find(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        return Err(ApiError::UnsupportedContentEncoding { sent });
+    }
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter().map(text);
+    let sent = match (values.next(), values.next()) {
+        (Some(sent), None) => sent,
+        _ => String::new(),
     };
-    let Ok(value) = value.to_str() else { return false };
-    let mut parts = value.split(';').map(str::trim);
-    parts
-        .next()
-        .is_some_and(|essence| accepted.iter().any(|media_type| essence.eq_ignore_ascii_case(media_type)))
-        && parts.all(|parameter| {
-            ["charset=utf-8", "charset=\"utf-8\""].iter().any(|utf8| parameter.eq_ignore_ascii_case(utf8))
-        })
+    let mut parts = sent.split(';').map(str::trim);
+    let essence = parts.next().unwrap_or_default();
+    // RFC 9110 allows empty parameters and quoted values.
+    let is_utf8 = |parameter: &str| {
+        ["", "charset=utf-8", "charset=\"utf-8\""].iter().any(|known| parameter.eq_ignore_ascii_case(known))
+    };
+    if accepted.iter().any(|known| essence.eq_ignore_ascii_case(known)) && parts.all(is_utf8) {
+        Ok(())
+    } else {
+        Err(ApiError::UnsupportedMediaType { sent, accepted })
+    }
 }
 
 /// The query parameters of a request, every one of them known to the operation.
@@ -119,9 +131,7 @@ impl<'a> QueryParameters<'a> {
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         match pairs.iter().find(|(name, _)| !known.clone().any(|known| known == name)) {
             None => Ok(Self(pairs)),
-            Some((name, _)) => {
-                Err(ApiError::UnknownParameter { name: shown(name), nearest: nearest(name, known) })
-            }
+            Some((name, _)) => Err(ApiError::UnknownParameter { name: shown(name), known: known.collect() }),
         }
     }
 
@@ -143,10 +153,10 @@ impl<'a> QueryParameters<'a> {
 
 /// What every list takes besides its filters.
 impl QueryParameters<'_> {
-    /// `limit`: how many things the page may hold.
-    pub(crate) fn limit(&self) -> Result<PageLimit, ApiError> {
+    /// `limit`: how many things the page may hold; `default` if the client does not say.
+    pub(crate) fn limit(&self, default: PageLimit) -> Result<PageLimit, ApiError> {
         match self.one("limit")? {
-            None => Ok(PageLimit::DEFAULT),
+            None => Ok(default),
             Some(text) => decimal(text)
                 .and_then(|number| number.try_into().ok())
                 .ok_or_else(|| ApiError::invalid_parameter("limit", &PageLimitError)),

@@ -39,6 +39,11 @@ impl RequestBody {
         Self { incoming, state: BodyState::Open }
     }
 
+    /// Whether the request has no body, or an empty one of known length.
+    pub(super) fn is_absent(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
     /// Whether the client announced more than [`MAX_BODY_BYTES`].
     pub(super) fn is_announced_too_large(&self) -> bool {
         self.incoming.size_hint().lower() > MAX_BODY_BYTES as u64

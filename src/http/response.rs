@@ -18,6 +18,13 @@ pub(crate) fn empty(status: StatusCode) -> Response {
     with_status(status, Bytes::new())
 }
 
+/// Sends the client to another path of this service.
+pub(crate) fn see_other(path: &'static str) -> Response {
+    let mut response = empty(StatusCode::SEE_OTHER);
+    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static(path));
+    response
+}
+
 /// A response with a JSON body.
 pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response {
     with_media_type(status, json::MEDIA_TYPE, body)

@@ -92,6 +92,8 @@ pub(crate) enum Endpoint {
     Document,
     /// A file of the documentation page.
     DocsFile(usize),
+    /// Redirects people to the documentation page.
+    Root,
     Livez,
     Startupz,
     Readyz,
@@ -151,6 +153,7 @@ impl Routes {
             let endpoint = |(method, operation, _)| (method, Endpoint::Operation(operation));
             routes.add(path, operations.into_iter().map(endpoint).collect());
         }
+        routes.add("/", vec![(Method::GET, Endpoint::Root)]);
         routes.add("/openapi.json", vec![(Method::GET, Endpoint::Document)]);
         for (index, path) in DocsPage::paths().enumerate() {
             routes.add(path, vec![(Method::GET, Endpoint::DocsFile(index))]);

@@ -73,6 +73,8 @@ const PLACE: &str = concat!(
       UPDATE pets
       SET status = $3
       WHERE id = $1 AND status = $2 AND NOT EXISTS (SELECT FROM stored)
+        -- Only if somebody has set the status in SQL.
+        AND NOT EXISTS (SELECT FROM orders WHERE pet_id = $1 AND orders.status = 'placed')
       RETURNING id),
     placed AS (
       INSERT INTO orders (pet_id, status, created_at, updated_at)
@@ -86,6 +88,7 @@ const PLACE: &str = concat!(
       WHERE digest IS NOT NULL
       ORDER BY day)
     SELECT placed.id AS placed_id, placed.created_at AS placed_at, pets.status AS pet_status,
+      EXISTS (SELECT FROM orders WHERE pet_id = $1 AND orders.status = 'placed') AS has_open_order,
       stored.fingerprint AS stored_fingerprint, stored_order.id AS stored_id, stored_order.created_at AS stored_at,
       CASE WHEN stored_order.id IS NOT NULL THEN ",
     await_replication!(),
@@ -153,6 +156,8 @@ pub enum PlaceOrderOutcome {
     PetNotFound,
     /// The pet's status is not `available`.
     NotAvailable,
+    /// The pet's status is `available` although an order for it is open: somebody has set it in SQL.
+    HasOpenOrder,
     /// The key was used for a different request.
     KeyReused,
     /// A request with the same key is in progress.
@@ -299,6 +304,9 @@ fn place_outcome(
         }));
     }
     let status: Option<PetStatus> = row.try_get("pet_status").map_err(unexpected)?;
+    if status == Some(ORDERABLE) && row.try_get("has_open_order").map_err(unexpected)? {
+        return Ok(Some(PlaceOrderOutcome::HasOpenOrder));
+    }
     Ok((status != Some(ORDERABLE) || fingerprint.is_none()).then_some(PlaceOrderOutcome::NotAvailable))
 }
 

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use thiserror::Error;
 
 /// A value in a request body or a file, not yet parsed.
 pub(crate) enum FieldValue<'a> {
@@ -13,22 +14,29 @@ pub(crate) enum FieldValue<'a> {
     Csv(&'a str),
 }
 
-/// Why a value is refused.
-#[derive(Debug)]
+/// Why a value is refused. The text continues a sentence that starts with the field's name.
+#[derive(Debug, Error)]
 pub(crate) enum FieldValueError {
-    /// It is not valid JSON after all: an escape that encodes no character.
-    Malformed(String),
-    /// It breaks a rule. The text continues a sentence that starts with the field's name: "must be a string".
+    /// It is not valid JSON after all: an escape encodes no character.
+    #[error("has an escape that encodes no character")]
+    Malformed,
+    /// It breaks a rule: "must be a string".
+    #[error("{0}")]
     Invalid(String),
 }
 
 impl FieldValue<'_> {
+    /// Whether it is JSON's `null`.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self, Self::Json("null"))
+    }
+
     /// The value as a string.
     pub(crate) fn string(&self) -> Result<String, FieldValueError> {
         match *self {
             Self::Csv(text) => Ok(text.to_owned()),
             Self::Json(json) if json.starts_with('"') => {
-                serde_json::from_str(json).map_err(|error| FieldValueError::Malformed(error.to_string()))
+                serde_json::from_str(json).map_err(|_| FieldValueError::Malformed)
             }
             Self::Json(_) => Err(FieldValueError::Invalid("must be a string".into())),
         }

@@ -7,12 +7,13 @@ use std::collections::HashSet;
 use std::fmt;
 
 use serde::Serialize;
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::field_value::FieldValue;
-use super::suggestions::{nearest, shown};
+use super::suggestions::{listed, shown, similar};
 
 /// The media type of every body.
 pub(crate) const MEDIA_TYPE: &str = "application/json";
@@ -37,9 +38,32 @@ pub(crate) enum BodyError {
     /// A member breaks a rule.
     #[error("`/{name}` {problem}.")]
     InvalidField { name: &'static str, problem: String },
-    /// The body has a member that cannot be set, most likely a misspelt one.
-    #[error("`{pointer}` is not a field that you can set; the nearest is `/{nearest}`.")]
-    UnknownField { pointer: String, nearest: &'static str },
+    /// The body has a member that does not exist, most likely a misspelt one.
+    #[error("`/{name}` is not a field that you can set; {}.", meant(name, known))]
+    UnknownField { name: String, known: Vec<&'static str> },
+    /// The body has a member that only the service sets.
+    #[error("`/{name}` is assigned by the service: leave it out.")]
+    ReadOnlyField { name: &'static str },
+    /// The operation takes no body.
+    #[error("This operation takes no body: send the request without one.")]
+    NotExpected,
+}
+
+impl BodyError {
+    /// The error for a member that is not among those that can be set.
+    pub(crate) fn unknown_field(name: &str, known: Vec<&'static str>) -> Self {
+        // The escapes of JSON Pointer.
+        Self::UnknownField { name: shown(name).replace('~', "~0").replace('/', "~1"), known }
+    }
+}
+
+/// What the client may have meant by the name of a member.
+fn meant(name: &str, known: &[&'static str]) -> String {
+    if let Some(similar) = similar(name, known.iter().copied()) {
+        return format!("the nearest is `/{similar}`");
+    }
+    let pointers: Vec<String> = known.iter().map(|name| format!("/{name}")).collect();
+    format!("you can set {}", listed(pointers.iter().map(String::as_str)))
 }
 
 /// A request body that is read from a JSON object.
@@ -62,22 +86,17 @@ impl<'a> JsonObject<'a> {
             return Err(problem("it is empty".into()));
         }
         let text = std::str::from_utf8(body).map_err(|_| problem("it is not UTF-8".into()))?;
-        serde_json::from_str(text).map_err(|error| problem(error.to_string()))
+        let members: Members<'_> =
+            serde_json::from_str(text).map_err(|error| problem(in_our_words(&error)))?;
+        match members.duplicate {
+            None => Ok(Self(members.list)),
+            Some(name) => Err(problem(format!("`{}` appears twice", shown(&name)))),
+        }
     }
 
-    /// Refuses a member that is not among `known`.
-    pub(crate) fn refuse_unknown(
-        &self,
-        known: impl Iterator<Item = &'static str> + Clone,
-    ) -> Result<(), BodyError> {
-        match self.0.iter().find(|(name, _)| !known.clone().any(|known| known == name)) {
-            None => Ok(()),
-            Some((name, _)) => Err(BodyError::UnknownField {
-                // The escapes of JSON Pointer.
-                pointer: format!("/{}", shown(name).replace('~', "~0").replace('/', "~1")),
-                nearest: nearest(name, known).unwrap_or_default(),
-            }),
-        }
+    /// The first member that is not among `known`.
+    pub(crate) fn other_than(&self, known: &[&str]) -> Option<&str> {
+        self.0.iter().map(|(name, _)| name.as_str()).find(|name| !known.contains(name))
     }
 
     /// Removes a member and returns its value.
@@ -92,18 +111,37 @@ impl<'a> JsonObject<'a> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for JsonObject<'a> {
+/// What is wrong with a text that is not a JSON object.
+fn in_our_words(error: &serde_json::Error) -> String {
+    match error.classify() {
+        Category::Eof => "it ends too early".into(),
+        Category::Data => "it is not an object".into(),
+        Category::Syntax | Category::Io => {
+            format!("there is a syntax error at line {}, column {}", error.line(), error.column())
+        }
+    }
+}
+
+/// The members of an object as they come.
+struct Members<'a> {
+    list: Vec<(String, &'a RawValue)>,
+    /// A name that appears twice.
+    duplicate: Option<String>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ObjectVisitor;
         impl<'de> Visitor<'de> for ObjectVisitor {
-            type Value = Vec<(String, &'de RawValue)>;
+            type Value = Members<'de>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a JSON object")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members: Self::Value = Vec::new();
+                let mut members: Vec<(String, &RawValue)> = Vec::new();
+                let mut duplicate = None;
                 // Used beyond a few members, so that the search for duplicates takes linear time.
                 let mut names: HashSet<String> = HashSet::new();
                 while let Some((name, value)) = map.next_entry::<String, _>()? {
@@ -116,14 +154,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonObject<'a> {
                         !names.insert(name.clone())
                     };
                     if is_duplicate {
-                        return Err(A::Error::custom(format_args!("`{}` appears twice", shown(&name))));
+                        duplicate.get_or_insert(name);
+                    } else {
+                        members.push((name, value));
                     }
-                    members.push((name, value));
                 }
-                Ok(members)
+                Ok(Members { list: members, duplicate })
             }
         }
-        deserializer.deserialize_map(ObjectVisitor).map(JsonObject)
+        deserializer.deserialize_map(ObjectVisitor)
     }
 }
 

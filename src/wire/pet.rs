@@ -33,8 +33,8 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
             set: |pet, value| value.text().map(|name| pet.name = Some(name)),
             expected: "must be a string of 1 to 255 characters",
             schema: || {
-                let rule = "The pet's name: at least one character that is not white space, and no control characters. \
-                            Stored as sent.";
+                let rule = "The pet's name: 1 to 255 characters, at least one of them not white space, and no control \
+                            characters. Stored as sent.";
                 name(rule).pattern(Some(NAME_PATTERN)).into()
             },
         }),

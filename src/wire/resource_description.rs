@@ -39,6 +39,9 @@ pub(crate) struct ResourceDescription<Resource: 'static, Draft: 'static>(
     pub(crate) &'static [ResourceField<Resource, Draft>],
 );
 
+/// What is wrong with `null` for a field that may be absent.
+const NOT_NULL: &str = "must not be `null`: leave it out";
+
 /// Enough bytes for the JSON of most resources.
 const USUAL_BYTES: usize = 128;
 
@@ -91,12 +94,23 @@ impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
     /// Reads what a client sets. An unknown member is reported first, since it is most often a misspelt one; then the
     /// first wrong field. With `complete`, the required fields must be there.
     pub(crate) fn read(&self, object: &JsonObject<'_>, complete: bool) -> Result<Draft, BodyError> {
-        object.refuse_unknown(self.inputs().map(|(field, _)| field.name))?;
+        let settable: Vec<&str> = self.inputs().map(|(field, _)| field.name).collect();
+        if let Some(other) = object.other_than(&settable) {
+            return Err(match self.0.iter().find(|field| field.name == other) {
+                Some(read_only) => BodyError::ReadOnlyField { name: read_only.name },
+                None => BodyError::unknown_field(other, settable),
+            });
+        }
         let mut draft = Draft::default();
         for (&ResourceField { name, required, .. }, input) in self.inputs() {
             match object.get(name) {
+                Some(value) if value.is_null() && !(complete && required) => {
+                    return Err(BodyError::InvalidField { name, problem: NOT_NULL.into() });
+                }
                 Some(value) => (input.set)(&mut draft, &value).map_err(|error| match error {
-                    FieldValueError::Malformed(problem) => BodyError::InvalidJson { problem },
+                    FieldValueError::Malformed => {
+                        BodyError::InvalidJson { problem: format!("`/{name}` {error}") }
+                    }
                     FieldValueError::Invalid(problem) => BodyError::InvalidField { name, problem },
                 })?,
                 None if complete && required => {

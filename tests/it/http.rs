@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::hostile_clients::exchange;
 use crate::support::TestService;
+use crate::support::document::{operations, path_with_id};
 use crate::support::postgres::{key, wait_for_blocked_statement};
 use crate::support::wait::eventually;
 
@@ -16,7 +17,6 @@ use crate::support::wait::eventually;
 async fn an_unknown_path_answers_404() {
     let service = TestService::start().await;
     for path in [
-        "/",
         "/pets",
         "/v2/pets",
         "/V1/pets",
@@ -44,6 +44,41 @@ async fn an_unknown_path_answers_404() {
         let answer = service.client.get(path).await;
         assert_eq!(answer.error(), (404, "route_not_found".into()), "{path}");
     }
+}
+
+#[tokio::test]
+async fn the_root_leads_to_the_documentation() {
+    let service = TestService::start().await;
+    let answers = exchange(service.address, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    assert!(answers.starts_with("HTTP/1.1 303 See Other\r\nlocation: /docs\r\n"), "{answers}");
+}
+
+#[tokio::test]
+async fn an_operation_that_takes_no_body_answers_400_to_one() {
+    let service = TestService::start().await;
+    let pet = service.client.add("Rex", Some("available")).await;
+    let order = service.client.post("/v1/store/orders", &json!({"petId": pet})).await.json()["id"].clone();
+    let mut tried = 0;
+    for (pattern, method, operation) in operations() {
+        if operation.get("requestBody").is_some() {
+            continue;
+        }
+        tried += 1;
+        let id = if pattern.contains("orders") { order.as_i64().unwrap() } else { pet };
+        let (path, method): (_, Method) =
+            (path_with_id(&pattern, id), method.to_uppercase().parse().unwrap());
+        for body in ["{}", r#"{"reason": "too loud"}"#] {
+            let answer = service.client.send(method.clone(), &path, |request| request.body(body)).await;
+            assert_eq!(answer.error(), (400, "invalid_json".into()), "{method} {path}");
+            assert_eq!(
+                answer.json()["message"],
+                "This operation takes no body: send the request without one."
+            );
+        }
+        let empty = service.client.send(method.clone(), &path, |request| request.body("")).await;
+        assert!([200, 409].contains(&empty.status), "{method} {path} {}", empty.status);
+    }
+    assert_eq!(tried, 6);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use crate::support::wait::eventually;
 async fn a_key_gets_429_once_its_rate_limit_is_used_up() {
     let service = TestService::start().await;
     let client = service.client_with_new_key(&["--rate-limit", "3/h"]);
-    for left in ["r=2;t=1200", "r=1;t=2400", "r=0;t=3600"] {
+    for left in ["r=2;t=1200", "r=1;t=1200", "r=0;t=1200"] {
         let answer = client.get("/v1/pets").await;
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("ratelimit-policy"), "\"key\";q=3;w=3600");

@@ -80,12 +80,14 @@ async fn list_pets_filters_by_id() {
 }
 
 #[tokio::test]
-async fn list_pets_accepts_100_ids() {
+async fn up_to_100_pets_that_are_named_by_id_come_in_one_answer_unless_a_limit_is_set() {
     let service = TestService::start().await;
     service.database.add_pets(150).await;
     let ids: Vec<String> = (1..=100).map(|id| format!("id={id}")).collect();
-    let answer = service.client.get(&format!("/v1/pets?limit=100&{}", ids.join("&"))).await;
-    assert_eq!(answer.ids().len(), 100);
+    for (limit, found) in [("", 100), ("limit=100&", 100), ("limit=20&", 20)] {
+        let answer = service.client.get(&format!("/v1/pets?{limit}{}", ids.join("&"))).await;
+        assert_eq!((answer.ids().len(), answer.next().is_some()), (found, found < 100), "{limit}");
+    }
 }
 
 #[tokio::test]
@@ -182,11 +184,15 @@ async fn list_pets_answers_400_to_a_bad_query() {
             "unknown_parameter",
             "`ids` is not a query parameter of this operation; the nearest is `id`.",
         ),
-        ("=5", "unknown_parameter", "`` is not a query parameter of this operation; the nearest is `id`."),
         (
-            "offset=20",
+            "=5",
             "unknown_parameter",
-            "`offset` is not a query parameter of this operation; the nearest is `limit`.",
+            "`` is not a query parameter of this operation, which has `limit`, `status`, `id` and `cursor`.",
+        ),
+        (
+            "page=2",
+            "unknown_parameter",
+            "`page` is not a query parameter of this operation, which has `limit`, `status`, `id` and `cursor`.",
         ),
     ] {
         let answer = service.client.get(&format!("/v1/pets?{query}")).await;

@@ -96,6 +96,24 @@ async fn a_cancelled_order_makes_the_pet_available_again() {
 }
 
 #[tokio::test]
+async fn a_pet_that_was_made_available_in_sql_while_its_order_is_open_cannot_be_ordered_again() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let (pet, order) = add_ordered_pet(client).await;
+    let database = service.database.connect().await;
+    database.execute("UPDATE pets SET status = 'available' WHERE id = $1", &[&pet]).await.unwrap();
+    for refused in [place(client, pet).await, place_with_key(client, "a", pet).await] {
+        assert_eq!(refused.error(), (409, "pet_has_open_order".into()));
+        assert_eq!(
+            refused.json()["message"],
+            "The pet has an open order, which alone changes its `status`: complete or cancel the order first."
+        );
+    }
+    assert_eq!(end(client, order, "cancel", None).await.status, 200);
+    assert_eq!(place_with_key(client, "a", pet).await.status, 201);
+}
+
+#[tokio::test]
 async fn place_order_answers_400_to_an_unknown_pet() {
     let service = TestService::start().await;
     let client = &service.client;
@@ -123,17 +141,23 @@ async fn place_order_answers_400_to_a_bad_body() {
         (
             r#"{"petId": 7, "quantity": 2}"#,
             "unknown_field",
-            "`/quantity` is not a field that you can set; the nearest is `/petId`.",
+            "`/quantity` is not a field that you can set; you can set `/petId`.",
+        ),
+        (
+            r#"{"petId": 7, "status": "placed"}"#,
+            "unknown_field",
+            "`/status` is assigned by the service: leave it out.",
         ),
     ] {
         let answer = service.client.post_text(ORDERS, body).await;
         assert_eq!(answer.error(), (400, code.into()), "{body}");
         assert_eq!(answer.json()["message"], message, "{body}");
     }
-    for (path, code) in [("?dryRun=1", "unknown_parameter"), ("/1/cancel?force=1", "unknown_parameter")] {
-        let answer = service.client.post(&format!("{ORDERS}{path}"), &json!({"petId": 1})).await;
-        assert_eq!(answer.error(), (400, code.into()));
-    }
+    let dry = service.client.post(&format!("{ORDERS}?dryRun=1"), &json!({"petId": 1})).await;
+    assert_eq!(dry.error(), (400, "unknown_parameter".into()));
+    let path = format!("{ORDERS}/1/cancel?force=1");
+    let forced = service.client.send(Method::POST, &path, |request| request).await;
+    assert_eq!(forced.error(), (400, "unknown_parameter".into()));
 }
 
 #[tokio::test]

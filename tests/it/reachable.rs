@@ -197,7 +197,8 @@ async fn every_documented_status_of_every_operation_is_reachable() {
     let services = Services::new().await;
     let mut reached = 0;
     for operation in operations() {
-        for status in operation.2["responses"].as_object().unwrap().keys() {
+        let responses = operation.2["responses"].as_object().unwrap();
+        for status in responses.keys().filter(|status| *status != "default") {
             let status = status.parse().unwrap();
             let name = &operation.2["operationId"];
             assert_eq!(services.provoke(&operation, status).await, status, "{name} documents {status}");

@@ -64,6 +64,24 @@ async fn a_retry_gets_the_first_answer() {
 }
 
 #[tokio::test]
+async fn a_quoted_idempotency_key_is_the_same_as_a_bare_one() {
+    let service = TestService::start().await;
+    let longest = "x".repeat(255);
+    for (bare, quoted) in [
+        ("order-4711", r#""order-4711""#),
+        (r#"a"b\c"#, r#""a\"b\\c""#),
+        (&longest, &format!("\"{longest}\"")),
+    ] {
+        let first = add_with_key(&service.client, quoted, &rex()).await;
+        assert_eq!((first.status, first.is_replayed()), (201, false), "{quoted}");
+        let again = add_with_key(&service.client, bare, &rex()).await;
+        assert_eq!((again.is_replayed(), again.body), (true, first.body), "{quoted}");
+    }
+    let half = add_with_key(&service.client, "\"order-4711", &rex()).await;
+    assert!(!half.is_replayed(), "a quote at one end is a part of the key");
+}
+
+#[tokio::test]
 async fn a_different_request_with_the_same_idempotency_key_answers_422() {
     let service = TestService::start().await;
     add_with_key(&service.client, "order-4711", &rex()).await;
@@ -99,7 +117,7 @@ async fn a_failed_request_does_not_use_up_its_idempotency_key() {
 #[tokio::test]
 async fn a_bad_idempotency_key_answers_400_after_the_media_type_is_checked() {
     let service = TestService::start().await;
-    for bad in ["", "a b", "caf\u{e9}", &"x".repeat(256)] {
+    for bad in ["", "a b", "caf\u{e9}", &"x".repeat(256), "\"\"", "\"a b\""] {
         let answer = post_with_keys(&service.client, &[bad.as_bytes()], &rex().to_string()).await;
         assert_eq!(answer.error(), (400, "invalid_header".into()), "{bad:?}");
     }

@@ -3,6 +3,7 @@
 mod docs_page;
 mod openapi;
 mod precompressed;
+mod shared_components;
 
 pub(crate) use docs_page::DocsPage;
 pub(crate) use openapi::{ServedDocument, base_document, describe_operation, render};

@@ -16,6 +16,7 @@ use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{OpenApi, Ref, RefOr};
 
 use super::precompressed::Precompressed;
+use super::shared_components::share_components;
 use crate::config::{GET_PET_REMOVAL, InterfaceSettings};
 use crate::domain::key_record::Scope;
 use crate::domain::order::OrderStatus;
@@ -45,6 +46,7 @@ const BEARER: &str = "bearer";
         (name = "animals", description = "The pets of the shop."),
         (name = "store", description = "Orders: a pet has at most one open order, and is sold once."),
     ),
+    external_docs(url = "/docs/guide", description = "The guide: from the first request to safe retries."),
     components(schemas(ErrorBody, OrderStatus, PetStatus)),
     security(("bearer" = [])),
 )]
@@ -70,13 +72,16 @@ pub(crate) fn describe_operation(operation: &mut Operation, scope: Scope, own_er
         add_error(operation, error);
     }
     copy_headers(operation);
+    let other =
+        error_response("An error with another status, such as that of a proxy, or one that is added later.");
+    operation.responses.responses.insert("default".to_owned(), RefOr::T(other));
     for (status, response) in &mut operation.responses.responses {
         if let RefOr::T(response) = response {
             add_header(response, "X-Request-Id", "Identifies this request in the service's log.");
             // Rejected before the key is known, and so its limit.
             if !["401", "414", "431"].contains(&status.as_str()) {
                 let policy = "The key's rate limit, if any: `q` requests in `w` seconds.";
-                let state = "The remaining quota: `r` requests. It is full again in `t` seconds.";
+                let state = "The remaining quota: `r` requests, and one more in at most `t` seconds.";
                 add_header(response, "RateLimit-Policy", policy);
                 add_header(response, "RateLimit", state);
             }
@@ -126,7 +131,7 @@ fn add_error(operation: &mut Operation, error: &ApiError) {
         .responses
         .responses
         .entry(status.as_str().to_owned())
-        .or_insert_with(|| RefOr::T(error_response(status)));
+        .or_insert_with(|| RefOr::T(response_with(status)));
     let RefOr::T(response) = response else { return };
     let Some(RefOr::T(content)) = response.content.get_mut(json::MEDIA_TYPE) else {
         return;
@@ -135,12 +140,16 @@ fn add_error(operation: &mut Operation, error: &ApiError) {
     content.examples.insert(code.to_owned(), RefOr::T(example));
 }
 
-fn error_response(status: StatusCode) -> ApiResponse {
+fn error_response(description: &str) -> ApiResponse {
     let schema = Ref::from_schema_name("Error");
-    let mut response = ResponseBuilder::new()
-        .description(description_of(status))
+    ResponseBuilder::new()
+        .description(description)
         .content(json::MEDIA_TYPE, ContentBuilder::new().schema(Some(schema)).build())
-        .build();
+        .build()
+}
+
+fn response_with(status: StatusCode) -> ApiResponse {
+    let mut response = error_response(description_of(status));
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             add_header(&mut response, "WWW-Authenticate", "The challenge and the required scope (RFC 6750).");
@@ -199,6 +208,7 @@ pub(crate) fn render(mut document: OpenApi, settings: &InterfaceSettings) -> Str
     }
     let mut document = serde_json::to_value(&document).unwrap_or_default();
     sort_extensions(&mut document);
+    share_components(&mut document);
     serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
 }
 

@@ -9,6 +9,7 @@ use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
 use crate::http::request::ApiRequest;
 use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::EndOrderOutcome;
+use crate::wire::json::BodyError;
 use crate::wire::order::ORDER;
 
 /// Complete an order
@@ -60,6 +61,7 @@ pub(crate) async fn cancel_order(request: ApiRequest<'_>) -> Result<Response, Ap
 }
 
 async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiError> {
+    request.refuse_body()?;
     request.refuse_query()?;
     let (key, id) = (request.idempotency_key()?, request.order_id()?);
     let lineage = request.caller.key.lineage;
@@ -87,7 +89,8 @@ fn ended(order: &Order) -> Response {
 /// The errors of this operation, in addition to those of every operation.
 pub(crate) fn end_order_errors() -> Vec<ApiError> {
     vec![
-        ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
+        BodyError::NotExpected.into(),
+        ApiError::UnknownParameter { name: "dryRun".into(), known: Vec::new() },
         ApiError::OrderNotFound,
         ApiError::InvalidTransition { what: "order", from: "cancelled", to: "completed" },
         ApiError::IdempotencyInProgress,

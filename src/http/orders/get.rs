@@ -5,9 +5,12 @@ use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::request::ApiRequest;
 use crate::http::response::Response;
+use crate::wire::json::BodyError;
 use crate::wire::order::ORDER;
 
 /// Get an order
+///
+/// Returns the order as it is now: open, or how it ended. Poll it with `If-None-Match` to learn of a change.
 #[utoipa::path(
     get,
     path = "/v1/store/orders/{orderId}",
@@ -26,6 +29,7 @@ use crate::wire::order::ORDER;
     ),
 )]
 pub(crate) async fn get_order(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    request.refuse_body()?;
     request.refuse_query()?;
     let order = request.app.storage.find_order(request.order_id()?).await?.ok_or(ApiError::OrderNotFound)?;
     let (body, tag) = with_tag(ORDER.render(&order), None);
@@ -34,5 +38,9 @@ pub(crate) async fn get_order(request: ApiRequest<'_>) -> Result<Response, ApiEr
 
 /// The errors of this operation, in addition to those of every operation.
 pub(crate) fn get_order_errors() -> Vec<ApiError> {
-    vec![ApiError::UnknownParameter { name: "fields".into(), nearest: None }, ApiError::OrderNotFound]
+    vec![
+        BodyError::NotExpected.into(),
+        ApiError::UnknownParameter { name: "fields".into(), known: Vec::new() },
+        ApiError::OrderNotFound,
+    ]
 }

@@ -1,11 +1,13 @@
 //! `GET /store/orders`
 
 use crate::domain::order::{Order, OrderFilter, OrderPageRequest};
+use crate::domain::page::PageLimit;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::parameter_description::{ParameterDescription, document_parameters};
 use crate::http::request::{ApiRequest, QueryParameters, id_in_text};
 use crate::http::response::Response;
+use crate::wire::json::BodyError;
 use crate::wire::order::ORDER;
 use crate::wire::resource_description::{integer, reference};
 
@@ -29,6 +31,7 @@ use crate::wire::resource_description::{integer, reference};
     ),
 )]
 pub(crate) async fn list_orders(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    request.refuse_body()?;
     let app = request.app;
     let wanted = page_request(&request.query(PARAMETERS)?)?;
     let page = app.storage.list_orders(&wanted).await?;
@@ -54,7 +57,7 @@ document_parameters!(ListOrdersQuery, Query, PARAMETERS);
 
 /// The page that a query asks for.
 fn page_request(query: &QueryParameters<'_>) -> Result<OrderPageRequest, ApiError> {
-    let (limit, status) = (query.limit()?, query.status()?);
+    let (limit, status) = (query.limit(PageLimit::DEFAULT)?, query.status()?);
     let problem = "must be a positive 64-bit integer";
     let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));
     let pet_id = query.one("petId")?.map(pet_id).transpose()?;
@@ -71,8 +74,9 @@ fn filters(filter: OrderFilter) -> Vec<(&'static str, String)> {
 /// The errors of this operation, in addition to those of every operation.
 pub(crate) fn list_orders_errors() -> Vec<ApiError> {
     vec![
+        BodyError::NotExpected.into(),
         ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },
-        ApiError::UnknownParameter { name: "petID".into(), nearest: Some("petId") },
+        ApiError::UnknownParameter { name: "petID".into(), known: vec!["petId"] },
         ApiError::InvalidCursor,
     ]
 }

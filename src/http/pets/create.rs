@@ -62,12 +62,12 @@ pub(crate) fn create_pet_errors() -> Vec<ApiError> {
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
         BodyError::MissingField { name: "categoryId", expected: "must be an integer" }.into(),
         BodyError::InvalidField { name: "name", problem: "must have at most 255 characters".into() }.into(),
-        BodyError::UnknownField { pointer: "/nmae".into(), nearest: "name" }.into(),
-        ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
+        BodyError::UnknownField { name: "nmae".into(), known: vec!["name"] }.into(),
+        ApiError::UnknownParameter { name: "dryRun".into(), known: Vec::new() },
         ApiError::RequestTimeout,
         ApiError::IdempotencyInProgress,
         ApiError::IdempotencyKeyReused,
         ApiError::BodyTooLarge,
-        ApiError::UnsupportedMediaType { accepted: NewPet::MEDIA_TYPES },
+        ApiError::UnsupportedMediaType { sent: "text/plain".into(), accepted: NewPet::MEDIA_TYPES },
     ]
 }

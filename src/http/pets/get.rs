@@ -5,6 +5,7 @@ use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::request::ApiRequest;
 use crate::http::response::Response;
+use crate::wire::json::BodyError;
 use crate::wire::pet::PET;
 
 /// Get an animal
@@ -45,6 +46,7 @@ pub(crate) async fn get_pet(request: ApiRequest<'_>) -> Result<Response, ApiErro
 
 async fn find_pet(request: &ApiRequest<'_>, id: Result<PetId, ApiError>) -> Result<Response, ApiError> {
     request.app.get_pet_deprecation.check(request.now)?;
+    request.refuse_body()?;
     request.refuse_query()?;
     let pet = request.app.storage.find_pet(id?).await?.ok_or(ApiError::PetNotFound)?;
     let (body, tag) = with_tag(PET.render(&pet), None);
@@ -54,7 +56,8 @@ async fn find_pet(request: &ApiRequest<'_>, id: Result<PetId, ApiError>) -> Resu
 /// The errors of this operation, in addition to those of every operation.
 pub(crate) fn get_pet_errors() -> Vec<ApiError> {
     vec![
-        ApiError::UnknownParameter { name: "fields".into(), nearest: None },
+        BodyError::NotExpected.into(),
+        ApiError::UnknownParameter { name: "fields".into(), known: Vec::new() },
         ApiError::PetNotFound,
         ApiError::OperationRemoved,
     ]

@@ -2,6 +2,7 @@
 
 use utoipa::openapi::schema::ArrayBuilder;
 
+use crate::domain::page::PageLimit;
 use crate::domain::pet::{Pet, PetFilter, PetId, PetPageRequest};
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
@@ -9,6 +10,7 @@ use crate::http::parameter_description::{ParameterDescription, document_paramete
 use crate::http::request::{ApiRequest, QueryParameters, id_in_text};
 use crate::http::response::Response;
 use crate::storage::RenderedPage;
+use crate::wire::json::BodyError;
 use crate::wire::pet::PET;
 use crate::wire::resource_description::{integer, reference};
 
@@ -32,6 +34,7 @@ use crate::wire::resource_description::{integer, reference};
     ),
 )]
 pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    request.refuse_body()?;
     let app = request.app;
     let wanted = page_request(&request.query(PARAMETERS)?)?;
     let shared = app.storage.list_pets(wanted.clone()).await?;
@@ -53,8 +56,8 @@ const PARAMETERS: &[ParameterDescription] = &[
     ),
     ParameterDescription::new(
         "id",
-        "Only the pets with these identifiers; combined with `status` if both are given. Identifiers that do not \
-         exist are left out.",
+        "Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined \
+         with `status` if both are given. Identifiers that do not exist are left out.",
         || {
             let id = integer(None).minimum(Some(1));
             ArrayBuilder::new().items(id).min_items(Some(1)).max_items(Some(MAX_IDS)).into()
@@ -73,13 +76,15 @@ document_parameters!(ListPetsQuery, Query, PARAMETERS);
 
 /// The page that a query asks for.
 fn page_request(query: &QueryParameters<'_>) -> Result<PetPageRequest, ApiError> {
-    let (limit, status) = (query.limit()?, query.status()?);
     let ids: Option<Vec<PetId>> = query.all("id").map(id_in_text).collect();
     let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {
         let problem = "must be a positive 64-bit integer, given at most 100 times";
         ApiError::invalid_parameter("id", &problem)
     })?;
     let ids = if ids.is_empty() { None } else { Some(ids) };
+    // All pets that are named, so that nobody takes the end of a page for the absence of a pet.
+    let limit = query.limit(if ids.is_some() { PageLimit::LARGEST } else { PageLimit::DEFAULT })?;
+    let status = query.status()?;
     Ok(PetPageRequest { filter: PetFilter { status, ids }, after: query.after()?, limit })
 }
 
@@ -93,8 +98,9 @@ fn filters(filter: &PetFilter) -> Vec<(&'static str, String)> {
 /// The errors of this operation, in addition to those of every operation.
 pub(crate) fn list_pets_errors() -> Vec<ApiError> {
     vec![
+        BodyError::NotExpected.into(),
         ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },
-        ApiError::UnknownParameter { name: "stauts".into(), nearest: Some("status") },
+        ApiError::UnknownParameter { name: "stauts".into(), known: vec!["status"] },
         ApiError::InvalidCursor,
     ]
 }

@@ -80,14 +80,14 @@ pub(crate) fn update_pet_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
         BodyError::InvalidField { name: "name", problem: "must have at most 255 characters".into() }.into(),
-        BodyError::UnknownField { pointer: "/nmae".into(), nearest: "name" }.into(),
-        ApiError::UnknownParameter { name: "dryRun".into(), nearest: None },
+        BodyError::UnknownField { name: "nmae".into(), known: vec!["name"] }.into(),
+        ApiError::UnknownParameter { name: "dryRun".into(), known: Vec::new() },
         ApiError::PetNotFound,
         ApiError::RequestTimeout,
         ApiError::InvalidTransition { what: "pet", from: "sold", to: "pending" },
         ApiError::PetHasOpenOrder,
         ApiError::PreconditionFailed,
         ApiError::BodyTooLarge,
-        ApiError::UnsupportedMediaType { accepted: PetPatch::MEDIA_TYPES },
+        ApiError::UnsupportedMediaType { sent: "text/plain".into(), accepted: PetPatch::MEDIA_TYPES },
     ]
 }

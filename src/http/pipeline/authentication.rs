@@ -1,6 +1,7 @@
 //! Authentication by API key.
 //!
-//! **Invariant:** a client cannot tell a malformed, an unknown, an expired and a revoked key apart.
+//! **Invariant:** a client cannot tell a malformed, an unknown, an expired and a revoked key apart; only that the header is
+//! no `Bearer` token at all.
 
 use hyper::Method;
 use hyper::header::{self, HeaderValue};
@@ -23,10 +24,11 @@ pub(super) fn required_authorization(head: &Parts) -> Result<Option<&HeaderValue
 
 /// The API key in an `Authorization` header.
 pub(super) fn bearer_token(authorization: &HeaderValue) -> Result<ApiKey, ApiError> {
-    let text = authorization.to_str().ok();
-    let (scheme, key) = text.and_then(|text| text.split_once(' ')).ok_or(ApiError::InvalidApiKey)?;
+    let text = authorization.to_str().map_err(|_| ApiError::InvalidApiKey)?;
+    let (scheme, key) = text.split_once(' ').ok_or(ApiError::NotABearerToken)?;
     if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err(ApiError::InvalidApiKey);
+        return Err(ApiError::NotABearerToken);
     }
-    key.parse().map_err(|_| ApiError::InvalidApiKey)
+    // RFC 9110 allows several spaces.
+    key.trim_start_matches(' ').parse().map_err(|_| ApiError::InvalidApiKey)
 }

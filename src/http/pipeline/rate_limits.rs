@@ -51,8 +51,8 @@ pub(crate) struct KeyRateLimiter {
 pub(crate) struct RateLimitState {
     limit: RateLimit,
     remaining: u32,
-    /// The time until the next request is allowed if this one was rejected, else until the full limit is available.
-    reset_after: Duration,
+    /// The time until one more request is allowed than now.
+    more_after: Duration,
 }
 
 impl KeyRateLimiter {
@@ -71,14 +71,14 @@ impl KeyRateLimiter {
         match self.bucket.check() {
             Ok(state) => {
                 let remaining = state.remaining_burst_capacity();
-                let used = self.limit.requests().get().saturating_sub(remaining);
-                let reset_after = state.quota().replenish_interval() * used;
-                (Ok(()), RateLimitState { limit: self.limit, remaining, reset_after })
+                // At most: a part of it may have passed.
+                let more_after = state.quota().replenish_interval();
+                (Ok(()), RateLimitState { limit: self.limit, remaining, more_after })
             }
             Err(rejected) => {
-                let reset_after = rejected.wait_time_from(MonotonicClock.now());
-                let error = ApiError::RateLimited { limit: self.limit, seconds: whole_seconds(reset_after) };
-                (Err(error), RateLimitState { limit: self.limit, remaining: 0, reset_after })
+                let more_after = rejected.wait_time_from(MonotonicClock.now());
+                let error = ApiError::RateLimited { limit: self.limit, seconds: whole_seconds(more_after) };
+                (Err(error), RateLimitState { limit: self.limit, remaining: 0, more_after })
             }
         }
     }
@@ -88,7 +88,7 @@ impl RateLimitState {
     /// Reports the limit to the client.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         let policy = format!("\"key\";q={};w={}", self.limit.requests(), self.limit.seconds());
-        let state = format!("\"key\";r={};t={}", self.remaining, whole_seconds(self.reset_after));
+        let state = format!("\"key\";r={};t={}", self.remaining, whole_seconds(self.more_after));
         for (name, value) in [(POLICY, policy), (STATE, state)] {
             headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
         }
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_limit_allows_its_number_of_requests_and_says_how_long_to_wait() {
         let limiter = KeyRateLimiter::new("3/h".parse().unwrap());
-        for left in ["r=2;t=1200", "r=1;t=2400", "r=0;t=3600"] {
+        for left in ["r=2;t=1200", "r=1;t=1200", "r=0;t=1200"] {
             let (allowed, state) = limiter.check();
             assert!(allowed.is_ok());
             let mut headers = HeaderMap::new();

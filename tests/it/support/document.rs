@@ -9,9 +9,28 @@ use serde_json::{Value, json};
 
 use super::client::Answer;
 
-/// The committed OpenAPI document.
-pub(crate) static DOCUMENT: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(include_str!("../../../openapi.json")).unwrap());
+/// The committed OpenAPI document, with its shared parameters, headers, examples and responses in their places.
+pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    let document: Value = serde_json::from_str(include_str!("../../../openapi.json")).unwrap();
+    let mut resolved = document.clone();
+    resolve(&document, &mut resolved["paths"]);
+    resolved
+});
+
+/// Replaces references to anything but schemas.
+fn resolve(document: &Value, value: &mut Value) {
+    while let Some(pointer) = value["$ref"].as_str().and_then(|reference| reference.strip_prefix('#')) {
+        if pointer.starts_with("/components/schemas/") {
+            return;
+        }
+        *value = document.pointer(pointer).unwrap_or_else(|| panic!("{pointer} is missing")).clone();
+    }
+    match value {
+        Value::Array(elements) => elements.iter_mut().for_each(|element| resolve(document, element)),
+        Value::Object(members) => members.values_mut().for_each(|member| resolve(document, member)),
+        _ => {}
+    }
+}
 
 /// Headers that the answer of any operation may have.
 const COMMON_HEADERS: [&str; 9] = [

@@ -34,7 +34,7 @@ export type NewOrder = {
  */
 export type NewPet = {
     /**
-     * The pet's name: at least one character that is not white space, and no control characters. Stored as sent.
+     * The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as sent.
      */
     name: string;
     /**
@@ -105,7 +105,7 @@ export type Pet = {
  */
 export type PetPatch = {
     /**
-     * The pet's name: at least one character that is not white space, and no control characters. Stored as sent.
+     * The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as sent.
      */
     name?: string;
     /**
@@ -123,6 +123,26 @@ export type PetPatch = {
  */
 export type PetStatus = 'available' | 'pending' | 'sold';
 
+/**
+ * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
+ */
+export type IdempotencyKey = string;
+
+/**
+ * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+ */
+export type IfNoneMatch = string;
+
+/**
+ * Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+ */
+export type Cursor = string;
+
+/**
+ * Maximum number of items returned: 1 to 100, 20 by default.
+ */
+export type Limit = number;
+
 export type ListPetsData = {
     body?: never;
     headers?: {
@@ -134,7 +154,7 @@ export type ListPetsData = {
     path?: never;
     query?: {
         /**
-         * Maximum number of items returned.
+         * Maximum number of items returned: 1 to 100, 20 by default.
          */
         limit?: number;
         /**
@@ -142,11 +162,11 @@ export type ListPetsData = {
          */
         status?: PetStatus;
         /**
-         * Only the pets with these identifiers; combined with `status` if both are given. Identifiers that do not exist are left out.
+         * Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined with `status` if both are given. Identifiers that do not exist are left out.
          */
         id?: Array<number>;
         /**
-         * Where the page starts: taken from the `Link` header of the previous page. Opaque.
+         * Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
          */
         cursor?: string;
     };
@@ -186,6 +206,10 @@ export type ListPetsErrors = {
      * The service is temporarily unavailable.
      */
     503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
 };
 
 export type ListPetsError = ListPetsErrors[keyof ListPetsErrors];
@@ -203,7 +227,7 @@ export type CreatePetData = {
     body: NewPet;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
          */
         'Idempotency-Key'?: string;
     };
@@ -265,6 +289,10 @@ export type CreatePetErrors = {
      * The service is temporarily unavailable.
      */
     503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
 };
 
 export type CreatePetError = CreatePetErrors[keyof CreatePetErrors];
@@ -337,6 +365,10 @@ export type GetPetErrors = {
      * The service is temporarily unavailable.
      */
     503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
 };
 
 export type GetPetError = GetPetErrors[keyof GetPetErrors];
@@ -425,6 +457,10 @@ export type UpdatePetErrors = {
      * The service is temporarily unavailable.
      */
     503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
 };
 
 export type UpdatePetError = UpdatePetErrors[keyof UpdatePetErrors];
@@ -449,7 +485,7 @@ export type ListOrdersData = {
     path?: never;
     query?: {
         /**
-         * Maximum number of items returned.
+         * Maximum number of items returned: 1 to 100, 20 by default.
          */
         limit?: number;
         /**
@@ -461,7 +497,7 @@ export type ListOrdersData = {
          */
         petId?: number;
         /**
-         * Where the page starts: taken from the `Link` header of the previous page. Opaque.
+         * Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
          */
         cursor?: string;
     };
@@ -501,6 +537,10 @@ export type ListOrdersErrors = {
      * The service is temporarily unavailable.
      */
     503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
 };
 
 export type ListOrdersError = ListOrdersErrors[keyof ListOrdersErrors];
@@ -518,7 +558,7 @@ export type PlaceOrderData = {
     body: NewOrder;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
          */
         'Idempotency-Key'?: string;
     };
@@ -580,6 +620,10 @@ export type PlaceOrderErrors = {
      * The service is temporarily unavailable.
      */
     503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
 };
 
 export type PlaceOrderError = PlaceOrderErrors[keyof PlaceOrderErrors];
@@ -648,6 +692,10 @@ export type GetOrderErrors = {
      * The service is temporarily unavailable.
      */
     503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
 };
 
 export type GetOrderError = GetOrderErrors[keyof GetOrderErrors];
@@ -665,7 +713,7 @@ export type CancelOrderData = {
     body?: never;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
          */
         'Idempotency-Key'?: string;
     };
@@ -724,6 +772,10 @@ export type CancelOrderErrors = {
      * The service is temporarily unavailable.
      */
     503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
 };
 
 export type CancelOrderError = CancelOrderErrors[keyof CancelOrderErrors];
@@ -741,7 +793,7 @@ export type CompleteOrderData = {
     body?: never;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once.
+         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
          */
         'Idempotency-Key'?: string;
     };
@@ -800,6 +852,10 @@ export type CompleteOrderErrors = {
      * The service is temporarily unavailable.
      */
     503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
 };
 
 export type CompleteOrderError = CompleteOrderErrors[keyof CompleteOrderErrors];

@@ -14,7 +14,8 @@ class NewPet:
     """A pet to create."""
 
     name: str
-    """The pet's name: at least one character that is not white space, and no control characters. Stored as sent."""
+    """The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as
+    sent."""
     category_id: int
     """Identifier of the pet's category. Any 64-bit integer: it is not checked."""
     status: PetStatus | None = None

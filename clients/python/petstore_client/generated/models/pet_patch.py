@@ -14,7 +14,8 @@ class PetPatch:
     """A change to a pet: a field that is left out keeps its value."""
 
     name: str | None = None
-    """The pet's name: at least one character that is not white space, and no control characters. Stored as sent."""
+    """The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as
+    sent."""
     category_id: int | None = None
     """Identifier of the pet's category. Any 64-bit integer: it is not checked."""
     status: PetStatus | None = None
