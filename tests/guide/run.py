@@ -123,7 +123,7 @@ def run_python(parts: list[Example], directory: Path) -> list[str]:
     """Type-checks the examples as strictly as the SDK."""
     file = directory / "guide.py"
     file.write_text(program(parts, r"print('\x1e{}', flush=True)"))
-    mypy = [TOOLS / "python/bin/mypy", "--no-error-summary", "--cache-dir", ROOT / "target/mypy", file]
+    mypy = [TOOLS / "python/bin/mypy", "--strict", "--no-error-summary", "--cache-dir", ROOT / "target/mypy", file]
     check(mypy, ROOT / "clients/python")
     return [str(TOOLS / "python/bin/python"), str(file)]
 
