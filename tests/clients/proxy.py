@@ -255,10 +255,11 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    faults = "\n".join(f"  {name:16}{(fault.__doc__ or '').splitlines()[0]}" for name, fault in SINGLE.items())
+    faults = {"none": none} | SINGLE
+    listed = "".join(f"\n  {name:16}{(fault.__doc__ or '').splitlines()[0]}" for name, fault in faults.items())
     parser = argparse.ArgumentParser(
         description="Injects faults between a client and the service.",
-        epilog=f"faults:\n  none            {none.__doc__}\n{faults}\n  mixed           A random transient one for each attempt.",
+        epilog=f"faults:{listed}\n  mixed           A random transient one for each attempt.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="the service")

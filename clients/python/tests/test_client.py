@@ -358,6 +358,14 @@ class Calls:
         assert cursors == [None, "A", "A", "B"]
         assert {request.url.params["status"] for request in world.requests} == {"available"}
 
+    def test_a_list_ends_with_the_page_that_has_no_link_however_short_the_others(self) -> None:
+        pages = [
+            httpx.Response(200, json=pets, headers={"Link": f'</v1/pets?cursor={cursor}>; rel="next"'})
+            for pets, cursor in [([], "A"), ([REX], "B"), ([], "C")]
+        ]
+        world = World(*pages, httpx.Response(200, json=[{**REX, "id": 2}]))
+        assert [pet.id for pet in self.list(world, lambda shop: shop.pets.list())] == [1, 2]
+
     def test_a_list_can_be_read_by_pages_and_continued_from_a_cursor(self) -> None:
         world = self.pages()
         pages = self.list(world, lambda shop: shop.pets.list(limit=2).pages())

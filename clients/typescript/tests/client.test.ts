@@ -398,6 +398,21 @@ test('list yields all pages, from the same host, and retries inside', async () =
   );
 });
 
+test('list ends with the page that has no link, however short the others', async () => {
+  const next = (cursor: string) => ({ Link: `</v1/pets?cursor=${cursor}>; rel="next"` });
+  const { shop } = clientOf([
+    () => json([], next('a')),
+    () => json([1], next('b')),
+    () => json([], next('c')),
+    () => json([2]),
+  ]);
+  const found: unknown[] = [];
+  for await (const pet of shop.pets.list()) {
+    found.push(pet);
+  }
+  assert.deepEqual(found, [1, 2]);
+});
+
 test('list asks for pages of 100 by default, and stops with the loop', async () => {
   const { shop, sent } = clientOf(PAGES);
   for await (const order of shop.orders.list({ petId: 7 })) {
