@@ -308,7 +308,7 @@ async def main(faults: list[str]) -> int:
         wrong += check_example(run, stored)
         rows.append(row(run, len(stored), ["the pet" if run.seen["status"] == 0 else run.seen["reason"]]))
 
-    limit = asyncio.Semaphore(4)
+    limit = asyncio.Semaphore(2)  # services at the same time
     with tempfile.TemporaryDirectory() as directory:
         commands = {
             package: guide.LANGUAGES[language](guide.examples("docs/guide.md", language), Path(directory))
