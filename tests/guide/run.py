@@ -59,7 +59,7 @@ def examples(page: str, language: str) -> list[Example]:
     found: list[Example] = []
     before = ""
     text = (ROOT / page).read_text()
-    for block in re.finditer(r"^(<!-- not run: .+ -->\n)?```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    for block in re.finditer(r"^(<!-- not run: [^\n]+ -->\n)?```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         not_run, mark, content = block.groups()
         line = text.count("\n", 0, block.start(2)) + 1
         if mark not in (*LANGUAGES, "text"):
