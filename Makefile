@@ -45,7 +45,7 @@ browser: ## test the page at /docs in Chromium
 	cargo build --locked
 	$(SERVED) $(PYTHON) -B -m pytest -p no:cacheprovider --quiet tests/browser
 
-clients: ## check the SDKs: drift from openapi.json, types, tests, examples, docs/guide.md, and retries through injected faults
+clients: ## check the SDKs: drift from openapi.json, types, tests, the examples in README.md and docs/, and retries through injected faults
 	cargo build --locked
 	scripts/clients build
 	scripts/clients drift

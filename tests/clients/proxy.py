@@ -97,6 +97,25 @@ async def rate_limit(exchange: Exchange) -> None:
     await exchange.answer("429 Too Many Requests", json.dumps(body).encode(), *headers)
 
 
+async def long_rate_limit(exchange: Exchange) -> None:
+    """Answers 429 with `Retry-After: 120`, which is longer than a caller waits."""
+    body = {"code": "rate_limited", "message": "The API key has reached its limit: retry in 120 s.", "status": 429}
+    headers = ("Content-Type: application/json", "Retry-After: 120")
+    await exchange.answer("429 Too Many Requests", json.dumps(body).encode(), *headers)
+
+
+async def html_403(exchange: Exchange) -> None:
+    """Answers 403 with HTML, like a firewall; the request does not reach the service."""
+    await exchange.answer("403 Forbidden", HTML % b"403 Forbidden", "Content-Type: text/html")
+
+
+async def bug_500(exchange: Exchange) -> None:
+    """Answers 500 `internal_error` after the request took effect."""
+    await exchange.forward()
+    body = {"code": "internal_error", "message": "The service has a bug.", "status": 500}
+    await exchange.answer("500 Internal Server Error", json.dumps(body).encode(), "Content-Type: application/json")
+
+
 async def in_progress(exchange: Exchange) -> None:
     """Answers 409 `idempotency_in_progress`; the request does not reach the service."""
     body = {"code": "idempotency_in_progress", "message": "The first request is still in progress.", "status": 409}
@@ -137,7 +156,8 @@ async def delay(exchange: Exchange) -> None:
 
 
 Fault = Callable[[Exchange], Awaitable[None]]
-SINGLE: dict[str, Fault] = {
+# A retry helps.
+TRANSIENT: dict[str, Fault] = {
     "html-502": html_502,
     "html-503": html_503,
     "html-504": html_504,
@@ -149,20 +169,33 @@ SINGLE: dict[str, Fault] = {
     "half-head": half_head,
     "delay": delay,
 }
-# `mixed` is a random one of the others for each attempt. The seed decides which.
+# A retry does not help.
+FINAL: dict[str, Fault] = {
+    "html-403": html_403,
+    "bug-500": bug_500,
+    "long-rate-limit": long_rate_limit,
+}
+# `mixed` is a random transient one for each attempt. The seed decides which.
+SINGLE = TRANSIENT | FINAL
 FAULTS = ["none", *SINGLE, "mixed"]
 
 
 class Proxy:
-    """Serves from `start` to `stop`. `attempts` counts the attempts at each call, in the order of the calls."""
+    """Serves from `start` to `stop`. `attempts` counts the attempts at each call, in the order of the calls.
 
-    def __init__(self, upstream: str, fault: str, times: int = 1, delay: float = 3, seed: int = 1) -> None:
+    Requests with the API key `exempt_key` get no faults, and are not counted.
+    """
+
+    def __init__(
+        self, upstream: str, fault: str, times: int = 1, delay: float = 3, seed: int = 1, exempt_key: str = ""
+    ) -> None:
         host, port = upstream.rsplit(":", 1)
         self.upstream = (host, int(port))
         self.fault = fault
         self.times = times
         self.delay = delay
         self.seed = seed
+        self.exempt_key = exempt_key
         self.attempts: Counter[str] = Counter()
 
     async def start(self, listen: str = "127.0.0.1:0") -> str:
@@ -197,6 +230,8 @@ class Proxy:
 
     def _next_fault(self, head: bytes, body: bytes) -> Fault:
         key = re.search(rb"(?i)\r\nidempotency-key: *([^\r]*)", head)
+        if self.exempt_key and f"Bearer {self.exempt_key}".encode() in head:
+            return none
         method, target, _ = head.split(b" ", 2)
         call = b" ".join([method, target, key[1] if key else body]).decode()
         self.attempts[call] += 1
@@ -204,7 +239,7 @@ class Proxy:
             return none
         if self.fault == "mixed":
             number = list(self.attempts).index(call)
-            return SINGLE[random.Random(f"{self.seed} {number} {self.attempts[call]}").choice(list(SINGLE))]
+            return TRANSIENT[random.Random(f"{self.seed} {number} {self.attempts[call]}").choice(list(TRANSIENT))]
         return SINGLE.get(self.fault, none)
 
 
@@ -220,10 +255,11 @@ async def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    faults = "\n".join(f"  {name:13}{(fault.__doc__ or '').splitlines()[0]}" for name, fault in SINGLE.items())
+    faults = {"none": none} | SINGLE
+    listed = "".join(f"\n  {name:16}{(fault.__doc__ or '').splitlines()[0]}" for name, fault in faults.items())
     parser = argparse.ArgumentParser(
         description="Injects faults between a client and the service.",
-        epilog=f"faults:\n  none         {none.__doc__}\n{faults}\n  mixed        A random one for each attempt.",
+        epilog=f"faults:{listed}\n  mixed           A random transient one for each attempt.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="the service")

@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
-"""Calls the service at PETSTORE_URL with each SDK, through a proxy that injects one fault at a time (proxy.py).
+"""Calls the service at PETSTORE_URL through a proxy that injects one fault at a time (proxy.py): with each SDK, with
+the programs in docs/examples, and with those of docs/guide.md.
 
     scripts/postgres with scripts/serve-for tests/clients/run.py [FAULT …]
 
 Fails unless each call took effect exactly once and the caller saw the right result. Prints a table: how many attempts
-the SDK made, what the service stored, and what the caller saw.
+at adding pets were made, how many pets the service stored, and what the caller saw.
+
+An example adds one pet. A program of the guide must print what the page shows, fault or not. The page shows ids, so
+each gets its own service. Only its requests with the rate-limited key bypass the faults: they are made without retries.
+The guide's commands for curl are left out: each is a single attempt. docs/examples/add-pet.sh is the one that retries.
 
 Each SDK has a driver, a small program. It reads PETSTORE_KEY, and from its standard input a JSON array of runs:
 
@@ -26,23 +31,35 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 import urllib.request
 from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxy import FAULTS, Proxy
+from proxy import FAULTS, FINAL, Proxy
 
 HERE = Path(__file__).resolve().parent
-PROJECT = HERE.parents[1] / "target/clients"
-PYTHON = HERE.parents[1] / "target/tools/clients/python/bin/python"
+ROOT = HERE.parents[1]
+PROJECT = ROOT / "target/clients"
+PYTHON = ROOT / "target/tools/clients/python/bin/python"
+
+sys.path.insert(0, str(HERE.parent))
+from guide import run as guide  # noqa: E402
 
 DRIVERS = {
     "Python": [PYTHON, HERE / "driver.py", "Petstore"],
     "Python asyncio": [PYTHON, HERE / "driver.py", "AsyncPetstore"],
     "TypeScript": ["node", PROJECT / "out/driver.js"],
 }
+EXAMPLES = {
+    "add_pet.py": [PYTHON, ROOT / "docs/examples/add_pet.py"],
+    "add-pet.sh": [ROOT / "docs/examples/add-pet.sh"],
+}
+GUIDE = {"guide, Python": "python", "guide, TypeScript": "ts"}
 
 PETS = 3
 # Faults after which the service has done what it was asked to do, so a retry of a conditional update gets 412.
@@ -52,13 +69,19 @@ LOST_UPDATE = "update: PreconditionFailedError precondition_failed, outcome unkn
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, and how every call must fail if the fault is permanent."""
+    """A fault, and how every call must fail if the fault is permanent.
+
+    `attempts` is how many attempts each call must make; None means more than `times`.
+    """
 
     fault: str
     times: int = 1
     timeout: float = 30
     max_time: float = 60
+    delay: float = 3
     permanent: str = ""
+    outcome_unknown: bool = True
+    attempts: int | None = None
 
     @property
     def name(self) -> str:
@@ -66,17 +89,29 @@ class Case:
 
 
 CASES = [
-    *(Case(fault) for fault in FAULTS if fault not in ("delay", "mixed")),
+    *(Case(fault) for fault in FAULTS if fault not in ("delay", "mixed", *FINAL)),
     Case("delay", timeout=1),
     Case("mixed", times=2, timeout=1),
-    Case("html-503", times=0, max_time=1, permanent="ServiceUnavailableError unexpected_response"),
-    Case("lost-answer", times=0, max_time=1, permanent="APIConnectionError no_response"),
+    # On a busy machine, a connection can take more than a second.
+    Case("html-503", times=0, max_time=10, permanent="ServiceUnavailableError unexpected_response"),
+    Case("lost-answer", times=0, max_time=10, permanent="APIConnectionError no_response"),
+    # The response comes too late: `max_time` has to end even the first attempt.
+    Case("delay", times=0, max_time=10, delay=15, permanent="APIConnectionError no_response"),
+    Case("html-403", 0, permanent="PermissionDeniedError unexpected_response", outcome_unknown=False, attempts=1),
+    Case("bug-500", 0, permanent="InternalServerError internal_error", attempts=1),
+    Case("long-rate-limit", 0, permanent="RateLimitError rate_limited", outcome_unknown=False, attempts=1),
 ]
+# The examples have no options, so a permanent fault is one that ends the call at once.
+EXAMPLE_CASES = [case for case in CASES if not case.permanent or case.attempts == 1]
+# An attempt of an example times out after 10 s.
+EXAMPLE_DELAY = 12
+GUIDE_FAULTS = ("html-502", "html-503", "html-504", "rate-limit", "reset", "lost-answer")
+GUIDE_CASES = [case for case in CASES if case.fault in GUIDE_FAULTS and not case.permanent]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A case with a package: what the driver printed, and how many attempts at each call the proxy counted."""
+    """A case with a package: what the caller saw, and how many attempts at each call the proxy counted."""
 
     case: Case
     package: str
@@ -85,12 +120,12 @@ class Run:
     attempts: Counter[str]
 
 
-def get(path: str) -> list[dict[str, Any]]:
+def get(path: str, environment: Mapping[str, str] = os.environ) -> list[dict[str, Any]]:
     """Returns all pages of a list, from the service itself."""
     found: list[dict[str, Any]] = []
     while path:
-        url = os.environ["PETSTORE_URL"] + path
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {os.environ['PETSTORE_KEY']}"})
+        url = environment["PETSTORE_URL"] + path
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {environment['PETSTORE_KEY']}"})
         with urllib.request.urlopen(request, timeout=30) as response:
             found += json.load(response)
             link = response.headers.get("Link", "")
@@ -109,7 +144,7 @@ def create_pets(count: int) -> None:
 async def drive(package: str, cases: list[Case]) -> list[Run]:
     """Runs the driver of a package, with one proxy for each case."""
     upstream = os.environ["PETSTORE_URL"].removeprefix("http://")
-    proxies = [Proxy(upstream, case.fault, case.times) for case in cases]
+    proxies = [Proxy(upstream, case.fault, case.times, case.delay) for case in cases]
     runs = [
         {
             "name": f"{case.name}, {package},",
@@ -131,6 +166,85 @@ async def drive(package: str, cases: list[Case]) -> list[Run]:
     return [Run(case, package, run["name"], seen, proxy.attempts) for case, run, seen, proxy in results]
 
 
+async def run_program(command: list[Any], environment: Mapping[str, str], **options: Any) -> tuple[int, str, str]:
+    """Returns the exit status of a program, and what it printed."""
+    pipe = asyncio.subprocess.PIPE
+    environment = environment | {"PYTHONPATH": str(PROJECT / "python")}
+    program = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipe, stderr=pipe, **options)
+    printed, errors = await program.communicate()
+    assert program.returncode is not None
+    return program.returncode, printed.decode(), errors.decode()
+
+
+async def run_example(package: str, case: Case) -> Run:
+    """Adds one pet, `NAME 0`, with an example."""
+    proxy = Proxy(os.environ["PETSTORE_URL"].removeprefix("http://"), case.fault, case.times, EXAMPLE_DELAY)
+    environment = os.environ | {"PETSTORE_URL": f"http://{await proxy.start()}"}
+    name = f"{case.name}, {package},"
+    status, printed, errors = await run_program([*EXAMPLES[package], f"{name} 0", "1"], environment)
+    await proxy.stop()
+    seen = {"status": status, "printed": printed, "reason": (errors.splitlines() or [""])[-1]}
+    return Run(case, package, name, seen, proxy.attempts)
+
+
+def check_example(run: Run, stored: list[dict[str, Any]]) -> list[str]:
+    """Returns what is wrong with a run of an example, after which these pets are stored."""
+    case, seen = run.case, run.seen
+    attempts = list(run.attempts.values())
+    if case.permanent:
+        # The status that the caller has to see: that of the fault.
+        status = {"html-403": "403", "bug-500": "500", "long-rate-limit": "429"}[case.fault]
+        good = seen["status"] != 0 and f"status {status}" in seen["reason"] and attempts == [case.attempts]
+        good = good and len(stored) <= 1
+    else:
+        faulty = 0 if case.fault == "none" else case.times
+        good = seen["status"] == 0 and f"{run.name} 0" in seen["printed"]
+        # One call, with one key for all attempts, and one pet.
+        good = good and len(attempts) == 1 and attempts[0] > faulty and len(stored) == 1
+    return [] if good else [f"{run.name}: {seen}, {len(stored)} pets, attempts {attempts}"]
+
+
+@asynccontextmanager
+async def service() -> AsyncIterator[dict[str, str]]:
+    """Starts another service with an empty database. The value is its environment, as scripts/serve-for sets it."""
+    names = ["DATABASE_URL", "PETSTORE_URL", "PETSTORE_KEY"]
+    wait = 'printf "%s\\n" "' + " ".join(f"${name}" for name in names) + '"; cat'
+    pipe = asyncio.subprocess.PIPE
+    command = [ROOT / "scripts/postgres", "with", ROOT / "scripts/serve-for", "bash", "-c", wait]
+    running = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert running.stdin and running.stdout
+    try:
+        values = (await running.stdout.readline()).decode().split()
+        yield os.environ | dict(zip(names, values, strict=True))
+    finally:
+        running.stdin.close()
+        await running.wait()
+
+
+async def follow_guide(package: str, case: Case, command: list[str], limit: asyncio.Semaphore) -> tuple[Run, list[Any]]:
+    """Runs the program of the guide in a language. Also returns the pets that are stored then."""
+    page, language = "docs/guide.md", GUIDE[package]
+    async with limit, service() as direct:
+        limited = guide.limited_key(direct)
+        proxy = Proxy(direct["PETSTORE_URL"].removeprefix("http://"), case.fault, case.times, exempt_key=limited)
+        address = f"http://{await proxy.start()}"
+        environment = direct | {"PETSTORE_URL": address, "PETSTORE_LIMITED_KEY": limited}
+        with tempfile.TemporaryDirectory() as directory:
+            status, printed, errors = await run_program(command, environment, cwd=directory)
+        await proxy.stop()
+        good = guide.judge(page, language, guide.examples(page, language), printed, errors, status)
+        return Run(case, package, f"{case.name}, {package},", {"good": good}, proxy.attempts), get("/v1/pets", direct)
+
+
+def check_guide(run: Run, stored: list[dict[str, Any]]) -> list[str]:
+    """Returns what is wrong with a run of the guide, after which these pets are stored."""
+    names = [pet["name"] for pet in stored]
+    untested = [call for call, count in run.attempts.items() if count <= run.case.times]
+    if run.seen["good"] and names == ["Rex", "Ada", "Bo", "Cy"] and not untested:
+        return []
+    return [f"{run.name} {run.seen}, pets {names}, too few attempts at {untested}"]
+
+
 def check(run: Run, stored: list[dict[str, Any]]) -> list[str]:
     """Returns what is wrong with a run, after which these pets are stored."""
     case, seen = run.case, run.seen
@@ -142,9 +256,12 @@ def check(run: Run, stored: list[dict[str, Any]]) -> list[str]:
 
     names = Counter(pet["name"] for pet in stored)
     if case.permanent:
-        creates = [f"create: {case.permanent}, outcome unknown"] * PETS
+        unknown = ", outcome unknown" if case.outcome_unknown else ""
+        creates = [f"create: {case.permanent}{unknown}"] * PETS
         expect("failures", seen["failures"], [*creates, f"list: {case.permanent}"])
         expect("pets", max(names.values(), default=1), 1)
+        if case.attempts:
+            expect("attempts", set(run.attempts.values()), {case.attempts})
         return wrong
     expect("pets", names, Counter(f"{run.name} {number}" for number in range(PETS)))
     expect("created", seen["created"], [pet["id"] for pet in stored])
@@ -163,27 +280,57 @@ def check(run: Run, stored: list[dict[str, Any]]) -> list[str]:
     return wrong
 
 
+def row(run: Run, pets: int, saw: list[str]) -> list[str]:
+    attempts = sum(count for call, count in run.attempts.items() if call.startswith("POST /v1/pets "))
+    return [run.case.name, run.package, str(attempts), str(pets), "; ".join(saw)]
+
+
 async def main(faults: list[str]) -> int:
+    def chosen(cases: list[Case]) -> list[Case]:
+        return [case for case in cases if not faults or case.fault in faults]
+
     create_pets(60)
-    cases = [case for case in CASES if not faults or case.fault in faults]
-    runs = await asyncio.gather(*(drive(package, cases) for package in DRIVERS))
+    runs = await asyncio.gather(*(drive(package, chosen(CASES)) for package in DRIVERS))
+    tries = [run_example(package, case) for case in chosen(EXAMPLE_CASES) for package in EXAMPLES]
+    examples = await asyncio.gather(*tries)
     pets = get("/v1/pets?limit=100")
 
     wrong: list[str] = []
-    rows = [["fault", "package", "attempts", "pets", "what the caller saw"]]
-    for run in (run for same_case in zip(*runs) for run in same_case):
+    rows: list[list[str]] = []
+    for run in (run for same_package in runs for run in same_package):
         stored = [pet for pet in pets if pet["name"].startswith(run.name)]
         wrong += check(run, stored)
-        attempts = sum(count for call, count in run.attempts.items() if call.startswith("POST /v1/pets "))
         saw = [f"{len(run.seen['created'])} pets"] if run.seen["created"] else []
         saw += [f"order {run.seen['order']['status']}"] if run.seen["order"] else []
         for failure, count in Counter(run.seen["failures"]).items():
             saw.append(failure if count == 1 else f"{count} × {failure}")
-        rows.append([run.case.name, run.package, str(attempts), str(len(stored)), "; ".join(saw)])
+        rows.append(row(run, len(stored), saw))
+    for run in examples:
+        stored = [pet for pet in pets if pet["name"].startswith(run.name)]
+        wrong += check_example(run, stored)
+        rows.append(row(run, len(stored), ["the pet" if run.seen["status"] == 0 else run.seen["reason"]]))
+
+    limit = asyncio.Semaphore(2)  # services at the same time
+    with tempfile.TemporaryDirectory() as directory:
+        commands = {
+            package: guide.LANGUAGES[language](guide.examples("docs/guide.md", language), Path(directory))
+            for package, language in GUIDE.items()
+        }
+        follow = [
+            follow_guide(package, case, commands[package], limit) for case in chosen(GUIDE_CASES) for package in GUIDE
+        ]
+        for run, stored in await asyncio.gather(*follow):
+            wrong += check_guide(run, stored)
+            rows.append(row(run, len(stored), ["what the page shows" if run.seen["good"] else "something else"]))
+
+    names = [case.name for case in CASES]
+    rows.sort(key=lambda row: names.index(row[0]))
+    rows.insert(0, ["fault", "package", "attempts", "pets", "what the caller saw"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    print(f"For each fault and package, {PETS} calls of pets.create: the attempts, and the pets stored")
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    print("For each fault and program: the attempts at adding pets, and the pets stored. The driver of an SDK adds 3")
+    print("pets, an example 1, and the guide 4. The guide also tries an invalid one.")
+    for cells in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip())
     for line in wrong:
         print(f"WRONG: {line}")
     return 1 if wrong else 0

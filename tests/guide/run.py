@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Runs every example of the guide and compares its output with the output block that follows it.
+"""Runs the examples of the pages and compares what they print with what the pages show.
 
     tests/guide/run.py                  every page in PAGES, in each of its languages
     tests/guide/run.py PAGE LANGUAGE    one page in one language, against the service at PETSTORE_URL
 
 An example is a fenced block marked `sh`, `ts` or `python`. If the next block is marked `text`, it is the expected
-output; otherwise the example must print nothing. The examples of one language form one program, in the order of the
-page, so each can use the variables of the previous ones. Each language gets its own service and database, so a reader
-who follows one language sees the ids that the page shows. Blocks marked `console` are not run; any other mark is an
-error.
+output; otherwise the example must print nothing. A block marked `console` has one example per line that starts with
+`$ `, each followed by its output. The examples of one language form one program, in the order of the page, so each can
+use the variables of the previous ones. A comment on the line before a block excludes it:
+
+    <!-- not run: REASON -->
+
+Each language gets its own service and database, so a reader who follows one language sees the ids that the page shows.
+The commands of a `console` start their own service, in an empty database, on a free port instead of 8080.
 
 Needs target/clients (scripts/clients build) and the debug build.
 """
@@ -16,16 +20,18 @@ Needs target/clients (scripts/clients build) and the debug build.
 import difflib
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "target/clients"
 TOOLS = ROOT / "target/tools/clients"
-PAGES = ["docs/guide.md", "clients/typescript/README.md", "clients/python/README.md"]
+PAGES = ["README.md", "docs/guide.md", "clients/typescript/README.md", "clients/python/README.md"]
 
 # Placeholders in expected output, and what each one matches.
 PLACEHOLDERS = {
@@ -35,6 +41,8 @@ PLACEHOLDERS = {
     "<seconds>": r"\d{1,2}",
     "<time>": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z",
 }
+# In the output of a `console`, which shows no placeholders: what differs on every run.
+VARYING = [PLACEHOLDERS["<time>"], r"\d+\.\d s", r"[\d,]+ per second"]
 
 # Printed before each example, followed by its index.
 MARK = "\x1e"
@@ -51,18 +59,40 @@ def examples(page: str, language: str) -> list[Example]:
     found: list[Example] = []
     before = ""
     text = (ROOT / page).read_text()
-    for block in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        mark, content = block.groups()
-        line = text.count("\n", 0, block.start()) + 1
-        if mark not in ("sh", "ts", "python", "text", "console"):
+    for block in re.finditer(r"^(<!-- not run: [^\n]+ -->\n)?```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        not_run, mark, content = block.groups()
+        line = text.count("\n", 0, block.start(2)) + 1
+        if mark not in (*LANGUAGES, "text"):
             raise SystemExit(f"{page}:{line}: unknown block mark `{mark}`")
-        if mark == "text" and before not in ("sh", "ts", "python"):
+        if mark == "text" and before not in LANGUAGES:
             raise SystemExit(f"{page}:{line}: output without an example")
-        if mark == language:
+        if not_run:
+            before = ""
+            continue
+        if mark == language == "console":
+            found += commands(page, line, content)
+        elif mark == language:
             found.append(Example(line, content, ""))
         elif mark == "text" and before == language:
             found[-1].output = content
         before = mark
+    return found
+
+
+def commands(page: str, line: int, content: str) -> list[Example]:
+    """Returns the commands of a `console`: each starts with `$ `, and continues after a line that ends with `\\`."""
+    found: list[Example] = []
+    continues = False
+    for number, text in enumerate(content.splitlines(keepends=True), line + 1):
+        if text.startswith("$ "):
+            found.append(Example(number, text[2:], ""))
+        elif not found:
+            raise SystemExit(f"{page}:{number}: output without a command")
+        elif continues:
+            found[-1].code += text
+        else:
+            found[-1].output += text
+        continues = text.endswith("\\\n") and not found[-1].output
     return found
 
 
@@ -93,28 +123,48 @@ def run_python(parts: list[Example], directory: Path) -> list[str]:
     """Type-checks the examples as strictly as the SDK."""
     file = directory / "guide.py"
     file.write_text(program(parts, r"print('\x1e{}', flush=True)"))
-    mypy = [TOOLS / "python/bin/mypy", "--no-error-summary", "--cache-dir", ROOT / "target/mypy", file]
+    mypy = [TOOLS / "python/bin/mypy", "--strict", "--no-error-summary", "--cache-dir", ROOT / "target/mypy", file]
     check(mypy, ROOT / "clients/python")
     return [str(TOOLS / "python/bin/python"), str(file)]
 
 
-LANGUAGES = {"sh": run_sh, "ts": run_ts, "python": run_python}
+def run_console(parts: list[Example], directory: Path) -> list[str]:
+    """Waits for the service after a command in the background, as a reader does, and stops it at the end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = "127.0.0.1:{}".format(free.getsockname()[1])
+    script = "set -euo pipefail\ntrap 'kill -9 $(jobs -p)' EXIT\n"
+    script += f"export PETSTORE_LISTEN={address} PETSTORE_ADMIN_LISTEN=127.0.0.1:0 PATH={ROOT}/target/debug:$PATH\n"
+    for number, part in enumerate(parts):
+        script += f"printf '\\036%s\\n' {number}\n" + part.code.replace("127.0.0.1:8080", address)
+        if part.code.endswith("&\n"):
+            script += f"curl --silent --output /dev/null --retry 50 --retry-connrefused --retry-delay 1 {address}\n"
+    file = directory / "guide.sh"
+    file.write_text(script)
+    return ["bash", str(file)]
 
 
-def matches(expected: str, printed: str) -> bool:
-    """Returns whether a printed line matches the expected one, with its placeholders."""
+LANGUAGES = {"sh": run_sh, "ts": run_ts, "python": run_python, "console": run_console}
+
+
+def matches(expected: str, printed: str, language: str) -> bool:
+    """Returns whether a printed line matches the expected one, apart from what differs on every run."""
+    if language == "console":
+        for varying in VARYING:
+            expected, printed = re.sub(varying, "<varying>", expected), re.sub(varying, "<varying>", printed)
+        return expected == printed
     pattern = re.escape(expected)
     for placeholder, varying in PLACEHOLDERS.items():
         pattern = pattern.replace(re.escape(placeholder), varying)
     return re.fullmatch(pattern, printed) is not None
 
 
-def compare(page: str, part: Example, output: str) -> bool:
+def compare(page: str, language: str, part: Example, output: str) -> bool:
     expected = part.output.splitlines()
     printed = [line.rstrip() for line in output.splitlines()]  # headers end with CR
-    # Show a matching line with its placeholders, so that the diff contains only the others.
+    # Show a matching line as on the page, so that the diff contains only the others.
     shown = [
-        want if want is not None and matches(want, line) else line
+        want if want is not None and matches(want, line, language) else line
         for want, line in zip(expected + [None] * len(printed), printed)
     ]
     if shown == expected:
@@ -124,24 +174,36 @@ def compare(page: str, part: Example, output: str) -> bool:
     return False
 
 
+def limited_key(environment: Mapping[str, str]) -> str:
+    """Returns a new API key that is limited to two requests per minute."""
+    petstore = [ROOT / "target/debug/petstore", "keys", "create", "--name", "guide", "--rate-limit", "2/m"]
+    return subprocess.run(petstore, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def judge(page: str, language: str, parts: list[Example], printed: str, errors: str, status: int) -> bool:
+    """Returns whether the program printed what the page shows. Prints the differences."""
+    outputs = re.split(f"{MARK}\\d+\n", printed)[1:]
+    # Compare all outputs, even after a difference. If one is missing, its example did not run.
+    good = [compare(page, language, part, output) for part, output in zip(parts, outputs)]
+    if status != 0 or len(outputs) != len(parts):
+        last = parts[max(0, len(outputs) - 1)]
+        print(f"{page}:{last.line}: the example exited with status {status}\n{errors}")
+        return False
+    return all(good)
+
+
 def run(page: str, language: str) -> bool:
     parts = examples(page, language)
-    petstore = [ROOT / "target/debug/petstore", "keys", "create", "--name", "guide", "--rate-limit", "2/m"]
-    limited = subprocess.run(petstore, check=True, capture_output=True, text=True).stdout.strip()
-    environment = os.environ | {"PETSTORE_LIMITED_KEY": limited, "PYTHONPATH": str(PROJECT / "python")}
+    environment = os.environ | {"PYTHONPATH": str(PROJECT / "python")}
+    if language != "console":
+        environment["PETSTORE_LIMITED_KEY"] = limited_key(environment)
     with tempfile.TemporaryDirectory() as directory:
         command = LANGUAGES[language](parts, Path(directory))
         ended = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
-    outputs = re.split(f"{MARK}\\d+\n", ended.stdout)[1:]
-    # Compare all outputs, even after a difference. If one is missing, its example did not run.
-    good = [compare(page, part, output) for part, output in zip(parts, outputs)]
-    if ended.returncode != 0 or len(outputs) != len(parts):
-        last = parts[max(0, len(outputs) - 1)]
-        print(f"{page}:{last.line}: the example exited with status {ended.returncode}\n{ended.stderr}")
-        return False
-    if all(good):
+    good = judge(page, language, parts, ended.stdout, ended.stderr, ended.returncode)
+    if good:
         print(f"{page}: {len(parts)} examples in {language} passed")
-    return all(good)
+    return good
 
 
 def run_all() -> bool:
@@ -149,8 +211,9 @@ def run_all() -> bool:
     for page in PAGES:
         for language in LANGUAGES:
             if examples(page, language):
-                service = [ROOT / "scripts/postgres", "with", ROOT / "scripts/serve-for"]
-                good &= subprocess.run([*service, __file__, page, language]).returncode == 0
+                service = [] if language == "console" else [ROOT / "scripts/serve-for"]
+                command = [ROOT / "scripts/postgres", "with", *service, __file__, page, language]
+                good &= subprocess.run(command).returncode == 0
     return good
 
 

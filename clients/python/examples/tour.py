@@ -68,7 +68,7 @@ def sell(rex: Pet) -> None:
 
 def change(rex: Pet) -> None:
     """Changes a pet only if no other client has changed it."""
-    current = shop.pets.update(rex.id)
+    current = shop.pets.get(rex.id)
     changed = shop.pets.update(rex.id, name="Max", if_match=current.etag)
     assert (changed.name, changed.category_id) == ("Max", 3)
     try:

@@ -23,13 +23,15 @@ class Petstore:
 
     - `api_key`, `base_url`: by default, the environment variables PETSTORE_KEY and PETSTORE_URL. The URL may or may not
       end in `/v1`.
-    - `timeout`: how many seconds an attempt may wait for the connection, and then for each part of the response.
-    - `max_time`: how many seconds a call may take with all its attempts; for a list, each page. 0 turns retries off.
+    - `timeout`: how many seconds an attempt may take.
+    - `max_time`: how many seconds a call may take with all its attempts and the pauses between them; for a list, each
+      page. The last attempt gets only what is left of it. 0 turns retries off: `timeout` alone limits the one attempt.
     - `on_attempt`: called after each attempt, for example to count retries.
     - `http_client`: for proxies, certificates or tests.
     - `sleep`, `clock`, `random`: for tests.
 
-    Every call raises a `PetstoreError` if it fails.
+    Every call raises a `PetstoreError` if it fails. An invalid option, here or of a call, is a bug in your program: it
+    raises a `ValueError` before anything is sent.
     """
 
     def __init__(

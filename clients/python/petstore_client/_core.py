@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, Union
 
@@ -30,8 +30,8 @@ T = TypeVar("T")
 # before, and at most LONGEST_PAUSE.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 10.0
-# The last attempt gets at least this many seconds, even if `max_time` ends sooner: less would only fail once more.
-SHORTEST_TIMEOUT = 1.0
+# An attempt is not worth starting with less time than this.
+SHORTEST_TIMEOUT = 0.1
 RETRYABLE = {408, 429, 502, 503, 504}
 MAX_LIMIT = 100
 
@@ -72,6 +72,26 @@ class Send:
     """Send this request. The outcome is the response, or the exception instead of one."""
 
     arguments: dict[str, Any]
+
+
+class TimeLeft(Mapping[str, float]):
+    """The timeouts of one attempt, as httpx reads them before each step: what is left until the deadline.
+
+    Fixed timeouts would start again with each step: connecting, sending, receiving.
+    """
+
+    def __init__(self, deadline: float, clock: Callable[[], float]) -> None:
+        self._deadline, self._clock = deadline, clock
+
+    def __getitem__(self, step: str) -> float:
+        left = self._deadline - self._clock()
+        return min(max(left, 0.001), 1e6)  # sockets accept neither infinity nor, with this meaning, 0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("connect", "read", "write", "pool"))
+
+    def __len__(self) -> int:
+        return 4
 
 
 @dataclass(frozen=True)
@@ -118,11 +138,9 @@ class Core:
     ) -> Core:
         key = (api_key or os.environ.get("PETSTORE_KEY") or "").strip()
         address = (base_url or os.environ.get("PETSTORE_URL") or "").strip().rstrip("/")
-        # Otherwise an exception about the header would show the key.
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise ValueError("The API key has characters that no key has.")
         if not key:
             raise ValueError("Set `api_key` or the environment variable PETSTORE_KEY.")
+        _header("api_key", key)  # otherwise an exception about the header would show the key
         if not address:
             raise ValueError("Set `base_url` or the environment variable PETSTORE_URL.")
         try:
@@ -133,6 +151,13 @@ class Core:
             raise ValueError(f"The base URL must be like http://host:8080, unlike {url!r}.")
         headers = httpx.Headers({"Authorization": f"Bearer {key}", "User-Agent": f"petstore-client-python/{VERSION}"})
         return Core(url, headers, timeout, max_time, on_attempt, clock, random)
+
+    def __post_init__(self) -> None:
+        # Written so that NaN is rejected as well.
+        if not self.timeout > 0:
+            raise ValueError(f"`timeout` must be a number of seconds above 0, not {self.timeout}.")
+        if not self.max_time >= 0:
+            raise ValueError(f"`max_time` must be a number of seconds, at least 0, not {self.max_time}.")
 
     def with_options(self, timeout: float | None, max_time: float | None) -> Core:
         return replace(
@@ -177,7 +202,7 @@ class Core:
         if if_match is None:
             raise ValueError("`if_match` is None: pets of a list have no `etag`. Use pets.get to read the pet first.")
         body = PetPatch(name=name, category_id=category_id, status=status).to_dict()
-        headers = {} if if_match == "*" else {"If-Match": if_match}
+        headers = {} if if_match == "*" else {"If-Match": _header("if_match", if_match)}
         response = yield from self._perform(Request("PATCH", f"/pets/{pet_id:d}", body=body, headers=headers))
         return _read(response, _pet)
 
@@ -210,39 +235,45 @@ class Core:
     def _perform(self, request: Request) -> Call[httpx.Response]:
         """Sends a request until it gets a response that is not worth a retry, or until `max_time` is over."""
         started = self.clock()
+        # With a `max_time` of 0, there is one attempt, and only `timeout` limits it.
+        deadline = started + (self.max_time or self.timeout)
         number = 0
         outcome_unknown = False
+        previous: PetstoreError | None = None
         while True:
             number += 1
             sent = self.clock()
-            timeout = self.timeout
-            if number > 1:  # the first attempt always gets its full time: with a `max_time` of 0 it is the only one
-                timeout = max(min(timeout, started + self.max_time - sent), SHORTEST_TIMEOUT)
-            outcome = yield self._send(request, timeout)
+            attempt_deadline = min(sent + self.timeout, deadline)
+            outcome = yield self._send(request, TimeLeft(attempt_deadline, self.clock))
             ended = self.clock()
             error = _error(outcome)
             retry_in: float | None = None
             if error is not None:
                 outcome_unknown |= request.method != "GET" and _may_have_taken_effect(outcome, error)
                 error.outcome_unknown = outcome_unknown
-                if _is_retryable(outcome, error):
+                if self.max_time and _is_retryable(outcome, error):
                     pause = max(self._pause(number), error.retry_after or 0.0)
-                    if ended + pause < started + self.max_time:
+                    if ended + pause + SHORTEST_TIMEOUT <= deadline:
                         retry_in = pause
             self._report(Attempt(number, request.method, request.path, ended - sent, *_head(outcome), error, retry_in))
             if error is None:
                 assert isinstance(outcome, httpx.Response)
                 return outcome
             if retry_in is None:
+                if previous is not None and attempt_deadline < sent + self.timeout and error.status is None:
+                    # The attempt had little time. The previous error says more than that there was no response.
+                    previous.outcome_unknown = outcome_unknown
+                    raise previous
                 raise error from (outcome if isinstance(outcome, Exception) else None)
+            previous = error
             yield Sleep(retry_in)
 
-    def _send(self, request: Request, timeout: float) -> Send:
+    def _send(self, request: Request, timeouts: TimeLeft) -> Send:
         arguments: dict[str, Any] = {
             "method": request.method,
             "url": f"{self.base_url}{request.path}",
             "headers": {**self.headers, **request.headers},
-            "timeout": timeout,
+            "extensions": {"timeout": timeouts},
         }
         if request.params:
             arguments["params"] = list(request.params)
@@ -284,7 +315,13 @@ def _params(**values: str | int | None) -> list[tuple[str, str]]:
 
 def _post(path: str, body: Mapping[str, Any], idempotency_key: str | None) -> Request:
     key = str(uuid.uuid4()) if idempotency_key is None else idempotency_key
-    return Request("POST", path, body=body, headers={"Idempotency-Key": key})
+    return Request("POST", path, body=body, headers={"Idempotency-Key": _header("idempotency_key", key)})
+
+
+def _header(option: str, value: str) -> str:
+    if not value.isascii() or not value.isprintable() or not value or " " in value:
+        raise ValueError(f"`{option}` must not be empty, and must contain only visible ASCII characters.")
+    return value
 
 
 def _error(outcome: Outcome) -> PetstoreError | None:

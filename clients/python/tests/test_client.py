@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import email.utils
+import functools
 import inspect
 import io
+import itertools
 import logging
 import os
 import pickle
@@ -53,11 +55,14 @@ class World:
         self.seconds = seconds
         self.now = 1000.0
         self.requests: list[httpx.Request] = []
+        self.timeouts: list[float] = []
         self.pauses: list[float] = []
 
     def handle(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
-        self.now += min(self.seconds, request.extensions["timeout"]["read"])
+        timeout = request.extensions["timeout"]["read"]
+        self.timeouts.append(timeout)
+        self.now += min(self.seconds, timeout)
         answer = self.script.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -201,25 +206,52 @@ class Calls:
         self.call(world, self.create)
         assert world.pauses == [2, 0.2, 7, 0.8]
 
-    def test_a_call_ends_in_time(self) -> None:
-        world = World(*[httpx.ReadTimeout("") for _ in range(50)], seconds=10)
-        failure = self.fails(world, self.create)
-        assert isinstance(failure, sdk.APIConnectionError)
-        assert round(world.now, 6) <= 1060
-        timeouts = [request.extensions["timeout"]["read"] for request in world.requests]
-        assert timeouts[:5] == [10.0] * 5
-        assert 5 < timeouts[5] < 10
-        assert len(timeouts) == 6
+    def test_max_time_ends_a_call_and_its_last_attempt(self) -> None:
+        for max_time, seconds, attempts in [(60.0, 60.0, 6), (12.0, 12.0, 2), (10.15, 10.0, 1), (5.0, 5.0, 1)]:
+            world = World(*[httpx.ReadTimeout("") for _ in range(50)], seconds=10)
+            failure = self.fails(world, self.create, max_time=max_time)
+            assert isinstance(failure, sdk.APIConnectionError)
+            assert (round(world.now - 1000, 6), len(world.requests)) == (seconds, attempts), max_time
+            assert world.timeouts[0] == min(10.0, max_time)
+
+    def test_each_step_of_an_attempt_has_what_the_previous_ones_left(self) -> None:
+        world = World(created())
+        self.call(world, self.create)
+        world.now += 7
+        timeouts = world.requests[0].extensions["timeout"]
+        assert [timeouts.get(step) for step in ("pool", "connect", "write", "read")] == [3.0] * 4
+        world.now += 7
+        assert 0 < timeouts["read"] < 0.01
+
+    def test_an_attempt_that_max_time_ends_does_not_hide_the_previous_error(self) -> None:
+        for status, code in [(503, "unavailable"), (429, "rate_limited")]:
+            world = World(error(status, code), httpx.ReadTimeout(""), seconds=4)
+            failure = self.fails(world, self.create, max_time=5)
+            assert (failure.code, failure.outcome_unknown, len(world.requests)) == (code, True, 2)
 
     def test_a_pause_that_would_end_too_late_is_not_waited_for(self) -> None:
-        world = World(error(429, "rate_limited", **{"Retry-After": "61"}))
-        assert self.fails(world, self.create).retry_after == 61
+        world = World(error(429, "rate_limited", **{"Retry-After": "60"}))
+        assert self.fails(world, self.create).retry_after == 60
         assert world.pauses == []
 
     def test_a_max_time_of_0_turns_retries_off(self) -> None:
-        world = World(error(503, "unavailable"))
-        assert isinstance(self.fails(world, self.create, max_time=0), sdk.ServiceUnavailableError)
-        assert world.requests[0].extensions["timeout"]["read"] == 10.0
+        answers: list[Answer] = [error(503, "unavailable"), error(429, "rate_limited"), httpx.ReadTimeout("")]
+        for answer in answers:
+            world = World(answer)
+            assert self.fails(world, self.create, max_time=0).code != "unexpected_response"
+            assert world.timeouts == [10.0]
+
+    def test_invalid_options_of_a_call_are_rejected_before_anything_is_sent(self) -> None:
+        calls: list[Callable[[Any, str], Any]] = [
+            lambda shop, text: shop.pets.create(name="Rex", category_id=3, idempotency_key=text),
+            lambda shop, text: shop.orders.place(pet_id=1, idempotency_key=text),
+            lambda shop, text: shop.pets.update(1, name="Rex", if_match=text),
+        ]
+        for call, text in itertools.product(calls, ["", "ключ", "a b", "a\nb"]):
+            world = World()
+            with unittest.TestCase().assertRaises(ValueError):
+                self.call(world, functools.partial(call, text=text))
+            assert world.requests == []
 
     def test_an_error_says_whether_the_outcome_is_unknown(self) -> None:
         rejected = error(401, "invalid_api_key")
@@ -269,6 +301,9 @@ class Calls:
         pet = self.call(world, lambda shop: shop.pets.get(1))
         assert (pet.name, pet.etag) == ("Rex", '"2"')
         assert str(world.requests[0].url) == "http://shop.example/v1/pets?id=1"
+        world = World(httpx.Response(200, json=REX, headers={"ETag": '"3"'}))
+        assert self.call(world, lambda shop: shop.pets.update(1, name="Rex", if_match=pet.etag)).etag == '"3"'
+        assert world.requests[0].headers["If-Match"] == '"2"'
         missing = World(httpx.Response(200, json=[], headers={"X-Request-Id": "abc"}))
         failure = self.fails(missing, lambda shop: shop.pets.get(7))
         assert isinstance(failure, sdk.NotFoundError)
@@ -322,6 +357,14 @@ class Calls:
         cursors = [request.url.params.get("cursor") for request in world.requests]
         assert cursors == [None, "A", "A", "B"]
         assert {request.url.params["status"] for request in world.requests} == {"available"}
+
+    def test_a_list_ends_with_the_page_that_has_no_link_however_short_the_others(self) -> None:
+        pages = [
+            httpx.Response(200, json=pets, headers={"Link": f'</v1/pets?cursor={cursor}>; rel="next"'})
+            for pets, cursor in [([], "A"), ([REX], "B"), ([], "C")]
+        ]
+        world = World(*pages, httpx.Response(200, json=[{**REX, "id": 2}]))
+        assert [pet.id for pet in self.list(world, lambda shop: shop.pets.list())] == [1, 2]
 
     def test_a_list_can_be_read_by_pages_and_continued_from_a_cursor(self) -> None:
         world = self.pages()
@@ -399,7 +442,10 @@ class PetstoreTest(Calls, unittest.TestCase):
         with self.assertRaises(sdk.ServiceUnavailableError):
             shop.with_options(timeout=1, max_time=0).pets.get(1)
         shop.with_options(timeout=2).pets.create(name="Rex", category_id=3)
-        assert [request.extensions["timeout"]["read"] for request in world.requests] == [1, 2, 2]
+        assert world.timeouts == [1, 2, 2]
+        for options in [{"timeout": 0}, {"max_time": -1}]:
+            with self.assertRaises(ValueError):
+                shop.with_options(**options)
 
 
 class AsyncPetstoreTest(Calls, unittest.TestCase):
@@ -454,6 +500,21 @@ class SettingsTest(unittest.TestCase):
                 sdk.Petstore(api_key=key, base_url=url)
             assert KEY not in str(raised.exception)
             assert "password" not in str(raised.exception)
+
+    def test_invalid_times_are_rejected(self) -> None:
+        nan = float("nan")
+        for name, value in [
+            ("timeout", 0.0),
+            ("timeout", -1.0),
+            ("timeout", nan),
+            ("max_time", -1.0),
+            ("max_time", nan),
+        ]:
+            for kind in (sdk.Petstore, sdk.AsyncPetstore):
+                options: dict[str, Any] = {"api_key": KEY, "base_url": "http://shop.example", name: value}
+                with self.assertRaises(ValueError) as raised:
+                    kind(**options)
+                assert name in str(raised.exception)
 
     def test_methods_accept_every_field_of_the_document(self) -> None:
         for kind in (sdk.Pets, sdk.AsyncPets):

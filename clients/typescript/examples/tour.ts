@@ -30,9 +30,10 @@ assert.deepEqual(found.map((pet) => pet.name), ['Ada', 'Rex']);
 await assert.rejects(shop.pets.get(999_999), NotFoundError);
 
 // Change one, unless another client was faster.
-const changed = await shop.pets.update(first.id, { status: 'available' }, { ifMatch: first.etag });
-await assert.rejects(shop.pets.update(first.id, { name: 'Max' }, { ifMatch: first.etag }), PreconditionFailedError);
-assert.notEqual(changed.etag, first.etag);
+const { etag } = await shop.pets.get(first.id);
+const changed = await shop.pets.update(first.id, { status: 'available' }, { ifMatch: etag });
+await assert.rejects(shop.pets.update(first.id, { name: 'Max' }, { ifMatch: etag }), PreconditionFailedError);
+assert.notEqual(changed.etag, etag);
 
 // Sell it.
 const order = await shop.orders.place({ petId: first.id });

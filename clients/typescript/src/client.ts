@@ -1,5 +1,5 @@
 // The client: pets and orders, one method per operation.
-import { NotFoundError, PetstoreError } from './errors.js';
+import { NotFoundError } from './errors.js';
 import type { ListOrdersData, ListPetsData, NewOrder, NewPet, Order, Pet, PetPatch } from './generated/types.gen.js';
 import type { CallOptions, CreateOptions, PetstoreOptions, UpdateOptions } from './options.js';
 import { List, PAGE_SIZE } from './pagination.js';
@@ -19,7 +19,8 @@ export type OrderFilter = NonNullable<ListOrdersData['query']>;
 
 /**
  * A client of the service. Its calls are retried until they succeed or `maxTime` is over, and take effect once. A call
- * that fails throws a `PetstoreError`.
+ * that fails throws a `PetstoreError`. An invalid option, of the client or of a call, is a bug in your program: it throws
+ * a `TypeError` or, for a number, a `RangeError`, before anything is sent.
  */
 export class Petstore {
   readonly pets: Pets;
@@ -93,8 +94,7 @@ export class Pets {
    */
   async update(id: number, patch: PetPatch, options: UpdateOptions = {}): Promise<PetWithEtag> {
     if ('ifMatch' in options && options.ifMatch === undefined) {
-      const message = '`ifMatch` is undefined: the pets of a list have no `etag`. Get the pet first.';
-      throw new PetstoreError(message, { code: 'invalid_option' });
+      throw new TypeError('`ifMatch` is undefined: the pets of a list have no `etag`. Get the pet first.');
     }
     const headers = options.ifMatch === undefined ? {} : { 'If-Match': options.ifMatch };
     const request = { method: 'PATCH', path: `/pets/${encodeURIComponent(id)}`, headers, body: patch } as const;

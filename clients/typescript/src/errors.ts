@@ -1,6 +1,6 @@
 // The errors of the package. Every failed call throws a `PetstoreError` or one of its subclasses, whatever failed: the
-// service, a proxy in front of it, the network or the caller. Subclasses follow the HTTP status, so a code that this
-// version does not know still has the right class.
+// service, a proxy in front of it or the network. Only invalid options are errors of the language. Subclasses follow the
+// HTTP status, so a code that this version does not know still has the right class.
 
 /** What a {@link PetstoreError} knows besides its message. */
 export interface ErrorDetails {
@@ -15,7 +15,7 @@ export interface ErrorDetails {
 export class PetstoreError extends Error {
   /**
    * The code of the service's error, or one of the package: `no_response`, `unexpected_response` (not from the service,
-   * such as the HTML page of a proxy), `aborted` or `invalid_option`.
+   * such as the HTML page of a proxy) or `aborted`.
    */
   readonly code: string;
   /** The HTTP status. Undefined if there was no response. */

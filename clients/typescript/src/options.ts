@@ -10,8 +10,8 @@ export interface PetstoreOptions {
   /** The limit for one attempt, until its response is complete. Default: 10 seconds. */
   timeout?: number | undefined;
   /**
-   * The limit for a call with all attempts and the pauses between them. The first attempt always has its full `timeout`,
-   * so 0 turns retries off. Default: 60 seconds.
+   * The limit for a call with all attempts and the pauses between them. The last attempt gets only what is left of it. 0
+   * turns retries off: `timeout` alone limits the one attempt. Default: 60 seconds.
    */
   maxTime?: number | undefined;
   /** Called after every attempt, for logs and metrics. */

@@ -2,11 +2,12 @@
 //
 // - All attempts of one call are the same request, with the same `Idempotency-Key`.
 // - Only these are retried: no response, 408, 409 `idempotency_in_progress`, 429, 502, 503 and 504.
-// - No attempt takes longer than `timeout`. No call takes longer than `maxTime`, or than its first attempt.
-// - A failed call throws a `PetstoreError`. Nothing that it throws or reports contains the API key.
+// - No attempt takes longer than `timeout`. No call takes longer than `maxTime`, unless that is 0: then there is one attempt.
+// - A failed call throws a `PetstoreError`, and an invalid option a `TypeError` or a `RangeError`, before anything is sent.
+//   Nothing that is thrown or reported contains the API key.
 //
 // Uses nothing that browsers lack.
-import { APIConnectionError, errorClass, PetstoreError, RequestAbortedError } from './errors.js';
+import { APIConnectionError, errorClass, RequestAbortedError, type PetstoreError } from './errors.js';
 import type { CallOptions, PetstoreOptions, Runtime } from './options.js';
 
 const TIMEOUT = 10_000;
@@ -75,8 +76,12 @@ export class Transport {
     this.#baseUrl = versionedUrl(required('baseUrl', options.baseUrl, 'PETSTORE_URL'));
     this.#timeout = options.timeout ?? TIMEOUT;
     this.#maxTime = options.maxTime ?? MAX_TIME;
-    if (!(this.#timeout > 0 && this.#maxTime >= 0)) {
-      throw invalidOption('`timeout` must be a number of milliseconds above 0, and `maxTime` one of at least 0.');
+    // Written so that NaN is rejected as well.
+    if (!(this.#timeout > 0)) {
+      throw new RangeError(`\`timeout\` must be a number of milliseconds above 0, not ${this.#timeout}.`);
+    }
+    if (!(this.#maxTime >= 0)) {
+      throw new RangeError(`\`maxTime\` must be a number of milliseconds, at least 0, not ${this.#maxTime}.`);
     }
     this.#onAttempt = options.onAttempt ?? (() => {});
     this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
@@ -89,7 +94,7 @@ export class Transport {
     const { method, path } = request;
     const url = this.#baseUrl + path + queryString(request.query ?? {});
     const init = this.#init(request);
-    const deadline = now() + this.#maxTime;
+    const deadline = now() + (this.#maxTime || this.#timeout);
     let outcomeUnknown = false;
     let previous: PetstoreError | undefined;
 
@@ -98,7 +103,7 @@ export class Transport {
         throw Object.assign(aborted(signal), { outcomeUnknown });
       }
       const start = now();
-      const timeout = number === 1 ? this.#timeout : Math.min(this.#timeout, deadline - start);
+      const timeout = Math.min(this.#timeout, deadline - start);
       const result = await this.#attempt(url, init, request.list ?? false, timeout, signal);
       const { status, headers = new Headers(), error } = result;
       const retryIn = error && this.#retryIn(error, number, deadline);
@@ -164,7 +169,7 @@ export class Transport {
 
   /** Returns the pause after a failed attempt, or undefined if the call has failed. */
   #retryIn(error: PetstoreError, number: number, deadline: number): number | undefined {
-    if (!isRetryable(error)) {
+    if (this.#maxTime === 0 || !isRetryable(error)) {
       return undefined;
     }
     const pause = Math.min(FIRST_PAUSE * 2 ** (number - 1), LONGEST_PAUSE);
@@ -255,7 +260,7 @@ function required(name: string, value: string | undefined, variable: string): st
   const { process } = globalThis as { process?: { env?: Record<string, string | undefined> } };
   const found = (value ?? process?.env?.[variable])?.trim();
   if (!found) {
-    throw invalidOption(`Set the option \`${name}\` or the environment variable \`${variable}\`.`);
+    throw new TypeError(`Set the option \`${name}\` or the environment variable \`${variable}\`.`);
   }
   return found;
 }
@@ -270,17 +275,13 @@ function versionedUrl(baseUrl: string): string {
   } catch {
     // Not a URL.
   }
-  throw invalidOption('`baseUrl` must be a URL, such as `http://127.0.0.1:8080`.');
+  throw new TypeError('`baseUrl` must be a URL, such as `http://127.0.0.1:8080`.');
 }
 
 /** Checks a value before `fetch` does, whose message would contain it. */
 function headerValue(name: string, value: string): string {
   if (!/^[\x21-\x7e]+$/.test(value)) {
-    throw invalidOption(`\`${name}\` must not be empty, and must contain only visible ASCII characters.`);
+    throw new TypeError(`\`${name}\` must not be empty, and must contain only visible ASCII characters.`);
   }
   return value;
-}
-
-function invalidOption(message: string): PetstoreError {
-  return new PetstoreError(message, { code: 'invalid_option' });
 }
