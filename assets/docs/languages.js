@@ -3,7 +3,7 @@
 export const LANGUAGES = { curl: "curl", python: "Python", typescript: "TypeScript" };
 
 const STORED = "petstore.language";
-const showAll = new Set();
+const showAll = new Set(); // one function for each group of tabs: shows the panel of the chosen language
 let count = 0;
 
 const storage = () => {
@@ -25,8 +25,8 @@ const choose = (language) => {
 };
 
 /**
- * Creates tabs with one panel per language: an object from the names in LANGUAGES to what the panel shows, an element. If the chosen
- * language has no panel, the first one is shown. Call `remove` of the result when the element is no longer used.
+ * Creates tabs. `panels` has an element for each language, by its name in LANGUAGES. If the chosen language has no panel,
+ * the first one is shown. Call `remove` of the result when `element` is no longer used.
  */
 export const languageTabs = (panels, label) => {
   const languages = Object.keys(LANGUAGES).filter((language) => panels[language]);

@@ -232,6 +232,8 @@ const plugin = ({ React }) => {
       authorizeBtn: nothing,
       authorizeOperationBtn: nothing,
       CopyToClipboardBtn: nothing,
+      // Plain text: a link inside the button that opens an operation confuses screen readers. The navigation has the links.
+      DeepLink: ({ text }) => h("span", { className: "nostyle" }, h("span", null, text)),
       // Operations are always ready to try, so all that remains of this button is resetting the body to the example.
       TryItOutButton: ({ hasUserEditedBody, onResetClick }) => hasUserEditedBody
         ? h("button", { type: "button", className: "btn reset", onClick: onResetClick }, "Reset body")
@@ -334,6 +336,16 @@ const page = SwaggerUIBundle({
     return request;
   },
 });
+
+/** Names the fields that Swagger UI renders without a label, for screen readers. */
+const labelFields = () => {
+  for (const field of document.querySelectorAll(":is(.opblock, .choice) :is(input, select, textarea):not([aria-label])")) {
+    const parameter = field.closest("[data-param-name]")?.dataset.paramName;
+    const label = parameter ?? (field.matches("textarea") ? "Request body" : field.closest(".choice") ? "Server" : "Example");
+    field.setAttribute("aria-label", label);
+  }
+};
+new MutationObserver(labelFields).observe(document.getElementById("page"), { childList: true, subtree: true });
 
 // Swagger UI reads the URL's fragment only on load; links within the page and the Back button change it later.
 window.addEventListener("hashchange", () => page.layoutActions.parseDeepLinkHash(decodeURI(location.hash)));

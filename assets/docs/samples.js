@@ -100,7 +100,9 @@ const python = (call, server, sdkMethod, noun) => {
     "from petstore_client import Petstore",
     "",
     `shop = Petstore(base_url=${pythonValue(server)})  # reads the key from PETSTORE_KEY`,
-    ...(call.returnsList ? [`for ${noun} in ${expression}:`, `    print(${noun})`] : [`${noun} = ${expression}`, `print(${noun})`]),
+    ...(call.returnsList
+      ? [`for ${noun} in ${expression}:`, `    print(${noun})`]
+      : [`${noun} = ${expression}`, `print(${noun})`]),
   ].join("\n");
 };
 
@@ -131,9 +133,7 @@ const typescript = (call, server, sdkMethod, noun) => {
   ].join("\n");
 };
 
-/**
- * Returns the samples of an operation as text: an object from languages, as languages.js names them, to code. `server` is an absolute URL.
- */
+/** Returns the code of a sample call in each language, by its name in languages.js. `server` is an absolute URL. */
 export const samplesOf = (openapi, path, method, server) => {
   const call = callOf(openapi, path, method);
   const sdkMethod = SDK_METHODS[openapi.paths[path][method].operationId];
