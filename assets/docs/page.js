@@ -14,8 +14,9 @@ let openapi = {}; // the document as the page shows it
 /** The operation in the OpenAPI document, even while it is collapsed and Swagger UI has not resolved it. */
 const documented = (system, path, method) => system.specSelectors.specJson().getIn(["paths", path, method]);
 
-/** What a schema allows, in words: `1 to 100, default 20`. */
-const bounds = (schema) => {
+/** What a schema allows, in words: `1 to 100`, `default 20`. */
+const bounds = (document, described) => {
+  const schema = resolve(document, described) ?? {};
   const range = (least, most, unit = "") => {
     if (least === undefined && most === undefined) {
       return [];
@@ -28,7 +29,7 @@ const bounds = (schema) => {
     ...range(schema.minLength, schema.maxLength, " characters"),
     ...range(schema.minItems, schema.maxItems, " items"),
     ...(schema.pattern === undefined ? [] : [`matches \`${schema.pattern}\``]),
-    ...(schema.items ? bounds(schema.items).map((text) => `each ${text}`) : []),
+    ...(schema.items ? bounds(document, schema.items).map((text) => `each ${text}`) : []),
     ...(schema.default === undefined ? [] : [`default ${schema.default}`]),
   ];
 };
@@ -43,7 +44,8 @@ const withDescribedParameters = (document) => {
   // Parameters can be shared by operations.
   const parameters = new Set(operations.flatMap(([path, method]) => parametersOf(document, path, method)));
   for (const parameter of parameters) {
-    const lines = [parameter.description, bounds(resolve(document, parameter.schema) ?? {}).join(", ")];
+    const limits = bounds(document, parameter.schema).join(", ");
+    const lines = [parameter.description, limits && `${limits[0].toUpperCase()}${limits.slice(1)}.`];
     if (!parameter.required && parameter.example !== undefined) {
       lines.push(`Example: \`${parameter.example}\``);
       delete parameter.example;
@@ -337,15 +339,18 @@ const page = SwaggerUIBundle({
   },
 });
 
-/** Names the fields that Swagger UI renders without a label, for screen readers. */
-const labelFields = () => {
+/** Completes what Swagger UI renders: names fields that have no label, and lets the keyboard scroll long bodies. */
+const makeAccessible = () => {
+  for (const body of document.querySelectorAll(".opblock pre:not([tabindex])")) {
+    body.tabIndex = 0;
+  }
   for (const field of document.querySelectorAll(":is(.opblock, .choice) :is(input, select, textarea):not([aria-label])")) {
     const parameter = field.closest("[data-param-name]")?.dataset.paramName;
     const label = parameter ?? (field.matches("textarea") ? "Request body" : field.closest(".choice") ? "Server" : "Example");
     field.setAttribute("aria-label", label);
   }
 };
-new MutationObserver(labelFields).observe(document.getElementById("page"), { childList: true, subtree: true });
+new MutationObserver(makeAccessible).observe(document.getElementById("page"), { childList: true, subtree: true });
 
 // Swagger UI reads the URL's fragment only on load; links within the page and the Back button change it later.
 window.addEventListener("hashchange", () => page.layoutActions.parseDeepLinkHash(decodeURI(location.hash)));

@@ -60,8 +60,8 @@ def test_an_article_does_not_scroll_sideways(visit, width):
     for name in ARTICLES:
         page = open_article(visitor, f"/docs/{name}")
         assert page.evaluate("document.documentElement.scrollWidth") == width, name
-        # A table may be wider than the page: it scrolls by itself.
-        assert page.evaluate(OVERFLOWING.replace("'select, svg'", "'select, svg, .table'")) == [], name
+        # A table may be wider than the page: it scrolls by itself. Spaces at the end of a line of code are not visible.
+        assert page.evaluate(OVERFLOWING.replace("'select, svg'", "'select, svg, .table, pre'")) == [], name
 
 
 def test_a_wide_table_scrolls_on_a_phone(visit):
@@ -158,7 +158,7 @@ def test_bounds_are_visible(visit):
     page = visitor.open()
     listing = visitor.expand("listPets")
     for name, text in [
-        ("limit", "1 to 100, default 20"), ("id", "1 to 100 items, each at least 1"), ("cursor", "matches ^AQ"),
+        ("limit", "1 to 100, default 20"), ("id", "1 to 100 items, each at least 1"), ("cursor", "Matches ^AQ"),
     ]:
         assert text in listing.locator(f"[data-param-name={name}]").inner_text(), name
     key = visitor.expand("createPet").locator("[data-param-name=Idempotency-Key]")
