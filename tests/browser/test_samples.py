@@ -193,3 +193,13 @@ def test_a_document_with_shared_components_shows_the_same(visit):
             texts[f"{name} responses"] = operation.locator(".response-col_description").all_inner_texts()
         shown.append(texts)
     assert shown[0] == shown[1]
+
+
+def test_a_sample_has_the_url_of_the_chosen_server(visit):
+    visitor = visit()
+    visitor.change_document(lambda document: document["servers"].append({"url": f"{SERVICE}/staging/v1"}))
+    page = visitor.open()
+    sample = visitor.expand("createPet").locator(".samples pre:visible")
+    assert f"'{SERVICE}/v1/pets'" in sample.inner_text()
+    page.get_by_role("combobox", name="Server").select_option(f"{SERVICE}/staging/v1")
+    sample.get_by_text(f"'{SERVICE}/staging/v1/pets'").wait_for()
