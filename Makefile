@@ -41,8 +41,9 @@ contract: ## test the running service against its own OpenAPI document; EXAMPLES
 	cargo build --locked
 	$(SERVED) scripts/contract target/tools/python/bin/schemathesis --max-examples $(or $(EXAMPLES),50)
 
-browser: ## test the page at /docs in Chromium
+browser: ## test the pages at /docs in Chromium: behaviour, accessibility, and every sample that they show
 	cargo build --locked
+	scripts/clients build
 	$(SERVED) $(PYTHON) -B -m pytest -p no:cacheprovider --quiet tests/browser
 
 clients: ## check the SDKs: drift from openapi.json, types, tests, the examples in README.md and docs/, and retries through injected faults

@@ -82,6 +82,7 @@ impl AppState {
         timeouts: &TimeoutSettings,
         limits: &LimitSettings,
     ) -> Self {
+        let document = interface_document(settings);
         Self(Arc::new(AppStateInner {
             keys: KeyCache::new(storage.clone(), limits.default_rate_limit),
             storage,
@@ -89,8 +90,8 @@ impl AppState {
             links: Links::new(settings.public_base_url.as_ref()),
             get_pet_deprecation: GetPetDeprecation::new(settings.get_pet_removal),
             body_timeout: timeouts.body_timeout,
-            document: ServedDocument::new(interface_document(settings)),
-            docs_page: DocsPage::new(settings),
+            docs_page: DocsPage::new(settings, &document),
+            document: ServedDocument::new(document),
             startup: Startup::new(),
             stopping: AtomicBool::new(false),
             admission: Admission::new(limits.max_requests as usize),

@@ -96,7 +96,7 @@ def test_the_key_is_neither_stored_nor_shown(visit):
     visitor.type_key()
     operation = visitor.expand("listPets")
     assert visitor.execute(operation)[0] == "200"
-    assert operation.locator(".curl").inner_text().count('-H "Authorization: Bearer $KEY"') == 1
+    assert operation.locator(".curl").inner_text().count('-H "Authorization: Bearer $PETSTORE_KEY"') == 1
     assert KEY not in page.url + page.inner_text("body")
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     sent = [request for request in visitor.requests if "authorization" in request.headers]
@@ -170,8 +170,8 @@ def test_the_deprecation_link_of_get_pet_opens_its_operation(visit):
 
 def test_the_first_request_has_the_url_of_this_service(visit):
     page = visit().open()
-    assert page.locator(".first-request").inner_text() == (
-        f'curl -H "Authorization: Bearer $KEY" \\\n  {SERVICE}/v1/pets'
+    assert page.locator(".first-request pre:visible").inner_text() == (
+        f"curl '{SERVICE}/v1/pets?status=available' \\\n  -H \"Authorization: Bearer $PETSTORE_KEY\""
     )
 
 

@@ -1,13 +1,14 @@
-//! `GET /docs`: a page that shows the OpenAPI document and can call the service.
+//! `GET /docs`: a page that shows the OpenAPI document and can call the service, and the articles below it.
 //!
-//! **Invariants:** the binary contains everything that the page needs, and the page's `Content-Security-Policy` lets it
-//! load and call only this service and the servers of the document.
+//! **Invariants:** the binary contains everything that the pages need, and their `Content-Security-Policy` lets them load
+//! and call only this service and the servers of the document.
 
 use std::iter;
 
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 
+use super::articles::{ARTICLES, operations_page};
 use super::precompressed::Precompressed;
 use crate::config::{BaseUrl, InterfaceSettings};
 use crate::http::error::ApiError;
@@ -26,12 +27,16 @@ enum Asset {
     Gzip(&'static [u8]),
 }
 
-/// The page and its files: path, media type and content.
-const FILES: [(&str, &str, Asset); 6] = [
-    ("/docs", HTML, Asset::Plain(include_str!("../../../assets/docs/page.html"))),
+/// The files that the pages load: path, media type and content.
+const FILES: [(&str, &str, Asset); 10] = [
     ("/docs/page.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/page.js"))),
+    ("/docs/samples.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/samples.js"))),
+    ("/docs/languages.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/languages.js"))),
+    ("/docs/article.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/article.js"))),
+    ("/docs/navigation.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/navigation.js"))),
     ("/docs/page.css", CSS, Asset::Plain(include_str!("../../../assets/docs/page.css"))),
     ("/docs/icon.svg", SVG, Asset::Plain(include_str!("../../../assets/docs/icon.svg"))),
+    ("/docs/img/states.svg", SVG, Asset::Plain(include_str!("../../../docs/img/states.svg"))),
     (
         "/docs/swagger-ui-bundle.js",
         JAVASCRIPT,
@@ -49,24 +54,30 @@ const LICENCES: &str = concat!(
     include_str!("../../../assets/docs/swagger-ui/swagger-ui-bundle.js.LICENSE.txt"),
 );
 
-/// The files as served, in the order of [`FILES`].
+/// The pages and files as served, in the order of [`DocsPage::paths`].
 pub(crate) struct DocsPage {
-    files: [Precompressed; FILES.len()],
+    files: Vec<Precompressed>,
     policy: HeaderValue,
 }
 
 impl DocsPage {
-    pub(crate) fn new(settings: &InterfaceSettings) -> Self {
-        let files = FILES.map(|(_, media_type, body)| match body {
+    /// Renders the pages, with the operations of this OpenAPI document in their navigation.
+    pub(crate) fn new(settings: &InterfaceSettings, document: &str) -> Self {
+        let document = serde_json::from_str(document).unwrap_or_default();
+        let pages = iter::once(operations_page(&document));
+        let pages = pages.chain(ARTICLES.iter().map(|article| article.page(&document)));
+        let files = FILES.into_iter().map(|(_, media_type, body)| match body {
             Asset::Plain(text) => Precompressed::from_plain(media_type, text),
             Asset::Gzip(bytes) => Precompressed::from_gzip(media_type, bytes),
         });
+        let files = pages.map(|page| Precompressed::from_plain(HTML, page)).chain(files).collect();
         Self { files, policy: policy(settings) }
     }
 
-    /// The path of each file. Any other path gets the usual 404.
+    /// The path of each page and file. Any other path gets the usual 404.
     pub(crate) fn paths() -> impl Iterator<Item = &'static str> {
-        FILES.into_iter().map(|(path, _, _)| path)
+        let pages = iter::once("/docs").chain(ARTICLES.iter().map(|article| article.path));
+        pages.chain(FILES.into_iter().map(|(path, _, _)| path))
     }
 
     /// Answers with a file: the index of its path in [`paths`](Self::paths).

@@ -1,5 +1,6 @@
-//! The OpenAPI document, and the page at `/docs` that shows it.
+//! The OpenAPI document, the page at `/docs` that shows it, and the articles below that page.
 
+mod articles;
 mod docs_page;
 mod openapi;
 mod precompressed;

@@ -1,0 +1,104 @@
+//! The pages below `/docs`: articles from `docs/*.md`, rendered by `build.rs`, and the navigation that all pages share.
+
+use serde_json::Value;
+
+/// A page of documentation.
+pub(crate) struct Article {
+    /// Where it is served, such as `/docs/guide`.
+    pub(crate) path: &'static str,
+    title: &'static str,
+    /// The id and the text of each heading below the title.
+    headings: &'static [(&'static str, &'static str)],
+    html: &'static str,
+}
+
+/// The articles in the order of the navigation.
+pub(crate) const ARTICLES: [Article; 6] = include!(concat!(env!("OUT_DIR"), "/articles.rs"));
+
+/// The page around the operations, and the page around an article.
+const OPERATIONS_PAGE: &str = include_str!("../../../assets/docs/page.html");
+const ARTICLE_PAGE: &str = include_str!("../../../assets/docs/article.html");
+
+/// Renders the page at `/docs`, with the operations of this OpenAPI document in its navigation.
+pub(crate) fn operations_page(document: &Value) -> String {
+    OPERATIONS_PAGE.replace("{navigation}", &navigation(document, "", "/docs"))
+}
+
+impl Article {
+    /// Renders the page of this article.
+    pub(crate) fn page(&self, document: &Value) -> String {
+        let title = escaped(self.title);
+        let navigation = navigation(document, "../", self.path);
+        let page = ARTICLE_PAGE.replace("{title}", &title).replace("{navigation}", &navigation);
+        page.replace("{article}", self.html)
+    }
+}
+
+/// The links to every page, heading and operation. `root` leads from the current page to the root of the service: the
+/// links are relative, so that they also work behind a proxy that adds a path prefix.
+fn navigation(document: &Value, root: &str, current: &str) -> String {
+    let reference = page_link(root, "/docs", "API reference", current, "");
+    let articles: String = ARTICLES
+        .iter()
+        .map(|article| page_link(root, article.path, article.title, current, &heading_links(root, article)))
+        .collect();
+    let tags = document["tags"].as_array().into_iter().flatten().filter_map(|tag| tag["name"].as_str());
+    let operations: String = tags.map(|tag| operation_links(document, root, tag)).collect();
+    format!("<ul>\n{reference}{articles}</ul>\n{operations}")
+}
+
+fn page_link(root: &str, path: &str, title: &str, current: &str, headings: &str) -> String {
+    let mark = if path == current { " aria-current=\"page\"" } else { "" };
+    format!("<li><a href=\"{root}{}\"{mark}>{}</a>{headings}</li>\n", &path[1..], escaped(title))
+}
+
+fn heading_links(root: &str, article: &Article) -> String {
+    let link = |(id, text): &(&str, &str)| {
+        format!("<li><a href=\"{root}{}#{id}\">{}</a></li>\n", &article.path[1..], escaped(text))
+    };
+    match article.headings {
+        [] => String::new(),
+        headings => format!("\n<ul>\n{}</ul>", headings.iter().map(link).collect::<String>()),
+    }
+}
+
+fn operation_links(document: &Value, root: &str, tag: &str) -> String {
+    let tagged = operations(document).filter(|(_, _, operation)| operation["tags"][0] == tag);
+    let links: String =
+        tagged.map(|(path, method, operation)| operation_link(root, tag, path, method, operation)).collect();
+    format!("<p id=\"tag-{tag}\">{tag}</p>\n<ul aria-labelledby=\"tag-{tag}\">\n{links}</ul>\n")
+}
+
+/// The operations of a document, with their paths and methods.
+fn operations(document: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
+    let paths = document["paths"].as_object().into_iter().flatten();
+    paths.flat_map(|(path, item)| {
+        let methods = item.as_object().into_iter().flatten();
+        let operations = methods.filter(|(_, operation)| operation["operationId"].is_string());
+        operations.map(move |(method, operation)| (path.as_str(), method.as_str(), operation))
+    })
+}
+
+fn operation_link(root: &str, tag: &str, path: &str, method: &str, operation: &Value) -> String {
+    let id = operation["operationId"].as_str().unwrap_or_default();
+    let summary = escaped(operation["summary"].as_str().unwrap_or(id));
+    format!(
+        "<li data-terms=\"{id} {path}\"><a href=\"{root}docs#/{tag}/{id}\">\
+         <span class=\"method method-{method}\">{method}</span> {summary}</a></li>\n"
+    )
+}
+
+/// Text as HTML.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_escaped() {
+        assert_eq!(escaped("a < b & \"c\" > d"), "a &lt; b &amp; &quot;c&quot; &gt; d");
+    }
+}
