@@ -44,7 +44,7 @@ contract: ## test the running service against its own OpenAPI document; EXAMPLES
 browser: ## test the pages at /docs in Chromium: behaviour, accessibility, and every sample that they show
 	cargo build --locked
 	scripts/clients build
-	$(SERVED) $(PYTHON) -B -m pytest -p no:cacheprovider --quiet tests/browser
+	$(SERVED) $(PYTHON) -B -m pytest -p no:cacheprovider --quiet --numprocesses 2 tests/browser
 
 clients: ## check the SDKs: drift from openapi.json, types, tests, the examples in README.md and docs/, and retries through injected faults
 	cargo build --locked

@@ -153,48 +153,6 @@ def test_the_language_is_chosen_once_for_all_pages_and_remembered(visit):
     assert page.evaluate("JSON.stringify(localStorage)") == '{"petstore.language":"typescript"}'
 
 
-def share_components(document):
-    """Moves every parameter, response, header and example into the components, and refers to it."""
-    components = document["components"]
-
-    def share(kind, holder, name):
-        shared = components.setdefault(kind, {})
-        if "$ref" not in holder[name]:
-            key = f"shared{len(shared)}"
-            shared[key] = holder[name]
-            holder[name] = {"$ref": f"#/components/{kind}/{key}"}
-
-    for item in document["paths"].values():
-        for operation in item.values():
-            for index in range(len(operation["parameters"])):
-                share("parameters", operation["parameters"], index)
-            if "requestBody" in operation:
-                share("requestBodies", operation, "requestBody")
-            for status in operation["responses"]:
-                response = operation["responses"][status]
-                for header in response.get("headers", {}):
-                    share("headers", response["headers"], header)
-                for media in response.get("content", {}).values():
-                    for example in media.get("examples", {}):
-                        share("examples", media["examples"], example)
-                share("responses", operation["responses"], status)
-
-
-def test_a_document_with_shared_components_shows_the_same(visit):
-    shown = []
-    for change in (lambda document: None, share_components):
-        visitor = visit()
-        visitor.change_document(change)
-        page = visitor.open()
-        texts = samples(page, "python")
-        for name in ("listPets", "createPet"):
-            operation = visitor.expand(name)
-            texts[f"{name} parameters"] = operation.locator(".parameters-col_description").all_inner_texts()
-            texts[f"{name} responses"] = operation.locator(".response-col_description").all_inner_texts()
-        shown.append(texts)
-    assert shown[0] == shown[1]
-
-
 def test_a_sample_has_the_url_of_the_chosen_server(visit):
     visitor = visit()
     visitor.change_document(lambda document: document["servers"].append({"url": f"{SERVICE}/staging/v1"}))
