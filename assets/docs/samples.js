@@ -41,7 +41,8 @@ const exampleOf = (openapi, described) => {
 /** Collects what a call of the operation needs. Of the optional parameters, it has the filters by an enumeration. */
 const callOf = (openapi, path, method) => {
   const operation = openapi.paths[path][method];
-  const wanted = parametersOf(openapi, path, method).filter(
+  const parameters = parametersOf(openapi, path, method);
+  const wanted = parameters.filter(
     (parameter) => parameter.required || (parameter.in === "query" && resolve(openapi, parameter.schema)?.enum),
   );
   const values = (place) =>
@@ -57,6 +58,7 @@ const callOf = (openapi, path, method) => {
     inPath: values("path"),
     query: values("query"),
     headers: values("header"),
+    isRetriedWithKey: parameters.some((parameter) => parameter.name === "Idempotency-Key"),
     mediaType,
     body: content && exampleOf(openapi, content),
     returnsList: resolve(openapi, answer?.schema)?.type === "array",
@@ -73,6 +75,10 @@ const curl = (call, server) => {
   const lines = [`curl ${call.method === "GET" ? "" : `-X ${call.method} `}${quoted(server + path + query)}`];
   lines.push('-H "Authorization: Bearer $PETSTORE_KEY"');
   lines.push(...call.headers.map(([name, value]) => `-H ${quoted(`${name}: ${value}`)}`));
+  // The SDKs send one with every attempt.
+  if (call.isRetriedWithKey) {
+    lines.push('-H "Idempotency-Key: $(openssl rand -hex 16)"');
+  }
   if (call.mediaType) {
     lines.push(`-H ${quoted(`Content-Type: ${call.mediaType}`)}`, `-d ${quoted(JSON.stringify(call.body))}`);
   }
