@@ -21,7 +21,7 @@ const MORE_ROUNDS: usize = 9;
 const WAIT_FOR_OTHERS: Duration = Duration::from_mins(2);
 
 pub(crate) fn smoke() -> Outcome {
-    let compare = Compare { pets: 100_000, rounds: 5, seconds: 1 };
+    let compare = Compare { pets: 100_000, rounds: 3, seconds: 1 };
     let url = database_url()?;
     let pair = Pair::start(&url, compare.pets)?;
     let figures = compare.rounds(&url, &pair, &[])?;
