@@ -32,21 +32,25 @@ const PARAMETER: ParameterDescription = ParameterDescription::new(
 
 document_parameters!(OptionalIdempotencyKey, Header, [PARAMETER]);
 
-/// The text in the quotes of a structured field's string (RFC 9651), or else all of it: `"k"` and `k` are the same key.
+/// The text that a structured field's string (RFC 9651) stands for: `"k"` and `k` are the same key. Anything else stands for
+/// itself.
 fn unquoted(text: &str) -> Cow<'_, str> {
-    let Some(quoted) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else {
-        return Cow::Borrowed(text);
-    };
-    if !quoted.contains('\\') {
-        return Cow::Borrowed(quoted);
-    }
-    let mut unescaped = String::with_capacity(quoted.len());
-    let mut characters = quoted.chars();
+    let inside = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    inside.and_then(unescaped).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// The text between the quotes without its escapes, if it is one.
+fn unescaped(inside: &str) -> Option<String> {
+    let mut text = String::with_capacity(inside.len());
+    let mut characters = inside.chars();
     while let Some(character) = characters.next() {
-        // A backslash stands for the character after it.
-        unescaped.extend(if character == '\\' { characters.next() } else { Some(character) });
+        text.push(match character {
+            '\\' => characters.next().filter(|escaped| matches!(escaped, '"' | '\\'))?,
+            '"' => return None,
+            other => other,
+        });
     }
-    Cow::Owned(unescaped)
+    Some(text)
 }
 
 /// The idempotency key of a request, if there is one.

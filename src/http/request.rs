@@ -96,15 +96,14 @@ impl ApiRequest<'_> {
 
 /// Accepts one of the media types, alone or with `charset=utf-8`, and not compressed.
 fn check_media_type(accepted: &'static [&'static str], headers: &HeaderMap) -> Result<(), ApiError> {
-    let text = |value: &HeaderValue| shown(&String::from_utf8_lossy(value.as_bytes()));
-    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter().map(text);
-    if let Some(sent) = encodings.find(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-        return Err(ApiError::UnsupportedContentEncoding { sent });
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
+    if let Some(encoding) = encodings.find(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
+        return Err(ApiError::UnsupportedContentEncoding { sent: shown(&String::from_utf8_lossy(encoding)) });
     }
-    let mut values = headers.get_all(header::CONTENT_TYPE).iter().map(text);
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let sent = match (values.next(), values.next()) {
-        (Some(sent), None) => sent,
-        _ => String::new(),
+        (Some(value), None) => String::from_utf8_lossy(value.as_bytes()),
+        _ => "".into(),
     };
     let mut parts = sent.split(';').map(str::trim);
     let essence = parts.next().unwrap_or_default();
@@ -115,7 +114,7 @@ fn check_media_type(accepted: &'static [&'static str], headers: &HeaderMap) -> R
     if accepted.iter().any(|known| essence.eq_ignore_ascii_case(known)) && parts.all(is_utf8) {
         Ok(())
     } else {
-        Err(ApiError::UnsupportedMediaType { sent, accepted })
+        Err(ApiError::UnsupportedMediaType { sent: shown(&sent), accepted })
     }
 }
 

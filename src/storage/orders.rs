@@ -68,13 +68,16 @@ const PLACE: &str = concat!(
       SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
     idempotency_ctes!(),
     "
+    open_order AS (
+      SELECT FROM orders
+      WHERE pet_id = $1 AND status = 'placed'),
     ordered_pet AS (
       -- The row lock makes concurrent orders for a pet wait: only the first finds the status that it needs.
       UPDATE pets
       SET status = $3
       WHERE id = $1 AND status = $2 AND NOT EXISTS (SELECT FROM stored)
         -- Only if somebody has set the status in SQL.
-        AND NOT EXISTS (SELECT FROM orders WHERE pet_id = $1 AND orders.status = 'placed')
+        AND NOT EXISTS (SELECT FROM open_order)
       RETURNING id),
     placed AS (
       INSERT INTO orders (pet_id, status, created_at, updated_at)
@@ -88,7 +91,7 @@ const PLACE: &str = concat!(
       WHERE digest IS NOT NULL
       ORDER BY day)
     SELECT placed.id AS placed_id, placed.created_at AS placed_at, pets.status AS pet_status,
-      EXISTS (SELECT FROM orders WHERE pet_id = $1 AND orders.status = 'placed') AS has_open_order,
+      EXISTS (SELECT FROM open_order) AS has_open_order,
       stored.fingerprint AS stored_fingerprint, stored_order.id AS stored_id, stored_order.created_at AS stored_at,
       CASE WHEN stored_order.id IS NOT NULL THEN ",
     await_replication!(),

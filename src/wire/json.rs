@@ -51,9 +51,9 @@ pub(crate) enum BodyError {
 
 impl BodyError {
     /// The error for a member that is not among those that can be set.
-    pub(crate) fn unknown_field(name: &str, known: Vec<&'static str>) -> Self {
+    pub(crate) fn unknown_field(name: &str, known: impl Iterator<Item = &'static str>) -> Self {
         // The escapes of JSON Pointer.
-        Self::UnknownField { name: shown(name).replace('~', "~0").replace('/', "~1"), known }
+        Self::UnknownField { name: shown(name).replace('~', "~0").replace('/', "~1"), known: known.collect() }
     }
 }
 
@@ -94,9 +94,9 @@ impl<'a> JsonObject<'a> {
         }
     }
 
-    /// The first member that is not among `known`.
-    pub(crate) fn other_than(&self, known: &[&str]) -> Option<&str> {
-        self.0.iter().map(|(name, _)| name.as_str()).find(|name| !known.contains(name))
+    /// The first member whose name is not known.
+    pub(crate) fn unknown_name(&self, is_known: impl Fn(&str) -> bool) -> Option<&str> {
+        self.0.iter().map(|(name, _)| name.as_str()).find(|name| !is_known(name))
     }
 
     /// Removes a member and returns its value.

@@ -94,11 +94,11 @@ impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
     /// Reads what a client sets. An unknown member is reported first, since it is most often a misspelt one; then the
     /// first wrong field. With `complete`, the required fields must be there.
     pub(crate) fn read(&self, object: &JsonObject<'_>, complete: bool) -> Result<Draft, BodyError> {
-        let settable: Vec<&str> = self.inputs().map(|(field, _)| field.name).collect();
-        if let Some(other) = object.other_than(&settable) {
-            return Err(match self.0.iter().find(|field| field.name == other) {
+        let settable = self.inputs().map(|(field, _)| field.name);
+        if let Some(unknown) = object.unknown_name(|name| settable.clone().any(|known| known == name)) {
+            return Err(match self.0.iter().find(|field| field.name == unknown) {
                 Some(read_only) => BodyError::ReadOnlyField { name: read_only.name },
-                None => BodyError::unknown_field(other, settable),
+                None => BodyError::unknown_field(unknown, settable),
             });
         }
         let mut draft = Draft::default();

@@ -277,6 +277,14 @@ async fn create_pet_answers_415_to_another_media_type_and_names_it() {
             &[("content-type", "application/json; charset=utf-8; boundary=x")],
             Some("Content-Type: application/json; charset=utf-8; boundary=x"),
         ),
+        // Longer than a message repeats.
+        (
+            &[(
+                "content-type",
+                "application/json;                                                            charset=latin-1",
+            )],
+            Some("Content-Type: application/json;                                               "),
+        ),
         (
             &[("content-type", "application/json"), ("content-encoding", "gzip")],
             Some("Content-Encoding: gzip"),

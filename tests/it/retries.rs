@@ -77,8 +77,12 @@ async fn a_quoted_idempotency_key_is_the_same_as_a_bare_one() {
         let again = add_with_key(&service.client, bare, &rex()).await;
         assert_eq!((again.is_replayed(), again.body), (true, first.body), "{quoted}");
     }
-    let half = add_with_key(&service.client, "\"order-4711", &rex()).await;
-    assert!(!half.is_replayed(), "a quote at one end is a part of the key");
+    for other in [r#""order-4711"#, r#""order-4711\""#, r#""order"-4711""#, r#""\order-4711""#] {
+        assert!(
+            !add_with_key(&service.client, other, &rex()).await.is_replayed(),
+            "{other} is a key of its own"
+        );
+    }
 }
 
 #[tokio::test]
