@@ -12,7 +12,7 @@ use std::{env, fs};
 use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 
 /// The pages that are served, in the order of the navigation: `docs/guide.md` at `/docs/guide`.
-const PAGES: [&str; 6] = ["guide", "retries", "errors", "orders", "interface", "keys"];
+const PAGES: [&str; 7] = ["guide", "retries", "errors", "orders", "events", "interface", "keys"];
 
 /// What else can be linked to: the same relative path in the repository and from a served page.
 const SERVED_FILES: [&str; 1] = ["../openapi.json"];

@@ -13,7 +13,7 @@ use tokio::{join, select};
 
 use crate::config::ServeSettings;
 use crate::http::{AppState, Clock, ConnectionLimiter, RequestPipeline, serve};
-use crate::storage::{DatabaseUrlError, Storage, StorageError};
+use crate::storage::{DatabaseUrlError, EXPIRE_LIMIT, Storage, StorageError};
 use crate::systemd::{self, Listeners};
 use crate::telemetry;
 
@@ -60,8 +60,8 @@ impl App {
             telemetry::metrics::metrics();
         }
         let storage = Storage::new(&settings.database.url(), &settings.pool)?;
-        let state =
-            AppState::new(storage.clone(), clock, &settings.interface, &settings.timeouts, &settings.limits);
+        let ServeSettings { interface, timeouts, limits, shop, .. } = &settings;
+        let state = AppState::new(storage.clone(), clock, interface, timeouts, limits, shop);
         match state.check_database().await {
             Ok(()) => {}
             Err(error @ StorageError::Unavailable(_)) => systemd::waiting(&telemetry::with_causes(&error)),
@@ -97,6 +97,7 @@ impl App {
             let _ = stopped.wait_for(|stopped| *stopped).await;
         };
         let admin = RequestPipeline::admin(self.state.clone());
+        let event_retention = Duration::from_hours(24) * self.settings.shop.event_retention;
         let serving = async {
             join!(
                 async {
@@ -121,8 +122,10 @@ impl App {
             () = serving => {}
             () = report_when_started(&self.state) => {}
             () = self.state.maintain_keys() => {}
-            () = create_idempotency_partitions(&self.storage) => {}
-            () = drop_idempotency_partitions(&self.storage) => {}
+            () = create_partitions(&self.storage) => {}
+            () = drop_partitions(&self.storage, event_retention) => {}
+            () = expire_orders(&self.storage) => {}
+            () = self.storage.watch_events() => {}
             () = systemd::notify_watchdog() => {}
             () = self.storage.watch_servers() => {}
             () = self.storage.log_availability() => {}
@@ -142,6 +145,26 @@ async fn report_when_started(state: &AppState) {
     pending::<()>().await;
 }
 
+/// How often orders that are due are looked for, and the back-off after a failed attempt.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+const EXPIRY_BACKOFF: Duration = Duration::from_secs(10);
+
+/// Ends orders that were not completed in time. Every node does: whichever gets to an order first.
+async fn expire_orders(storage: &Storage) {
+    loop {
+        let pause = match storage.expire_orders().await {
+            Ok(EXPIRE_LIMIT) => Duration::ZERO,
+            Ok(_) => EXPIRY_INTERVAL,
+            Err(error) => {
+                let cause = telemetry::with_causes(&error);
+                tracing::warn!(cause, "could not end orders that are due: retrying in 10 s");
+                EXPIRY_BACKOFF
+            }
+        };
+        sleep(pause).await;
+    }
+}
+
 /// How often partitions are created, and how often they are dropped.
 const PARTITION_INTERVAL: Duration = Duration::from_hours(1);
 /// The back-off after a failed attempt to create them, and to drop them: requests may have to wait for an attempt to drop.
@@ -150,31 +173,35 @@ const DROP_BACKOFF: Duration = Duration::from_mins(1);
 /// The minimum time between two attempts to create them, however many requests find none.
 const MIN_CREATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Creates the partitions for idempotency keys: every hour, and immediately when a request finds none.
-async fn create_idempotency_partitions(storage: &Storage) {
+/// Creates the partitions for idempotency keys and events: every hour, and immediately when a request finds none.
+async fn create_partitions(storage: &Storage) {
     loop {
-        let pause = match storage.create_idempotency_partitions().await {
+        let (keys, events) =
+            join!(storage.create_idempotency_partitions(), storage.create_event_partitions());
+        let pause = match keys.and(events) {
             Ok(()) => PARTITION_INTERVAL,
             Err(error) => {
                 let cause = telemetry::with_causes(&error);
-                tracing::warn!(cause, "could not create idempotency partitions: retrying in 10 s");
+                tracing::warn!(cause, "could not create partitions: retrying in 10 s");
                 CREATE_BACKOFF
             }
         };
         sleep(MIN_CREATE_INTERVAL).await;
         // Woken or timed out: the next attempt is due.
-        let _ = timeout(pause, storage.idempotency_partition_missing()).await;
+        let _ = timeout(pause, storage.partition_missing()).await;
     }
 }
 
-/// Drops the partitions of expired idempotency keys.
-async fn drop_idempotency_partitions(storage: &Storage) {
+/// Drops the partitions of expired idempotency keys and events.
+async fn drop_partitions(storage: &Storage, event_retention: Duration) {
     loop {
-        let pause = match storage.drop_idempotency_partitions().await {
+        let (keys, events) =
+            join!(storage.drop_idempotency_partitions(), storage.drop_event_partitions(event_retention));
+        let pause = match keys.and(events) {
             Ok(()) => PARTITION_INTERVAL,
             Err(error) => {
                 let cause = telemetry::with_causes(&error);
-                tracing::warn!(cause, "could not drop old idempotency partitions: retrying in 60 s");
+                tracing::warn!(cause, "could not drop old partitions: retrying in 60 s");
                 DROP_BACKOFF
             }
         };

@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use jiff::SignedDuration;
 use jiff::civil::{Date, date};
 
+use crate::domain::order::OrderHold;
 use crate::domain::rate_limit::RateLimit;
 
 /// The date on which getPet will be removed, as announced with version 1.0.0.
@@ -139,6 +140,10 @@ pub struct ServeSettings {
     #[command(flatten)]
     pub limits: LimitSettings,
 
+    /// The shop.
+    #[command(flatten)]
+    pub shop: ShopSettings,
+
     /// The traces.
     #[command(flatten)]
     pub traces: TraceSettings,
@@ -152,6 +157,22 @@ pub struct ServeSettings {
     /// Records no metrics. Only for measuring what they cost.
     #[arg(long, hide = true)]
     pub without_metrics: bool,
+}
+
+/// The rules of the shop, which should be the same on all nodes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Shop")]
+pub struct ShopSettings {
+    /// For how many days events are kept. A reader that was away for longer has to read everything again.
+    #[arg(long, env = "PETSTORE_EVENT_RETENTION", default_value_t = 30, value_name = "DAYS",
+        value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    pub event_retention: u32,
+
+    /// How long an order waits to be completed, such as `15m`, at most 168h. Then it expires, and its pet is available again.
+    /// A client may ask for less. By default, orders wait for ever, unless the client asks for less. Set it when all nodes
+    /// are upgraded: those of version 1.0.0 do not know orders that have expired.
+    #[arg(long, env = "PETSTORE_ORDER_HOLD", value_name = "DURATION", value_parser = order_hold)]
+    pub order_hold: Option<OrderHold>,
 }
 
 /// The export of traces.
@@ -468,6 +489,11 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
         .ok()
         .and_then(|duration| Duration::try_from(duration).ok())
         .ok_or("must be a duration such as 500ms, 10s or 2m")
+}
+
+fn order_hold(text: &str) -> Result<OrderHold, &'static str> {
+    let hold = duration(text).ok().and_then(|duration| duration.try_into().ok());
+    hold.ok_or("must be a duration from 1s to 168h, such as 15m")
 }
 
 fn positive_duration(text: &str) -> Result<Duration, &'static str> {

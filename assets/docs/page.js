@@ -173,10 +173,12 @@ const plugin = ({ React }) => {
   };
 
   const FirstRequest = ({ system }) => {
-    const [[path, item] = []] = Object.entries(openapi.paths ?? {});
+    // The first read of the first tag, which the page also shows first. Paths are in alphabetical order.
+    const tag = openapi.tags?.[0]?.name;
+    const [path] = Object.entries(openapi.paths ?? {}).find(([, item]) => item.get?.tags?.includes(tag)) ?? [];
     return h("section", { className: "card first-request" },
       h("h2", null, "Your first request"),
-      item?.get ? h(Samples, { system, path, method: "get" }) : null,
+      path ? h(Samples, { system, path, method: "get" }) : null,
       h("p", { className: "hint" },
         "Set PETSTORE_KEY to your key, or enter it on this page, open an operation and press Execute."));
   };

@@ -13,6 +13,7 @@ const SDK_METHODS = {
   getOrder: "orders.get",
   completeOrder: "orders.complete",
   cancelOrder: "orders.cancel",
+  listEvents: "events.list",
 };
 
 /** Returns the node, or what its `$ref` refers to. References lead to places in the same document. */

@@ -9,6 +9,7 @@ mod attack;
 mod compare;
 mod connections;
 mod crash;
+mod events;
 mod faults;
 mod fresh_reads;
 mod fuzz;
@@ -61,6 +62,9 @@ enum Command {
     IdempotencyCost(idempotency_cost::IdempotencyCost),
     /// Kills the service and the database under clients that retry.
     Crash(crash::Crash),
+    /// Tests and measures the feed of events.
+    #[command(subcommand)]
+    Events(events::Events),
     /// Measures memory and latency with many idle and slow connections.
     Connections(connections::Connections),
     /// Breaks a PostgreSQL cluster under load in every way.
@@ -99,6 +103,7 @@ async fn main() -> Outcome {
         Command::TelemetryCost(telemetry_cost) => telemetry_cost.run(),
         Command::IdempotencyCost(idempotency_cost) => idempotency_cost.run(),
         Command::Crash(crash) => crash.run().await,
+        Command::Events(events) => events.run().await,
         Command::Connections(connections) => connections.run().await,
         Command::Faults(faults) => faults.run().await,
         Command::FreshReads(fresh_reads) => fresh_reads.run().await,

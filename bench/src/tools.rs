@@ -239,7 +239,31 @@ impl Server {
         flags: &[&str],
         log: &str,
     ) -> Outcome<Self> {
-        let mut command = Command::new(PETSTORE);
+        Self::start_program(PETSTORE, url, address, admin, flags, log)
+    }
+
+    /// Another version of the service.
+    pub(crate) fn program(program: &str, url: &str) -> Outcome<Self> {
+        let (address, admin) = free_addresses()?;
+        Self::start_program(
+            program,
+            url,
+            address,
+            admin,
+            &["--drain-delay", "0s"],
+            "target/bench-other-version.log",
+        )
+    }
+
+    fn start_program(
+        program: &str,
+        url: &str,
+        address: SocketAddr,
+        admin: SocketAddr,
+        flags: &[&str],
+        log: &str,
+    ) -> Outcome<Self> {
+        let mut command = Command::new(program);
         command
             .args(["serve", "--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
             .args(flags)

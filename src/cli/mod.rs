@@ -5,6 +5,7 @@ mod doctor;
 mod effective_settings;
 mod env_file;
 mod environment;
+mod events;
 mod export;
 mod import;
 mod keys;
@@ -78,6 +79,7 @@ enum Command {
     Keys(keys::Keys),
     Import(import::Import),
     Export(export::Export),
+    Events(events::Events),
     Openapi(openapi::Openapi),
     Seed(seed::Seed),
 }
@@ -122,6 +124,7 @@ impl Command {
             Command::Serve(serve) => Box::pin(serve.run(listeners?)).await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Keys(keys) => keys.run().await,
+            Command::Events(events) => events.run().await,
             Command::Openapi(openapi) => openapi.run(),
             Command::Seed(seed) => seed.run().await,
         };

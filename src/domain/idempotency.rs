@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::key_record::KeyId;
-use super::order::{OrderEnd, OrderId};
-use super::pet::{NewPet, PetId};
+use super::order::{NewOrder, OrderEnd, OrderHold, OrderId, OrderReference};
+use super::pet::NewPet;
 
 /// The client's name for a request that it may retry: 1 to 255 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,8 +70,14 @@ impl IdempotentRequest {
 
     /// A request to place an order.
     #[must_use]
-    pub fn place_order(lineage: KeyId, key: &IdempotencyKey, pet: PetId) -> Self {
-        let content = Sha256::new().chain_update(pet.get().to_be_bytes());
+    pub fn place_order(lineage: KeyId, key: &IdempotencyKey, new: &NewOrder) -> Self {
+        let NewOrder { pet_id, reference, hold } = new;
+        let mut content = Sha256::new().chain_update(pet_id.get().to_be_bytes());
+        // An order with neither has the fingerprint that it had before they existed.
+        if reference.is_some() || hold.is_some() {
+            content.update(hold.map_or(0, OrderHold::seconds).to_be_bytes());
+            content.update(reference.as_ref().map_or("", OrderReference::as_str));
+        }
         Self { digest: Self::digest(lineage, "placeOrder", key), fingerprint: content.into() }
     }
 
@@ -98,6 +104,8 @@ impl IdempotentRequest {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::domain::pet::{CategoryId, PetName, PetStatus};
 
@@ -140,6 +148,26 @@ mod tests {
         }
     }
 
+    fn order_of_pet_7(reference: Option<&str>, hold: Option<i64>) -> NewOrder {
+        NewOrder {
+            pet_id: 7.try_into().unwrap(),
+            reference: reference.map(|text| text.to_owned().try_into().unwrap()),
+            hold: hold.map(|seconds| seconds.try_into().unwrap()),
+        }
+    }
+
+    #[test]
+    fn orders_differ_by_reference_and_hold() {
+        let orders =
+            [(None, None), (Some("a"), None), (Some("b"), None), (None, Some(60)), (Some("a"), Some(60))];
+        let fingerprints: HashSet<[u8; 16]> = orders
+            .into_iter()
+            .map(|(reference, hold)| order_of_pet_7(reference, hold))
+            .map(|order| IdempotentRequest::place_order(KeyId(7), &key("a"), &order).fingerprint.0)
+            .collect();
+        assert_eq!(fingerprints.len(), orders.len());
+    }
+
     #[test]
     fn digests_and_fingerprints_are_frozen() {
         let request =
@@ -149,7 +177,7 @@ mod tests {
         assert_eq!(hex(request.fingerprint), "190a96dd84a7104b8dbb7a80ed29896e");
         let order = OrderId::try_from(7).unwrap();
         let orders = [
-            IdempotentRequest::place_order(KeyId(7), &key("order-4711"), 7.try_into().unwrap()),
+            IdempotentRequest::place_order(KeyId(7), &key("order-4711"), &order_of_pet_7(None, None)),
             IdempotentRequest::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Complete),
             IdempotentRequest::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Cancel),
         ];

@@ -54,6 +54,8 @@ pub enum Scope {
     OrdersRead,
     /// Place, complete and cancel orders.
     OrdersWrite,
+    /// Follow the changes of pets and orders.
+    EventsRead,
 }
 
 keywords!(
@@ -61,7 +63,8 @@ keywords!(
         PetsRead => "pets:read",
         PetsWrite => "pets:write",
         OrdersRead => "orders:read",
-        OrdersWrite => "orders:write"
+        OrdersWrite => "orders:write",
+        EventsRead => "events:read"
     },
     ScopeError
 );

@@ -1,4 +1,4 @@
-//! Types and rules of the business: pets, orders, pages of both, and API keys.
+//! Types and rules of the business: pets, orders, pages of both, events, and API keys.
 //!
 //! **Invariant:** pure. No clock, no randomness, no I/O: the caller passes them in. A value of these types is valid,
 //! because its only constructor checks it.
@@ -6,6 +6,7 @@
 //! Enums spell out their words: they are the wire format and the database's, and a `match` shows them at a glance.
 
 pub mod api_key;
+pub mod event;
 pub mod idempotency;
 pub mod identifier;
 pub mod import_key;

@@ -1,9 +1,12 @@
 //! The order: one pet, reserved for one buyer.
 //!
 //! A pet can be ordered while it is available. It is pending while its order is open. Completing the order makes it
-//! sold; cancelling makes it available again. Nothing else changes the status of a pet with an open order.
+//! sold; cancelling makes it available again, and so does not completing it in time. Nothing else changes the status of a
+//! pet with an open order.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+use thiserror::Error;
 
 use super::identifier::identifier;
 use super::keyword_enum::keywords;
@@ -24,12 +27,19 @@ pub enum OrderStatus {
     Placed,
     /// The buyer has the pet.
     Completed,
-    /// Ended without a sale.
+    /// Ended without a sale, by a request.
     Cancelled,
+    /// Ended without a sale, because it was not completed in time.
+    Expired,
 }
 
 keywords!(
-    OrderStatus { Placed => "placed", Completed => "completed", Cancelled => "cancelled" },
+    OrderStatus {
+        Placed => "placed",
+        Completed => "completed",
+        Cancelled => "cancelled",
+        Expired => "expired"
+    },
     OrderStatusError
 );
 
@@ -38,6 +48,90 @@ pub const ORDERABLE: PetStatus = PetStatus::Available;
 
 /// The status of a pet while its order is open.
 pub const ORDERED: PetStatus = PetStatus::Pending;
+
+/// The status of a pet whose order has expired.
+pub const RELEASED: PetStatus = PetStatus::Available;
+
+/// The shop's own name for an order, such as the number of a basket: 1 to 255 characters, not blank, no control characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderReference(String);
+
+impl OrderReference {
+    /// The reference as given.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The text is not a reference.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("must have 1 to 255 characters, not be blank and have no control characters")]
+pub struct OrderReferenceError;
+
+impl TryFrom<String> for OrderReference {
+    type Error = OrderReferenceError;
+
+    fn try_from(text: String) -> Result<Self, OrderReferenceError> {
+        let is_blank = text.chars().all(char::is_whitespace);
+        if is_blank || text.chars().any(char::is_control) || text.chars().count() > 255 {
+            return Err(OrderReferenceError);
+        }
+        Ok(Self(text))
+    }
+}
+
+/// How long an order waits to be completed: 1 second to 7 days.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OrderHold(u32);
+
+impl OrderHold {
+    /// The shortest, in seconds.
+    pub const MIN: i64 = 1;
+    /// The longest, in seconds.
+    pub const MAX: i64 = 7 * 24 * 60 * 60;
+
+    /// The time in seconds.
+    #[must_use]
+    pub fn seconds(self) -> u32 {
+        self.0
+    }
+}
+
+/// The time is too short or too long.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("must be an integer from {min} to {max}", min = OrderHold::MIN, max = OrderHold::MAX)]
+pub struct OrderHoldError;
+
+impl TryFrom<i64> for OrderHold {
+    type Error = OrderHoldError;
+
+    fn try_from(seconds: i64) -> Result<Self, OrderHoldError> {
+        if !(Self::MIN..=Self::MAX).contains(&seconds) {
+            return Err(OrderHoldError);
+        }
+        seconds.try_into().map(Self).map_err(|_| OrderHoldError)
+    }
+}
+
+impl TryFrom<Duration> for OrderHold {
+    type Error = OrderHoldError;
+
+    fn try_from(time: Duration) -> Result<Self, OrderHoldError> {
+        i64::try_from(time.as_secs()).map_err(|_| OrderHoldError)?.try_into()
+    }
+}
+
+/// An order to be placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewOrder {
+    /// The pet that is ordered.
+    pub pet_id: PetId,
+    /// The shop's own name for the order.
+    pub reference: Option<OrderReference>,
+    /// How long the order waits to be completed.
+    pub hold: Option<OrderHold>,
+}
 
 /// How an order ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,6 +183,10 @@ pub struct Order {
     pub created_at: SystemTime,
     /// When its status last changed.
     pub updated_at: SystemTime,
+    /// When it ends unless it is completed before. Absent if it never does.
+    pub expires_at: Option<SystemTime>,
+    /// The shop's own name for it.
+    pub reference: Option<OrderReference>,
 }
 
 impl HasId for Order {
@@ -99,13 +197,15 @@ impl HasId for Order {
     }
 }
 
-/// Selects the orders of a list. An order must meet both conditions; an absent one is always met.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Selects the orders of a list. An order must meet all conditions; an absent one is always met.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OrderFilter {
     /// Only orders with this status.
     pub status: Option<OrderStatus>,
     /// Only orders for this pet.
     pub pet_id: Option<PetId>,
+    /// Only orders with this reference.
+    pub reference: Option<OrderReference>,
 }
 
 /// A request for a page of orders.

@@ -188,10 +188,10 @@ pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
         }
         match (field.get)(pet) {
             None => {}
-            Some(Scalar::Text(text)) if escape_formulas && may_be_formula(text) => {
+            Some(Scalar::Text(text)) if escape_formulas && may_be_formula(&text) => {
                 write_text(out, &format!("'{text}"));
             }
-            Some(Scalar::Text(text)) => write_text(out, text),
+            Some(Scalar::Text(text)) => write_text(out, &text),
             Some(Scalar::Keyword(word)) => out.extend_from_slice(word.as_bytes()),
             Some(value) => value.write_json(out),
         }

@@ -56,6 +56,7 @@ pub(crate) enum ApiError {
     PetNotAvailable,
     PetHasOpenOrder,
     OperationRemoved,
+    CursorExpired,
     PreconditionFailed,
     BodyTooLarge,
     UriTooLong,
@@ -124,6 +125,7 @@ impl ApiError {
             Self::PetNotAvailable => (StatusCode::CONFLICT, "pet_not_available"),
             Self::PetHasOpenOrder => (StatusCode::CONFLICT, "pet_has_open_order"),
             Self::OperationRemoved => (StatusCode::GONE, "operation_removed"),
+            Self::CursorExpired => (StatusCode::GONE, "cursor_expired"),
             Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::UriTooLong => (StatusCode::URI_TOO_LONG, "uri_too_long"),
@@ -200,6 +202,10 @@ impl ApiError {
             }
             Self::RequestTimeout => "The body did not arrive in time: send the request again.",
             Self::OperationRemoved => "This operation has been removed: use `GET /v1/pets?id=…` instead.",
+            Self::CursorExpired => {
+                "The events after this position are no longer kept: start with `after=now`, then read all that you follow \
+                 once, and go on from there."
+            }
             Self::BodyTooLarge => "The body is too large: at most 16384 bytes are allowed.",
             Self::UriTooLong => "The path and query are too long: at most 8192 bytes together are allowed.",
             Self::HeadersTooLarge => {

@@ -46,6 +46,14 @@ impl Links {
         Some(self.text("<", &[list, "?", &query.finish(), ">; rel=\"next\""]))
     }
 
+    /// `Link` to the next page of the feed.
+    pub(crate) fn next_events(&self, limit: PageLimit, wait: u64, after: &str) -> Bytes {
+        let (mut limit_digits, mut wait_digits) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let limit = limit_digits.format(limit.get());
+        let wait = if wait == 0 { ["", ""] } else { ["&wait=", wait_digits.format(wait)] };
+        self.text("<", &["/events?limit=", limit, wait[0], wait[1], "&after=", after, ">; rel=\"next\""])
+    }
+
     /// `Link` to the successor of getPet, for the requested pet.
     pub(crate) fn successor_of_get_pet(&self, id: Option<PetId>) -> HeaderValue {
         let (mut digits, end) = (itoa::Buffer::new(), ">; rel=\"successor-version\"");

@@ -9,6 +9,7 @@ mod api_docs;
 mod conditional;
 mod cursor;
 mod error;
+mod events;
 mod health;
 mod hex;
 mod idempotency;
@@ -25,14 +26,15 @@ mod transport;
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use metrics::gauge;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::config::{InterfaceSettings, LimitSettings, TimeoutSettings};
+use crate::config::{InterfaceSettings, LimitSettings, ShopSettings, TimeoutSettings};
+use crate::domain::order::OrderHold;
 use crate::storage::{Storage, StorageError};
 use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
 
@@ -64,10 +66,11 @@ pub struct AppStateInner {
     links: Links,
     get_pet_deprecation: GetPetDeprecation,
     body_timeout: Duration,
+    order_hold: Option<OrderHold>,
     document: ServedDocument,
     docs_page: DocsPage,
     startup: Startup,
-    stopping: AtomicBool,
+    stopping: watch::Sender<bool>,
     admission: Admission,
     failures: FailureLog,
 }
@@ -81,6 +84,7 @@ impl AppState {
         settings: &InterfaceSettings,
         timeouts: &TimeoutSettings,
         limits: &LimitSettings,
+        shop: &ShopSettings,
     ) -> Self {
         let document = interface_document(settings);
         Self(Arc::new(AppStateInner {
@@ -90,10 +94,11 @@ impl AppState {
             links: Links::new(settings.public_base_url.as_ref()),
             get_pet_deprecation: GetPetDeprecation::new(settings.get_pet_removal),
             body_timeout: timeouts.body_timeout,
+            order_hold: shop.order_hold,
             docs_page: DocsPage::new(settings, &document),
             document: ServedDocument::new(document),
             startup: Startup::new(),
-            stopping: AtomicBool::new(false),
+            stopping: watch::Sender::new(false),
             admission: Admission::new(limits.max_requests as usize),
             failures: FailureLog::default(),
         }))
@@ -114,13 +119,19 @@ impl AppState {
     }
 
     /// Makes `/readyz` answer 503, and every response close its connection, so that a load balancer moves clients to
-    /// another node. Requests are still served.
+    /// another node. Requests are still served; those that wait for an event are answered.
     pub fn prepare_to_stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.send_replace(true);
     }
 
     fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        *self.stopping.borrow()
+    }
+
+    /// Waits until the service is about to stop.
+    async fn stopping(&self) {
+        // It cannot fail: the sender is here.
+        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 
     /// Updates the gauges that are only read when metrics are scraped.

@@ -16,7 +16,8 @@ use super::cursor::decode_cursor;
 use super::error::ApiError;
 use super::idempotency;
 use super::parameter_description::ParameterDescription;
-use super::pipeline::key_cache::Caller;
+use super::pipeline::key_cache::{Caller, LastCaller};
+use super::pipeline::required_authorization;
 use super::request_body::RequestBody;
 use crate::domain::idempotency::IdempotencyKey;
 use crate::domain::order::OrderId;
@@ -46,6 +47,16 @@ impl ApiRequest<'_> {
     /// The id of an order in the path, likewise.
     pub(crate) fn order_id(&self) -> Result<OrderId, ApiError> {
         id_in_path(self.id_in_path).ok_or(ApiError::OrderNotFound)
+    }
+
+    /// Checks the caller's key again, after the request has waited: it may have been revoked meanwhile.
+    pub(crate) async fn authenticate_again(&self) -> Result<(), ApiError> {
+        let Some(authorization) = required_authorization(self.head)? else { return Ok(()) };
+        let (keys, now) = (&self.app.keys, (self.app.clock)());
+        // Boxed: large, and seldom needed.
+        Box::pin(keys.authenticate(authorization, &LastCaller::default(), None, &self.app.admission, now))
+            .await?;
+        Ok(())
     }
 
     /// The query parameters, which are some of those described.
@@ -191,7 +202,7 @@ pub(crate) fn id_in_text<Id: TryFrom<i64>>(text: &str) -> Option<Id> {
 }
 
 /// A whole number as people write it: digits, with neither sign nor leading zeros.
-fn decimal(text: &str) -> Option<i64> {
+pub(crate) fn decimal(text: &str) -> Option<i64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || (text.len() > 1 && text.starts_with('0')) { None } else { text.parse().ok() }
 }

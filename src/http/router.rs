@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::pipeline::access_log::RouteLabel;
 use super::request::ApiRequest;
 use super::response::Response;
-use super::{orders, pets};
+use super::{events, orders, pets};
 use crate::config::InterfaceSettings;
 use crate::domain::key_record::Scope;
 
@@ -82,6 +82,7 @@ operations! {
     GetOrder = "getOrder": orders::get_order, OrdersRead, orders::get_order_errors();
     CompleteOrder = "completeOrder": orders::complete_order, OrdersWrite, orders::end_order_errors();
     CancelOrder = "cancelOrder": orders::cancel_order, OrdersWrite, orders::end_order_errors();
+    ListEvents = "listEvents": events::list_events, EventsRead, events::list_events_errors();
 }
 
 /// What answers a request.
@@ -238,7 +239,7 @@ mod tests {
             })
             .sum();
         let routed: usize = described_operations(&mut document).map(|(_, operations)| operations.len()).sum();
-        assert_eq!((described, routed), (9, 9));
+        assert_eq!((described, routed), (10, 10));
     }
 
     #[test]

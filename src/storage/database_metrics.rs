@@ -11,7 +11,8 @@ use super::idempotency_keys::PARTITION_DAYS_AHEAD;
 use super::postgres::error::unexpected;
 use super::{Storage, StorageError};
 use crate::telemetry::metrics::{
-    DATABASE_UP, IDEMPOTENCY_DAYS, PETS, POOL_CONNECTIONS, POOL_MAX, POOL_WAITING, STANDBYS, count,
+    DATABASE_UP, FEED_LAG, IDEMPOTENCY_DAYS, ORDERS_OVERDUE, PETS, POOL_CONNECTIONS, POOL_MAX, POOL_WAITING,
+    STANDBYS, count,
 };
 
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -66,6 +67,8 @@ impl Storage {
             let days: Option<i32> = row.try_get("days").map_err(unexpected)?;
             gauge!(IDEMPOTENCY_DAYS).set(count(days.unwrap_or_default()));
         }
+        gauge!(FEED_LAG).set(self.feed_lag().await?);
+        gauge!(ORDERS_OVERDUE).set(self.orders_overdue().await?);
         for row in self.database.read_primary(STANDBYS_AND_PETS, &[]).await? {
             let standbys: i64 = row.try_get("standbys").map_err(unexpected)?;
             gauge!(STANDBYS).set(count(standbys));

@@ -55,6 +55,7 @@ const MISSING_PRIVILEGES: &str = "\
       ('SELECT', 'api_keys'), ('INSERT', 'api_keys'), ('UPDATE', 'api_keys'),
       ('SELECT', 'api_key_events'), ('INSERT', 'api_key_events'),
       ('SELECT', 'idempotency_keys'), ('INSERT', 'idempotency_keys'),
+      ('SELECT', 'events'), ('INSERT', 'events'), ('SELECT', 'event_feed'),
       ('SELECT', 'imported_chunks'), ('INSERT', 'imported_chunks')
     ) AS needed (privilege, name)
     -- On any column: the service updates only some columns of api_keys.
@@ -65,7 +66,10 @@ const MISSING_PRIVILEGES: &str = "\
     WHERE NOT has_sequence_privilege(to_regclass(name), 'USAGE')
     UNION ALL
     SELECT 'EXECUTE on ' || name
-    FROM (VALUES ('create_idempotency_partitions()'), ('drop_idempotency_partitions()')) AS needed (name)
+    FROM (VALUES
+      ('create_idempotency_partitions()'), ('drop_idempotency_partitions()'),
+      ('event_origin()'), ('create_event_partitions()'), ('drop_event_partitions(interval)')
+    ) AS needed (name)
     WHERE NOT has_function_privilege(to_regprocedure(name), 'EXECUTE')";
 
 /// The state of one server.

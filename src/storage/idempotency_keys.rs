@@ -19,16 +19,15 @@ const DROP_PARTITIONS: &str = "\
     -- Only one node at a time: the others return without waiting.
     WHERE pg_try_advisory_xact_lock($1)";
 
-/// The number of consecutive days from today on that have a partition. Null without the table.
+/// The number of consecutive days from today on that have a partition for keys and one for events. Null without the tables.
 pub(super) const PARTITION_DAYS_AHEAD: &str = "\
     SELECT min(n) AS days
-    FROM generate_series(0, 100) AS n
-    WHERE to_regclass('idempotency_keys') IS NOT NULL
+    FROM generate_series(0, 100) AS n, unnest(ARRAY['idempotency_keys', 'events']) AS parent
+    WHERE to_regclass(parent) IS NOT NULL
       AND NOT EXISTS (
         SELECT FROM pg_inherits
-        WHERE inhparent = to_regclass('idempotency_keys')
-          AND inhrelid = to_regclass(
-            'idempotency_keys_' || to_char((now() AT TIME ZONE 'UTC')::date + n, 'YYYYMMDD')))";
+        WHERE inhparent = to_regclass(parent)
+          AND inhrelid = to_regclass(parent || to_char((now() AT TIME ZONE 'UTC')::date + n, '_YYYYMMDD')))";
 
 /// Two CTEs after one named `requested`: the stored results of its digests, and the days to store a digest for.
 ///
@@ -73,7 +72,7 @@ impl Storage {
     }
 
     /// Waits until a request fails because its partition is missing.
-    pub async fn idempotency_partition_missing(&self) {
+    pub async fn partition_missing(&self) {
         self.database.partition_missing.notified().await;
     }
 

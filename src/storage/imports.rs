@@ -80,11 +80,23 @@ const RECORD_KEYS: &str = "\
     HAVING count(*) > 0";
 
 const INSERT_STAGED: &str = "\
-    INSERT INTO pets (name, category_id, status)
-    SELECT name, category_id, status
-    FROM staged
-    -- Ids are assigned in the order of the source.
-    ORDER BY position";
+    WITH inserted AS (
+      INSERT INTO pets (name, category_id, status)
+      SELECT name, category_id, status
+      FROM staged
+      -- Ids are assigned in the order of the source.
+      ORDER BY position
+      RETURNING id),
+    chunk AS (
+      SELECT min(id) AS first, max(id) AS last, count(*) AS pets
+      FROM inserted),
+    inserted_event AS (
+      INSERT INTO events (type, first_pet_id, pet_id)
+      SELECT 'pets.imported', first, last
+      FROM chunk
+      WHERE pets > 0)
+    SELECT pets
+    FROM chunk";
 
 /// Rows in the format of PostgreSQL's binary COPY.
 #[derive(Debug)]
@@ -280,7 +292,8 @@ impl ImportSession {
         if let Some(source) = &source {
             self.client.execute(RECORD_KEYS, &[&source.as_str()]).await?;
         }
-        self.client.execute(INSERT_STAGED, &[]).await
+        let pets: i64 = self.client.query_one(INSERT_STAGED, &[]).await?.try_get("pets")?;
+        Ok(pets.unsigned_abs())
     }
 
     /// Loads the recorded keys of the source, including those of this import. From then on every key is checked. Takes time

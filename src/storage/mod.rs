@@ -11,6 +11,7 @@ mod api_keys;
 mod database_metrics;
 mod demo_database_check;
 mod diagnostics;
+mod events;
 mod exports;
 mod idempotency_keys;
 mod imports;
@@ -23,18 +24,21 @@ pub mod read_quorum;
 mod request_batcher;
 
 use std::future::pending;
+use std::sync::Arc;
 
 use crate::config::{DatabaseUrl, PoolSettings, ReadFrom};
 
 use api_keys::FindKeysBatch;
 pub use demo_database_check::{DatabaseContents, database_contents};
 pub use diagnostics::{Diagnosis, ExamineError, ReadFreshness, ServerDiagnosis, ServerRole, diagnose};
+use events::{FeedHead, ReadEventsBatch, start_counting_events};
+pub use events::{FeedOutcome, FeedSubscription};
 pub use exports::ExportStream;
 pub use imports::{CopyBuffer, CopyChunk, ImportMode, ImportSession};
 pub use insert_pets::InsertOutcome;
 use insert_pets::InsertPetsBatch;
 pub use key_notifications::{KeyNotification, ListenError};
-pub use orders::{EndOrderOutcome, PlaceOrderOutcome};
+pub use orders::{EXPIRE_LIMIT, EndOrderOutcome, PlaceOrderOutcome};
 use pets::{FindPetsBatch, ListPetsBatch};
 pub use pets::{RenderedPage, SharedPage, UpdateOutcome};
 pub use postgres::connect::ConnectError;
@@ -51,8 +55,13 @@ pub use postgres::session_check::NoSession;
 use request_batcher::{Batcher, QueueLimits};
 
 /// Every statement that serves requests, so that a test can check the plan of each.
-pub const STATEMENTS: [&[&str]; 4] =
-    [pets::STATEMENTS, api_keys::STATEMENTS, idempotency_keys::STATEMENTS, orders::STATEMENTS];
+pub const STATEMENTS: [&[&str]; 5] = [
+    pets::STATEMENTS,
+    api_keys::STATEMENTS,
+    idempotency_keys::STATEMENTS,
+    orders::STATEMENTS,
+    events::STATEMENTS,
+];
 
 /// The limits of each queue. However many unknown keys arrive, for example, their lookups use two connections.
 const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, slots: 2, max_wait: POOL_WAIT };
@@ -70,6 +79,8 @@ pub struct Storage {
     find_pet: Batcher<FindPetsBatch>,
     insert_pet: Batcher<InsertPetsBatch>,
     find_api_key: Batcher<FindKeysBatch>,
+    read_events: Batcher<ReadEventsBatch>,
+    feed_head: Arc<FeedHead>,
 }
 
 impl Storage {
@@ -78,6 +89,7 @@ impl Storage {
     /// Must be called within the Tokio runtime that is to run the batches.
     pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
         let database = Database::new(url, settings)?;
+        start_counting_events();
         // Each read from a cluster also asks a standby: one large batch costs less than two. Several standbys that are read
         // should work at the same time, though.
         let is_confirmed = database.cluster.is_some() && settings.reads == ReadFrom::Primary;
@@ -87,6 +99,8 @@ impl Storage {
             find_pet: Batcher::new("find_pet", FindPetsBatch(database.clone()), reads),
             insert_pet: Batcher::new("insert_pet", InsertPetsBatch(database.clone()), LIMITS),
             find_api_key: Batcher::new("find_key", FindKeysBatch(database.clone()), LIMITS),
+            read_events: Batcher::new("read_events", ReadEventsBatch(database.clone()), LIMITS),
+            feed_head: Arc::default(),
             database,
         })
     }

@@ -11,21 +11,25 @@ use std::time::SystemTime;
 
 use tokio_postgres::Row;
 
+use super::events::{count_events, lock_pet};
 use super::idempotency_keys::idempotency_ctes;
 use super::postgres::error::{error_message, unexpected};
 use super::postgres::executor::{Parameters, await_replication};
 use super::postgres::pg_enum::impl_pg_enum;
 use super::{Storage, StorageError};
+use crate::domain::event::EventType;
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
+use crate::domain::key_record::KeyId;
 use crate::domain::order::{
-    ORDERABLE, ORDERED, Order, OrderEnd, OrderFilter, OrderId, OrderPageRequest, OrderStatus,
+    NewOrder, ORDERABLE, ORDERED, Order, OrderEnd, OrderFilter, OrderId, OrderPageRequest, OrderReference,
+    OrderStatus, RELEASED,
 };
 use crate::domain::page::Page;
-use crate::domain::pet::{PetId, PetStatus};
+use crate::domain::pet::PetStatus;
 
 const LIST: &str = "\
     SELECT * FROM (
-      SELECT id, pet_id, status, created_at, updated_at
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference
       FROM orders
       WHERE id > $1
       ORDER BY id
@@ -35,7 +39,7 @@ const LIST: &str = "\
 
 const LIST_BY_STATUS: &str = "\
     SELECT * FROM (
-      SELECT id, pet_id, status, created_at, updated_at
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference
       FROM orders
       -- A range of the index on (status, id), for the reason given for pets.
       WHERE (status, id) > ($3, $1) AND status <= $3
@@ -44,55 +48,83 @@ const LIST_BY_STATUS: &str = "\
     LIMIT $2";
 
 const LIST_OF_PET: &str = "\
-    SELECT page.id, page.pet_id, page.status, page.created_at, page.updated_at
+    SELECT page.*
     FROM unnest($3::order_status[]) AS requested (status)
     -- One page per status, each a range of the index on (pet_id, status, id), of which the first rows are one page.
     CROSS JOIN LATERAL (
-      SELECT id, pet_id, orders.status, created_at, updated_at
+      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference
       FROM orders
       WHERE pet_id = $4 AND orders.status = requested.status AND id > $1
+        -- Filtered: a pet has few orders.
+        AND ($5::text IS NULL OR reference = $5)
+      ORDER BY id
+      LIMIT 101) AS page
+    ORDER BY id
+    LIMIT $2";
+
+const LIST_OF_REFERENCE: &str = "\
+    SELECT page.*
+    FROM unnest($3::order_status[]) AS requested (status)
+    -- Likewise, of the index on (reference, status, id).
+    CROSS JOIN LATERAL (
+      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference
+      FROM orders
+      WHERE reference = $4 AND orders.status = requested.status AND id > $1
       ORDER BY id
       LIMIT 101) AS page
     ORDER BY id
     LIMIT $2";
 
 const FIND: &str = "\
-    SELECT id, pet_id, status, created_at, updated_at
+    SELECT id, pet_id, status, created_at, updated_at, expires_at, reference
     FROM orders
     WHERE id = $1";
 
 /// Places an order for the pet `$1` if its status is `$2`, and sets the status to `$3`; with the idempotency key `$4`, once.
-/// Returns no row if the pet does not exist.
+/// `$6` is the API key, `$7` the reference, and `$8` the seconds that the order waits. Returns no row if the pet does not exist.
 const PLACE: &str = concat!(
     "WITH requested AS (
       SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
     idempotency_ctes!(),
     "
+    locked AS MATERIALIZED (
+      -- Limited in time by the CTE that it reads.
+      SELECT ",
+    lock_pet!("$1"),
+    "
+      FROM days
+      LIMIT 1),
     open_order AS (
       SELECT FROM orders
       WHERE pet_id = $1 AND status = 'placed'),
     ordered_pet AS (
-      -- The row lock makes concurrent orders for a pet wait: only the first finds the status that it needs.
+      -- Concurrent orders for a pet wait for the lock: only the first finds the status that it needs.
       UPDATE pets
       SET status = $3
-      WHERE id = $1 AND status = $2 AND NOT EXISTS (SELECT FROM stored)
+      WHERE id = (SELECT $1 FROM locked) AND status = $2 AND NOT EXISTS (SELECT FROM stored)
         -- Only if somebody has set the status in SQL.
         AND NOT EXISTS (SELECT FROM open_order)
       RETURNING id),
     placed AS (
-      INSERT INTO orders (pet_id, status, created_at, updated_at)
-      SELECT id, 'placed', date_trunc('milliseconds', now()), date_trunc('milliseconds', now())
+      INSERT INTO orders (pet_id, status, created_at, updated_at, expires_at, reference)
+      SELECT id, 'placed', date_trunc('milliseconds', now()), date_trunc('milliseconds', now()),
+        date_trunc('milliseconds', now()) + $8::double precision * interval '1 second', $7
       FROM ordered_pet
-      RETURNING id, created_at),
+      RETURNING id, created_at, expires_at),
+    inserted_event AS (
+      INSERT INTO events (type, pet_id, order_id, key_id)
+      SELECT 'order.placed', $1, id, $6
+      FROM placed),
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
       SELECT digest, day, now(), fingerprint, id
       FROM placed, requested, days
       WHERE digest IS NOT NULL
       ORDER BY day)
-    SELECT placed.id AS placed_id, placed.created_at AS placed_at, pets.status AS pet_status,
+    SELECT placed.id AS placed_id, placed.created_at AS placed_at, placed.expires_at AS placed_until, pets.status AS pet_status,
       EXISTS (SELECT FROM open_order) AS has_open_order,
       stored.fingerprint AS stored_fingerprint, stored_order.id AS stored_id, stored_order.created_at AS stored_at,
+      stored_order.expires_at AS stored_until,
       CASE WHEN stored_order.id IS NOT NULL THEN ",
     await_replication!(),
     " END
@@ -105,27 +137,37 @@ const PLACE: &str = concat!(
 );
 
 /// Sets the status of the order `$1` to `$2` if it is open, and that of its pet to `$3`; with the idempotency key `$4`, once.
-/// Returns no row if the order does not exist.
+/// `$6` is the API key, `$7` the event. Returns no row if the order does not exist.
 const END: &str = concat!(
     "WITH requested AS (
       SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
     idempotency_ctes!(),
     "
+    locked AS MATERIALIZED (
+      SELECT ",
+    lock_pet!("pet_id"),
+    "
+      FROM orders, (SELECT FROM days LIMIT 1) AS time_limit
+      WHERE id = $1),
     ended AS (
       UPDATE orders
       -- The clock may have been set back.
       SET status = $2, updated_at = greatest(created_at, date_trunc('milliseconds', now()))
-      WHERE id = $1 AND status = 'placed' AND NOT EXISTS (SELECT FROM stored)
-      RETURNING id, pet_id, status, created_at, updated_at),
+      WHERE id = (SELECT $1 FROM locked) AND status = 'placed' AND NOT EXISTS (SELECT FROM stored)
+      RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference),
+    inserted_event AS (
+      INSERT INTO events (type, pet_id, order_id, key_id)
+      SELECT $7::event_type, pet_id, id, $6
+      FROM ended),
     released_pet AS (
       UPDATE pets
       SET status = $3
       WHERE id = (SELECT pet_id FROM ended)),
     found AS (
-      SELECT id, pet_id, status, created_at, updated_at
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference
       FROM ended
       UNION ALL
-      SELECT id, pet_id, status, created_at, updated_at
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference
       FROM orders
       WHERE id = $1 AND NOT EXISTS (SELECT FROM ended)),
     inserted_keys AS (
@@ -143,7 +185,49 @@ const END: &str = concat!(
     LEFT JOIN stored ON true"
 );
 
-pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, LIST_OF_PET, FIND, PLACE, END];
+/// Ends up to 100 orders that are due, and sets the status of their pets to `$1`. Several nodes may run it at the same time: each
+/// takes those orders whose pets nobody else is changing.
+const EXPIRE: &str = "\
+    WITH due AS MATERIALIZED (
+      SELECT id, pet_id
+      FROM orders
+      WHERE status = 'placed' AND expires_at <= now()
+      ORDER BY expires_at
+      LIMIT 100),
+    locked AS MATERIALIZED (
+      SELECT id
+      FROM due
+      WHERE pg_try_advisory_xact_lock(pet_id)),
+    expired AS (
+      UPDATE orders
+      SET status = 'expired', updated_at = greatest(created_at, date_trunc('milliseconds', now()))
+      -- An array, so that all pets are locked before anything is written.
+      WHERE id = ANY (ARRAY(SELECT id FROM locked)) AND status = 'placed'
+      RETURNING id, pet_id),
+    released_pets AS (
+      UPDATE pets
+      SET status = $1
+      WHERE id IN (SELECT pet_id FROM expired)),
+    inserted_events AS (
+      INSERT INTO events (type, pet_id, order_id)
+      SELECT 'order.expired', pet_id, id
+      FROM expired)
+    SELECT count(*) AS expired
+    FROM expired";
+
+/// For how many seconds the first of the orders that are due has been. No row if none is.
+const OVERDUE: &str = "\
+    SELECT extract(epoch FROM now() - expires_at)::double precision AS seconds
+    FROM orders
+    WHERE status = 'placed' AND expires_at <= now()
+    ORDER BY expires_at
+    LIMIT 1";
+
+pub(super) const STATEMENTS: &[&str] =
+    &[LIST, LIST_BY_STATUS, LIST_OF_PET, LIST_OF_REFERENCE, FIND, PLACE, END, EXPIRE, OVERDUE];
+
+/// The most orders that one call of [`Storage::expire_orders`] ends.
+pub const EXPIRE_LIMIT: usize = 100;
 
 /// How often a statement that lost a race is run.
 const ATTEMPTS: usize = 3;
@@ -189,13 +273,20 @@ impl Storage {
     pub async fn list_orders(&self, request: &OrderPageRequest) -> Result<Page<Order>, StorageError> {
         let after = request.after.map_or(0, OrderId::get);
         let limit = i64::from(request.limit.get()) + 1;
-        let OrderFilter { status, pet_id } = request.filter;
-        let rows = match (pet_id, status) {
-            (None, None) => self.database.read(LIST, &[&after, &limit]).await?,
-            (None, Some(status)) => self.database.read(LIST_BY_STATUS, &[&after, &limit, &status]).await?,
-            (Some(pet), status) => {
-                let statuses = status.map_or(OrderStatus::ALL.to_vec(), |status| vec![status]);
-                self.database.read(LIST_OF_PET, &[&after, &limit, &statuses, &pet.get()]).await?
+        let OrderFilter { status, pet_id, reference } = &request.filter;
+        let reference = reference.as_ref().map(OrderReference::as_str);
+        let statuses = || status.map_or(OrderStatus::ALL.to_vec(), |status| vec![status]);
+        let rows = match (pet_id, reference, status) {
+            (None, None, None) => self.database.read(LIST, &[&after, &limit]).await?,
+            (None, None, Some(status)) => {
+                self.database.read(LIST_BY_STATUS, &[&after, &limit, status]).await?
+            }
+            (Some(pet), _, _) => {
+                let parameters: Parameters<'_> = &[&after, &limit, &statuses(), &pet.get(), &reference];
+                self.database.read(LIST_OF_PET, parameters).await?
+            }
+            (None, Some(reference), _) => {
+                self.database.read(LIST_OF_REFERENCE, &[&after, &limit, &statuses(), &reference]).await?
             }
         };
         let mut orders = rows.iter().map(order).collect::<Result<Vec<_>, _>>()?;
@@ -213,21 +304,30 @@ impl Storage {
     /// Places an order for a pet if it is available; with an idempotency key, once.
     pub async fn place_order(
         &self,
-        pet: PetId,
-        key: Option<IdempotentRequest>,
+        new: &NewOrder,
+        key: KeyId,
+        once: Option<IdempotentRequest>,
     ) -> Result<PlaceOrderOutcome, StorageError> {
-        let (digest, fingerprint) = (key.map(|key| key.digest), key.map(|key| key.fingerprint));
-        let parameters: Parameters<'_> = &[&pet.get(), &ORDERABLE, &ORDERED, &digest, &fingerprint];
-        let in_progress = key.map(|_| PlaceOrderOutcome::InProgress);
+        let (digest, fingerprint) = (once.map(|once| once.digest), once.map(|once| once.fingerprint));
+        let reference = new.reference.as_ref().map(OrderReference::as_str);
+        let hold = new.hold.map(|hold| f64::from(hold.seconds()));
+        let (pet, key) = (new.pet_id.get(), key.0);
+        let parameters: Parameters<'_> =
+            &[&pet, &ORDERABLE, &ORDERED, &digest, &fingerprint, &key, &reference, &hold];
+        let in_progress = once.map(|_| PlaceOrderOutcome::InProgress);
         let decode = |rows: &[Row]| match rows.first() {
             None => Ok(Some(PlaceOrderOutcome::PetNotFound)),
-            Some(row) => place_outcome(row, pet, fingerprint),
+            Some(row) => place_outcome(row, new, fingerprint),
         };
         let placing = self.retry_lost_race(PLACE, parameters, in_progress, decode);
         let acknowledges = |outcome: &PlaceOrderOutcome| {
             matches!(outcome, PlaceOrderOutcome::Placed(_) | PlaceOrderOutcome::Replayed(_))
         };
-        self.database.write_or_find(placing, acknowledges).await
+        let outcome = self.database.write_or_find(placing, acknowledges).await?;
+        if matches!(outcome, PlaceOrderOutcome::Placed(_)) {
+            count_events(EventType::OrderPlaced, 1);
+        }
+        Ok(outcome)
     }
 
     /// Ends an order if it is open; with an idempotency key, once.
@@ -235,12 +335,14 @@ impl Storage {
         &self,
         id: OrderId,
         end: OrderEnd,
-        key: Option<IdempotentRequest>,
+        key: KeyId,
+        once: Option<IdempotentRequest>,
     ) -> Result<EndOrderOutcome, StorageError> {
-        let (digest, fingerprint) = (key.map(|key| key.digest), key.map(|key| key.fingerprint));
+        let (digest, fingerprint) = (once.map(|once| once.digest), once.map(|once| once.fingerprint));
+        let event_type = EventType::from(end);
         let parameters: Parameters<'_> =
-            &[&id.get(), &end.status(), &end.pet_status(), &digest, &fingerprint];
-        let in_progress = key.map(|_| EndOrderOutcome::InProgress);
+            &[&id.get(), &end.status(), &end.pet_status(), &digest, &fingerprint, &key.0, &event_type];
+        let in_progress = once.map(|_| EndOrderOutcome::InProgress);
         let decode = |rows: &[Row]| match rows.first() {
             None => Ok(Some(EndOrderOutcome::OrderNotFound)),
             Some(row) => end_outcome(row, end, fingerprint),
@@ -250,6 +352,24 @@ impl Storage {
             matches!(outcome, EndOrderOutcome::Ended(_) | EndOrderOutcome::Replayed(_))
         };
         self.database.write_or_find(ending, acknowledges).await
+    }
+
+    /// Ends orders that were not completed in time, and returns how many. There may be more if it is [`EXPIRE_LIMIT`].
+    pub async fn expire_orders(&self) -> Result<usize, StorageError> {
+        let count = |rows: &[Row]| match rows {
+            [row] => row.try_get::<_, i64>("expired").map_err(unexpected)?.try_into().map_err(unexpected),
+            _ => Err(unexpected("not one row")),
+        };
+        let expired = self.database.write(EXPIRE, &[&RELEASED], count).await?;
+        count_events(EventType::OrderExpired, expired);
+        Ok(expired)
+    }
+
+    /// For how long the first of the orders that are due has been, in seconds.
+    pub(super) async fn orders_overdue(&self) -> Result<f64, StorageError> {
+        let rows = self.database.read_primary(OVERDUE, &[]).await?;
+        let seconds = rows.first().map(|row| row.try_get("seconds").map_err(unexpected)).transpose()?;
+        Ok(seconds.unwrap_or_default())
     }
 
     /// Runs a statement until `decode` returns an outcome; it returns none if a concurrent statement won the race.
@@ -282,26 +402,28 @@ impl Storage {
 /// that may have been another attempt of the same request.
 fn place_outcome(
     row: &Row,
-    pet_id: PetId,
+    new: &NewOrder,
     fingerprint: Option<Digest128>,
 ) -> Result<Option<PlaceOrderOutcome>, StorageError> {
-    let placed = |id: &str, at: &str| -> Result<Order, StorageError> {
+    let placed = |id: &str, at: &str, until: &str| -> Result<Order, StorageError> {
         let at: SystemTime = row.try_get(at).map_err(unexpected)?;
         Ok(Order {
             id: id_column(row, id)?,
-            pet_id,
+            pet_id: new.pet_id,
             status: OrderStatus::Placed,
             created_at: at,
             updated_at: at,
+            expires_at: row.try_get(until).map_err(unexpected)?,
+            reference: new.reference.clone(),
         })
     };
     if row.try_get::<_, Option<i64>>("placed_id").map_err(unexpected)?.is_some() {
-        return Ok(Some(PlaceOrderOutcome::Placed(placed("placed_id", "placed_at")?)));
+        return Ok(Some(PlaceOrderOutcome::Placed(placed("placed_id", "placed_at", "placed_until")?)));
     }
     let stored: Option<Digest128> = row.try_get("stored_fingerprint").map_err(unexpected)?;
     if stored.is_some() {
         return Ok(Some(if stored == fingerprint {
-            PlaceOrderOutcome::Replayed(placed("stored_id", "stored_at")?)
+            PlaceOrderOutcome::Replayed(placed("stored_id", "stored_at", "stored_until")?)
         } else {
             PlaceOrderOutcome::KeyReused
         }));
@@ -337,6 +459,12 @@ fn order(row: &Row) -> Result<Order, StorageError> {
         status: row.try_get("status").map_err(unexpected)?,
         created_at: row.try_get("created_at").map_err(unexpected)?,
         updated_at: row.try_get("updated_at").map_err(unexpected)?,
+        expires_at: row.try_get("expires_at").map_err(unexpected)?,
+        reference: row
+            .try_get::<_, Option<String>>("reference")
+            .map_err(unexpected)?
+            .map(|text| text.try_into().map_err(unexpected))
+            .transpose()?,
     })
 }
 

@@ -11,13 +11,16 @@ use futures_util::future::join3;
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
+use super::events::{count_events, lock_pet};
 use super::idempotency_keys::idempotency_ctes;
 use super::postgres::error::unexpected;
 use super::postgres::executor::{Database, Parameters, await_replication};
 use super::postgres::pg_enum::impl_pg_enum;
 use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};
+use crate::domain::event::EventType;
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
+use crate::domain::key_record::KeyId;
 use crate::domain::page::{Page, PageLimit};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetPageRequest, PetStatus};
 
@@ -59,21 +62,28 @@ const FIND: &str = "\
     WHERE id = ANY ($1)";
 
 const INSERT: &str = "\
-    INSERT INTO pets (name, category_id, status)
-    SELECT name, category_id, status
-    FROM unnest($1::text[], $2::bigint[], $3::pet_status[])
-      WITH ORDINALITY AS new (name, category_id, status, ordinality)
-    -- Ids are assigned and returned in the order of the arrays.
-    ORDER BY ordinality
-    RETURNING id";
+    WITH inserted_pets AS (
+      INSERT INTO pets (name, category_id, status)
+      SELECT name, category_id, status
+      FROM unnest($1::text[], $2::bigint[], $3::pet_status[])
+        WITH ORDINALITY AS new (name, category_id, status, ordinality)
+      -- Ids are assigned and returned in the order of the arrays.
+      ORDER BY ordinality
+      RETURNING id),
+    inserted_events AS (
+      INSERT INTO events (type, pet_id, pet_ids, key_ids)
+      SELECT 'pet.created', max(id), array_agg(id), $4::bigint[]
+      FROM inserted_pets)
+    SELECT id
+    FROM inserted_pets";
 
 /// The same, but a pet with an idempotency key is inserted only if the key has no stored result; else that is returned.
 const INSERT_IDEMPOTENT: &str = concat!(
     "WITH requested AS (
       -- The id is assigned here because the key and the pet both need it. (Evaluated once: it is volatile.)
-      SELECT ordinality, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id
-      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::uuid[], $5::uuid[])
-        WITH ORDINALITY AS requested (name, category_id, status, digest, fingerprint, ordinality)),",
+      SELECT ordinality, name, category_id, status, key_id, digest, fingerprint, nextval('pets_id_seq') AS id
+      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::bigint[], $5::uuid[], $6::uuid[])
+        WITH ORDINALITY AS requested (name, category_id, status, key_id, digest, fingerprint, ordinality)),",
     idempotency_ctes!(),
     "
     fresh AS (
@@ -90,7 +100,13 @@ const INSERT_IDEMPOTENT: &str = concat!(
       INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE
       SELECT id, name, category_id, status
       FROM fresh
-      ORDER BY ordinality)
+      ORDER BY ordinality),
+    inserted_events AS (
+      INSERT INTO events (type, pet_id, pet_ids, key_ids)
+      SELECT 'pet.created', max(id), array_agg(id), array_agg(key_id)
+      FROM fresh
+      -- An aggregate has one row even if nothing is inserted.
+      HAVING count(*) > 0)
     SELECT ordinality, id AS new_id, stored.fingerprint AS stored_fingerprint, subject_id AS stored_id,
       CASE WHEN subject_id IS NOT NULL THEN ",
     await_replication!(),
@@ -99,12 +115,15 @@ const INSERT_IDEMPOTENT: &str = concat!(
     LEFT JOIN stored USING (digest)"
 );
 
-const LOCK: &str = "\
-    SELECT FROM pets
-    WHERE id = $1
-    -- Conflicts with every change of the pet, so also with placing or ending an order for it. An order's foreign key takes
-    -- only KEY SHARE, which does not conflict.
-    FOR NO KEY UPDATE";
+const LOCK: &str = concat!(
+    "SELECT FROM pets
+    WHERE id = (SELECT $1 FROM ",
+    lock_pet!("$1"),
+    ")
+    -- Conflicts with every change of the pet, also by nodes of the previous release. An order's foreign key takes only
+    -- KEY SHARE, which does not conflict.
+    FOR NO KEY UPDATE"
+);
 
 /// Not part of [`LOCK`], whose snapshot is older than its wait: it would not see an order that was placed meanwhile.
 const FIND_LOCKED: &str = "\
@@ -114,9 +133,14 @@ const FIND_LOCKED: &str = "\
     WHERE id = $1";
 
 const UPDATE: &str = "\
-    UPDATE pets
-    SET name = $2, category_id = $3, status = $4
-    WHERE id = $1";
+    WITH updated AS (
+      UPDATE pets
+      SET name = $2, category_id = $3, status = $4
+      WHERE id = $1
+      RETURNING id)
+    INSERT INTO events (type, pet_id, key_id)
+    SELECT 'pet.updated', id, $5
+    FROM updated";
 
 pub(super) const STATEMENTS: &[&str] =
     &[LIST, LIST_BY_STATUS, FIND, INSERT, INSERT_IDEMPOTENT, LOCK, FIND_LOCKED, UPDATE];
@@ -135,9 +159,10 @@ impl Storage {
         self.find_pet.call(id).await?
     }
 
-    /// Inserts pets in one statement: all or none.
+    /// Inserts an operator's pets in one statement: all or none.
     pub async fn insert_pets(&self, pets: &[NewPet]) -> Result<(), StorageError> {
-        insert(&self.database, &pets.iter().collect::<Vec<_>>()).await.map(drop)
+        let rows: Vec<PetRow<'_>> = pets.iter().map(|pet| PetRow { pet, key: None }).collect();
+        insert(&self.database, &rows).await.map(drop)
     }
 }
 
@@ -158,15 +183,17 @@ impl Storage {
     pub async fn change_pet<E>(
         &self,
         id: PetId,
+        key: KeyId,
         change: impl FnOnce(&Pet, bool) -> Result<Pet, E>,
     ) -> Result<UpdateOutcome<E>, StorageError> {
-        let changing = self.change_locked(id, change);
+        let changing = self.change_locked(id, key, change);
         self.database.write_or_find(changing, |outcome| matches!(outcome, UpdateOutcome::Updated(_))).await
     }
 
     async fn change_locked<E>(
         &self,
         id: PetId,
+        key: KeyId,
         change: impl FnOnce(&Pet, bool) -> Result<Pet, E>,
     ) -> Result<UpdateOutcome<E>, StorageError> {
         let (lock, rows) = self.database.lock_row(LOCK, FIND_LOCKED, &[&id.get()]).await?;
@@ -179,8 +206,9 @@ impl Storage {
         match &change {
             Ok(new) if *new != old => {
                 let Pet { id, name, category_id, status } = new;
-                let parameters: Parameters<'_> = &[&id.get(), &name.as_str(), &category_id.0, status];
+                let parameters: Parameters<'_> = &[&id.get(), &name.as_str(), &category_id.0, status, &key.0];
                 lock.write_and_commit(UPDATE, parameters).await?;
+                count_events(EventType::PetUpdated, 1);
             }
             _ => lock.release().await?,
         }
@@ -329,15 +357,23 @@ async fn find(
     rows.iter().map(|row| pet(row).map(|pet| (pet.id, pet))).collect()
 }
 
+/// A pet to insert, and the API key of the request, if it is one.
+pub(super) struct PetRow<'a> {
+    pub(super) pet: &'a NewPet,
+    pub(super) key: Option<KeyId>,
+}
+
 /// Inserts pets, and returns their ids in the same order.
-pub(super) async fn insert(database: &Database, pets: &[&NewPet]) -> Result<Vec<PetId>, StorageError> {
-    let (names, categories, statuses) = columns(pets);
+pub(super) async fn insert(database: &Database, pets: &[PetRow<'_>]) -> Result<Vec<PetId>, StorageError> {
+    let (names, categories, statuses, keys) = columns(pets);
     let ids = |rows: &[Row]| {
         let ids = rows.iter().map(|row| id(row, "id")).collect::<Result<Vec<_>, _>>()?;
         let complete = ids.len() == pets.len();
         complete.then_some(ids).ok_or_else(|| unexpected("not every pet has an id"))
     };
-    database.write(INSERT, &[&names, &categories, &statuses], ids).await
+    let ids = database.write(INSERT, &[&names, &categories, &statuses, &keys], ids).await?;
+    count_events(EventType::PetCreated, ids.len());
+    Ok(ids)
 }
 
 /// The outcome of one row of [`insert_idempotent`].
@@ -352,13 +388,13 @@ pub(super) struct IdempotentInsert {
 /// [`StorageError::Raced`] if a concurrent statement inserted one of the keys.
 pub(super) async fn insert_idempotent(
     database: &Database,
-    pets: &[&NewPet],
+    pets: &[PetRow<'_>],
     idempotency: &[Option<IdempotentRequest>],
 ) -> Result<Vec<IdempotentInsert>, StorageError> {
-    let (names, categories, statuses) = columns(pets);
+    let (names, categories, statuses, keys) = columns(pets);
     let (digests, fingerprints): (Vec<Option<Digest128>>, Vec<Option<Digest128>>) =
         idempotency.iter().map(|key| (key.map(|key| key.digest), key.map(|key| key.fingerprint))).unzip();
-    let parameters: Parameters<'_> = &[&names, &categories, &statuses, &digests, &fingerprints];
+    let parameters: Parameters<'_> = &[&names, &categories, &statuses, &keys, &digests, &fingerprints];
     let outcomes = |rows: &[Row]| {
         let mut outcomes: Vec<Option<IdempotentInsert>> = pets.iter().map(|_| None).collect();
         for row in rows {
@@ -372,14 +408,19 @@ pub(super) async fn insert_idempotent(
         let complete: Option<Vec<_>> = outcomes.into_iter().collect();
         complete.ok_or_else(|| unexpected("not every pet has an outcome"))
     };
-    database.write(INSERT_IDEMPOTENT, parameters, outcomes).await
+    let outcomes = database.write(INSERT_IDEMPOTENT, parameters, outcomes).await?;
+    let inserted = outcomes.iter().filter(|outcome| outcome.stored_fingerprint.is_none());
+    count_events(EventType::PetCreated, inserted.count());
+    Ok(outcomes)
 }
 
-type InsertColumns<'a> = (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>);
+type InsertColumns<'a> = (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>, Vec<Option<i64>>);
 
 /// The columns of the pets, each as one array.
-fn columns<'a>(pets: &[&'a NewPet]) -> InsertColumns<'a> {
-    let row = |&NewPet { name, category_id, status }: &&'a NewPet| (name.as_str(), category_id.0, *status);
+fn columns<'a>(pets: &[PetRow<'a>]) -> InsertColumns<'a> {
+    let row = |PetRow { pet, key }: &PetRow<'a>| {
+        (pet.name.as_str(), pet.category_id.0, pet.status, key.map(|KeyId(id)| id))
+    };
     pets.iter().map(row).collect()
 }
 

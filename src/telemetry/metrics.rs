@@ -33,7 +33,7 @@ define_metrics! {
     counter CONNECTIONS_REFUSED = "petstore_connections_refused_total": "Client connections refused by a limit.";
     counter REQUESTS_SHED = "petstore_requests_shed_total":
         "Requests answered with 503 because too many were in flight (reason \"requests\"), were still sending their \
-        bodies (\"bodies\") or were queued (\"queue\"), or because they were queued for too long (\"late\").";
+        bodies (\"bodies\"), were waiting for an event (\"waits\") or were queued (\"queue\"), or because they were queued for too long (\"late\").";
     counter REQUESTS_RATE_LIMITED = "petstore_requests_rate_limited_total": "Requests answered with 429.";
     counter KEY_LOOKUPS = "petstore_key_lookups_total":
         "Lookups of API keys: found in the cache (\"hit\"), read from the database (\"miss\"), or cached as invalid \
@@ -62,7 +62,12 @@ define_metrics! {
     gauge STANDBYS = "petstore_database_standbys":
         "Standbys that replicate from the server that accepts writes; 0 if it was not reached.";
     gauge IDEMPOTENCY_DAYS = "petstore_idempotency_partitions_prepared":
-        "Days, starting today, that have a partition for idempotency keys.";
+        "Days, starting today, that have a partition for idempotency keys and one for events.";
+    counter EVENTS = "petstore_events_total": "Events that this node has written, by type.";
+    gauge FEED_LAG = "petstore_event_feed_lag_seconds":
+        "How long the oldest event that readers do not see yet has been waiting for a running transaction.";
+    gauge ORDERS_OVERDUE = "petstore_orders_overdue_seconds":
+        "For how long the first of the orders that should have expired has been due; 0 if none is.";
     histogram BATCH_SIZE = "petstore_batch_size": "Requests per batch, which share one statement.";
     histogram BATCH_WAIT = "petstore_batch_wait_seconds":
         "Time that the first request of a batch waited.";

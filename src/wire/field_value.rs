@@ -1,5 +1,6 @@
 //! Single values: as they are read from JSON or CSV, and as they are written to either.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 use std::time::SystemTime;
 
@@ -69,7 +70,7 @@ pub(crate) enum Scalar<'a> {
     /// A member of an enumeration, which never needs escaping.
     Keyword(&'static str),
     /// Any text.
-    Text(&'a str),
+    Text(Cow<'a, str>),
     /// A point in time. RFC 3339 in UTC, to the millisecond, which is what the database keeps.
     Time(SystemTime),
 }

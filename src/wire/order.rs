@@ -1,28 +1,25 @@
 //! The description of an order.
 
 use serde_json::json;
+use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
-use utoipa::openapi::{KnownFormat, RefOr, SchemaFormat};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::field_value::{FieldValueError, Scalar};
 use super::json::{BodyError, FromObject, JsonObject};
 use super::resource_description::{
-    FieldInput, ResourceDescription, ResourceField, identifier, integer, keyword, reference, string,
+    FieldInput, LABEL_PATTERN, ResourceDescription, ResourceField, date_time, identifier, integer, keyword,
+    reference, string,
 };
-use crate::domain::order::{Order, OrderStatus};
+use crate::domain::order::{NewOrder, Order, OrderHold, OrderReference, OrderStatus};
 use crate::domain::pet::PetId;
-
-/// The body of placeOrder.
-pub(crate) struct NewOrder {
-    /// The pet that is ordered.
-    pub(crate) pet_id: PetId,
-}
 
 /// What a client has set of an order so far.
 #[derive(Default)]
 pub(crate) struct OrderDraft {
     pet_id: Option<PetId>,
+    reference: Option<OrderReference>,
+    hold: Option<OrderHold>,
 }
 
 /// The fields of an order.
@@ -31,14 +28,14 @@ pub(crate) const ORDER: ResourceDescription<Order, OrderDraft> = ResourceDescrip
         name: "id",
         required: true,
         get: |order| Some(Scalar::Integer(order.id.get())),
-        schema: || identifier("Unique identifier, assigned by the service."),
+        schema: Some(|| identifier("Unique identifier, assigned by the service.")),
         input: None,
     },
     ResourceField {
         name: "petId",
         required: true,
         get: |order| Some(Scalar::Integer(order.pet_id.get())),
-        schema: || identifier("Identifier of the pet."),
+        schema: Some(|| identifier("Identifier of the pet.")),
         input: Some(FieldInput {
             set: |order, value| {
                 let id = PetId::try_from(value.integer()?);
@@ -53,27 +50,79 @@ pub(crate) const ORDER: ResourceDescription<Order, OrderDraft> = ResourceDescrip
         name: "status",
         required: true,
         get: |order| Some(Scalar::Keyword(order.status.as_str())),
-        schema: || reference("OrderStatus", "`placed` while the order is open, then how it ended."),
+        schema: Some(|| reference("OrderStatus", "`placed` while the order is open, then how it ended.")),
         input: None,
     },
     ResourceField {
         name: "createdAt",
         required: true,
         get: |order| Some(Scalar::Time(order.created_at)),
-        schema: || date_time("When the order was placed (RFC 3339, UTC)."),
+        schema: Some(|| date_time("When the order was placed (RFC 3339, UTC).")),
         input: None,
     },
     ResourceField {
         name: "updatedAt",
         required: true,
         get: |order| Some(Scalar::Time(order.updated_at)),
-        schema: || date_time("When its status last changed (RFC 3339, UTC)."),
+        schema: Some(|| date_time("When its status last changed (RFC 3339, UTC).")),
         input: None,
+    },
+    ResourceField {
+        name: "expiresAt",
+        required: false,
+        get: |order| order.expires_at.map(Scalar::Time),
+        schema: Some(|| {
+            date_time(
+                "When the order becomes `expired` and its pet `available` again, unless it is completed or cancelled \
+                 before (RFC 3339, UTC). Absent if it never does.",
+            )
+        }),
+        input: None,
+    },
+    ResourceField {
+        name: "reference",
+        required: false,
+        get: |order| order.reference.as_ref().map(|reference| Scalar::Text(reference.as_str().into())),
+        schema: Some(|| {
+            string("Your own name for the order.").min_length(Some(1)).max_length(Some(255)).into()
+        }),
+        input: Some(FieldInput {
+            set: |order, value| {
+                order.reference = Some(value.text()?);
+                Ok(())
+            },
+            expected: "must be a string",
+            schema: || reference_schema("Your own name for the order, such as the number of a basket."),
+        }),
+    },
+    ResourceField {
+        name: "holdSeconds",
+        required: false,
+        get: |_| None,
+        schema: None,
+        input: Some(FieldInput {
+            set: |order, value| {
+                let hold = OrderHold::try_from(value.integer()?);
+                order.hold = Some(hold.map_err(|error| FieldValueError::Invalid(error.to_string()))?);
+                Ok(())
+            },
+            expected: "must be an integer",
+            schema: || {
+                integer(
+                    "After how many seconds the order expires if it is not completed. The shop may have a shorter time for \
+                     all orders; `expiresAt` is what counts. By default the shop's, and without one never.",
+                )
+                .minimum(Some(OrderHold::MIN))
+                .maximum(Some(OrderHold::MAX))
+                .into()
+            },
+        }),
     },
 ]);
 
-fn date_time(description: &'static str) -> RefOr<Schema> {
-    string(description).format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime))).into()
+/// The schema of a reference in a request.
+pub(crate) fn reference_schema(description: impl Into<Option<&'static str>>) -> RefOr<Schema> {
+    string(description).min_length(Some(1)).max_length(Some(255)).pattern(Some(LABEL_PATTERN)).into()
 }
 
 impl FromObject for NewOrder {
@@ -81,7 +130,7 @@ impl FromObject for NewOrder {
         let draft = ORDER.read(object, true)?;
         // Never absent: it is required above.
         let pet_id = draft.pet_id.ok_or(BodyError::InvalidJson { problem: "it is not an order".into() })?;
-        Ok(Self { pet_id })
+        Ok(Self { pet_id, reference: draft.reference, hold: draft.hold })
     }
 }
 

@@ -8,12 +8,10 @@ use utoipa::{PartialSchema, ToSchema};
 use super::field_value::Scalar;
 use super::json::{BodyError, FromObject, JsonObject, MEDIA_TYPE};
 use super::resource_description::{
-    FieldInput, ResourceDescription, ResourceField, identifier, integer, keyword, reference, string,
+    FieldInput, LABEL_PATTERN, ResourceDescription, ResourceField, identifier, integer, keyword, reference,
+    string,
 };
 use crate::domain::pet::{CategoryId, NewPet, PET_NAME_MAX_CHARS, Pet, PetPatch, PetStatus};
-
-/// At least one character that is not white space, and no control characters.
-const NAME_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$";
 
 /// The fields of a pet.
 pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&[
@@ -21,21 +19,21 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
         name: "id",
         required: true,
         get: |pet| Some(Scalar::Integer(pet.id.get())),
-        schema: || identifier("Unique identifier, assigned by the service on creation."),
+        schema: Some(|| identifier("Unique identifier, assigned by the service on creation.")),
         input: None,
     },
     ResourceField {
         name: "name",
         required: true,
-        get: |pet| Some(Scalar::Text(pet.name.as_str())),
-        schema: || name("The animal's name.").into(),
+        get: |pet| Some(Scalar::Text(pet.name.as_str().into())),
+        schema: Some(|| name("The animal's name.").into()),
         input: Some(FieldInput {
             set: |pet, value| value.text().map(|name| pet.name = Some(name)),
             expected: "must be a string of 1 to 255 characters",
             schema: || {
                 let rule = "The pet's name: 1 to 255 characters, at least one of them not white space, and no control \
                             characters. Stored as sent.";
-                name(rule).pattern(Some(NAME_PATTERN)).into()
+                name(rule).pattern(Some(LABEL_PATTERN)).into()
             },
         }),
     },
@@ -43,7 +41,7 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
         name: "categoryId",
         required: true,
         get: |pet| Some(Scalar::Integer(pet.category_id.0)),
-        schema: || integer("Identifier of the category the animal belongs to.").into(),
+        schema: Some(|| integer("Identifier of the category the animal belongs to.").into()),
         input: Some(FieldInput {
             set: |pet, value| value.integer().map(|id| pet.category_id = Some(CategoryId(id))),
             expected: "must be an integer",
@@ -56,7 +54,7 @@ pub(crate) const PET: ResourceDescription<Pet, PetPatch> = ResourceDescription(&
         name: "status",
         required: false,
         get: |pet| pet.status.map(|status| Scalar::Keyword(status.as_str())),
-        schema: || reference("PetStatus", "Availability status. Absent if none was set on creation."),
+        schema: Some(|| reference("PetStatus", "Availability status. Absent if none was set on creation.")),
         input: Some(FieldInput {
             set: |pet, value| value.keyword().map(|status| pet.status = Some(status)),
             expected: "must be one of `available`, `pending`, `sold`",

@@ -18,8 +18,8 @@ pub(crate) struct ResourceField<Resource, Draft> {
     pub(crate) required: bool,
     /// The value, if the resource has one.
     pub(crate) get: for<'a> fn(&'a Resource) -> Option<Scalar<'a>>,
-    /// The schema in a response.
-    pub(crate) schema: fn() -> RefOr<Schema>,
+    /// The schema in a response. Absent if a response never has the field.
+    pub(crate) schema: Option<fn() -> RefOr<Schema>>,
     /// How a client sets the field. Absent if only the service does.
     pub(crate) input: Option<FieldInput<Draft>>,
 }
@@ -38,6 +38,9 @@ pub(crate) struct FieldInput<Draft> {
 pub(crate) struct ResourceDescription<Resource: 'static, Draft: 'static>(
     pub(crate) &'static [ResourceField<Resource, Draft>],
 );
+
+/// At least one character that is not white space, and no control characters.
+pub(crate) const LABEL_PATTERN: &str = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$";
 
 /// What is wrong with `null` for a field that may be absent.
 const NOT_NULL: &str = "must not be `null`: leave it out";
@@ -124,7 +127,8 @@ impl<Resource, Draft: Default> ResourceDescription<Resource, Draft> {
 
     /// The schema of the resource in a response.
     pub(crate) fn schema(&self, description: &str, example: Example) -> RefOr<Schema> {
-        let properties = self.0.iter().map(|field| (field.name, field.required, (field.schema)()));
+        let properties =
+            self.0.iter().filter_map(|field| Some((field.name, field.required, (field.schema?)())));
         RefOr::T(Schema::Object(object(properties, description, example).build()))
     }
 
@@ -166,6 +170,11 @@ pub(crate) fn identifier(description: &'static str) -> RefOr<Schema> {
 /// The schema of a text.
 pub(crate) fn string(description: impl Into<Option<&'static str>>) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String).description(description.into())
+}
+
+/// The schema of a point in time.
+pub(crate) fn date_time(description: &'static str) -> RefOr<Schema> {
+    string(description).format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime))).into()
 }
 
 /// The schema of one of these words.

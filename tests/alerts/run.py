@@ -143,12 +143,33 @@ class Cluster:
         yield
         self.execute("SELECT create_idempotency_partitions()")
 
-    @contextlib.contextmanager
     def lock(self):
         """Locks the pets against reads and writes."""
+        return self.session("BEGIN; LOCK TABLE pets IN ACCESS EXCLUSIVE MODE;")
+
+    def long_transaction(self):
+        """Keeps a transaction open that has written."""
+        return self.session("BEGIN; CREATE TEMPORARY TABLE written ();")
+
+    @contextlib.contextmanager
+    def stuck_order(self):
+        """Leaves an order open that is due, because somebody is changing its pet."""
+        self.execute(
+            "INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE VALUES (9000000000, 'Rex', 1, 'pending')"
+        )
+        with self.session("SELECT pg_advisory_lock(9000000000);"):
+            self.execute(
+                "INSERT INTO orders (pet_id, status, created_at, updated_at, expires_at)"
+                " VALUES (9000000000, 'placed', now(), now(), now() + interval '1 second')"
+            )
+            yield
+
+    @contextlib.contextmanager
+    def session(self, statements: str):
+        """Runs statements in a session that stays open."""
         session = subprocess.Popen(self.psql(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         try:
-            session.stdin.write("BEGIN; LOCK TABLE pets IN ACCESS EXCLUSIVE MODE;\n")
+            session.stdin.write(f"{statements}\n")
             session.stdin.flush()
             yield
         finally:
@@ -519,6 +540,9 @@ def run(directory: Path, running: contextlib.ExitStack) -> None:
     tests.inject("PetstoreShedding", "60 connections, --max-connections 30", too_many, reason="connections")
     partitions = "PetstoreIdempotencyPartitions"
     tests.inject(partitions, "no partitions for more than two days ahead", primary.few_partitions())
+    held = "PetstoreEventsHeldBack"
+    tests.inject(held, "a transaction that has written stays open", primary.long_transaction())
+    tests.inject("PetstoreOrdersOverdue", "somebody is changing the pet of an order", primary.stuck_order())
     lost = "PetstoreReplicationLost"
     tests.inject(lost, "one of two standbys is stopped", stopped(standbys[0]), severity="warning")
     tests.inject(lost, "both standbys are stopped", stopped(*standbys), severity="critical")

@@ -5,7 +5,7 @@ import pytest
 from conftest import KEY, SERVICE
 from test_docs import OVERFLOWING, SCHEMES
 
-ARTICLES = ["guide", "retries", "errors", "orders", "interface", "keys"]
+ARTICLES = ["guide", "retries", "errors", "orders", "events", "interface", "keys"]
 AXE = Path(__file__).resolve().parents[2] / "target/tools/axe/node_modules/axe-core/axe.min.js"
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}

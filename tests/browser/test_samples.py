@@ -30,6 +30,7 @@ OPERATIONS = {
     "getOrder": r"placed",
     "completeOrder": r"completed",
     "cancelOrder": r"cancelled",
+    "listEvents": r"pet\.created",
 }
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Calls the service with the Python SDK, for run.py, which describes what a driver does.
 
-tests/clients/driver.py Petstore|AsyncPetstore
+tests/clients/driver.py Petstore|AsyncPetstore [follow]
 """
 
 import asyncio
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,14 +52,37 @@ async def drive(client: str, run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def main(client: str) -> None:
+async def take_position(shop: Any) -> str:
+    position = shop.events.position()
+    return await position if inspect.isawaitable(position) else position
+
+
+async def follow(shop: Any, after: str, count: int) -> list[list[Any]]:
+    events = shop.events.follow(after=after)
+    seen: list[list[Any]] = []
+    while len(seen) < count:
+        event = next(events) if isinstance(events, Items) else await events.__anext__()
+        seen.append([event.type_, event.pet_id])
+    return seen
+
+
+async def main(client: str, follows: bool) -> None:
+    async def do_all(calls: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+        if client == "Petstore":
+            calls = [asyncio.to_thread(asyncio.run, call) for call in calls]
+        return await asyncio.gather(*calls)
+
     runs = json.load(sys.stdin)
-    if client == "Petstore":
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(runs)))
-        results = await asyncio.gather(*(asyncio.to_thread(asyncio.run, drive(client, run)) for run in runs))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(runs)))
+    if follows:
+        shops = [CLIENTS[client](base_url=run["url"], timeout=run["timeout"], max_time=run["max_time"]) for run in runs]
+        positions = await do_all([take_position(shop) for shop in shops])
+        print("ready", flush=True)
+        followers = zip(shops, positions, runs)
+        results = await do_all([follow(shop, after, run["count"]) for shop, after, run in followers])
     else:
-        results = await asyncio.gather(*(drive(client, run) for run in runs))
+        results = await do_all([drive(client, run) for run in runs])
     print(json.dumps(results))
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(sys.argv[1], sys.argv[2:] == ["follow"]))

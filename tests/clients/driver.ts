@@ -7,6 +7,7 @@ interface Run {
   url: string;
   timeout: number;
   max_time: number;
+  count?: number;
 }
 
 async function drive(run: Run): Promise<object> {
@@ -55,5 +56,27 @@ async function drive(run: Run): Promise<object> {
   };
 }
 
+async function takePosition(run: Run): Promise<string> {
+  return new Petstore({ baseUrl: run.url, timeout: 1000 * run.timeout }).events.position();
+}
+
+async function follow(run: Run, after: string): Promise<object> {
+  const shop = new Petstore({ baseUrl: run.url, timeout: 1000 * run.timeout, maxTime: 1000 * run.max_time });
+  const seen: [string, number][] = [];
+  for await (const event of shop.events.follow({ after })) {
+    seen.push([event.type, event.petId]);
+    if (seen.length === run.count) {
+      break;
+    }
+  }
+  return seen;
+}
+
 const runs = JSON.parse(await text(process.stdin)) as Run[];
-console.log(JSON.stringify(await Promise.all(runs.map(drive))));
+if (process.argv[2] === 'follow') {
+  const positions = await Promise.all(runs.map(takePosition));
+  console.log('ready');
+  console.log(JSON.stringify(await Promise.all(runs.map((run, index) => follow(run, positions[index] ?? '')))));
+} else {
+  console.log(JSON.stringify(await Promise.all(runs.map(drive))));
+}

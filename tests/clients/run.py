@@ -24,6 +24,11 @@ It does all runs at the same time. In each, it creates three available pets in c
 A failure is `STEP: CLASS CODE` of the error, followed by `, outcome unknown` if the error says so. The steps are
 create, update, place, complete and list.
 
+With the argument `follow`, a driver first takes a position in the feed of events in each run, and prints the line `ready`
+when it has all of them. Then it follows the feed in each run until it has seen as many events as `count` of the run says,
+and prints a JSON array of what each run saw: `[[TYPE, ID OF THE PET], …]`. Meanwhile, pets are created without faults. Every
+follower must see each of them once, in order.
+
 Needs target/clients (scripts/clients build, and types, which compiles the driver in TypeScript).
 """
 
@@ -101,6 +106,13 @@ CASES = [
     Case("bug-500", 0, permanent="InternalServerError internal_error", attempts=1),
     Case("long-rate-limit", 0, permanent="RateLimitError rate_limited", outcome_unknown=False, attempts=1),
 ]
+# Each page of the feed gets the faults. That a follower outlives them however long they last is tested with a fake clock,
+# in the tests of the packages.
+FOLLOWER_CASES = [
+    *(Case(fault, times=2) for fault in FAULTS if fault not in ("mixed", *FINAL)),
+    Case("mixed", times=3),
+]
+FOLLOWED_PETS = 50
 # The examples have no options, so a permanent fault is one that ends the call at once.
 EXAMPLE_CASES = [case for case in CASES if not case.permanent or case.attempts == 1]
 # An attempt of an example times out after 10 s.
@@ -133,12 +145,14 @@ def get(path: str, environment: Mapping[str, str] = os.environ) -> list[dict[str
     return found
 
 
-def create_pets(count: int) -> None:
-    """Adds pets, so that there is more than one page."""
+def create_pet() -> int:
+    """Adds a pet, without faults, and returns its id."""
     headers = {"Authorization": f"Bearer {os.environ['PETSTORE_KEY']}", "Content-Type": "application/json"}
-    for _ in range(count):
-        body = b'{"name": "Other", "categoryId": 1}'
-        urllib.request.urlopen(urllib.request.Request(os.environ["PETSTORE_URL"] + "/v1/pets", body, headers)).read()
+    body = b'{"name": "Other", "categoryId": 1}'
+    request = urllib.request.Request(os.environ["PETSTORE_URL"] + "/v1/pets", body, headers)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        id: int = json.load(response)["id"]
+        return id
 
 
 async def drive(package: str, cases: list[Case]) -> list[Run]:
@@ -164,6 +178,64 @@ async def drive(package: str, cases: list[Case]) -> list[Run]:
         raise RuntimeError(f"the driver for {package} exited with status {driver.returncode}")
     results = zip(cases, runs, json.loads(printed), proxies, strict=True)
     return [Run(case, package, run["name"], seen, proxy.attempts) for case, run, seen, proxy in results]
+
+
+async def start_follower(package: str, cases: list[Case]) -> tuple[list[Proxy], asyncio.subprocess.Process]:
+    """Starts the driver of a package, with one proxy for each case, and waits until it is ready."""
+    upstream = os.environ["PETSTORE_URL"].removeprefix("http://")
+    proxies = [Proxy(upstream, case.fault, case.times, delay=2) for case in cases]
+    runs = [
+        {
+            "url": f"http://{await proxy.start()}",
+            "timeout": case.timeout,
+            "max_time": case.max_time,
+            "count": FOLLOWED_PETS,
+        }
+        for case, proxy in zip(cases, proxies)
+    ]
+    pipe = asyncio.subprocess.PIPE
+    environment = os.environ | {"PYTHONPATH": str(PROJECT / "python")}
+    driver = await asyncio.create_subprocess_exec(*DRIVERS[package], "follow", env=environment, stdin=pipe, stdout=pipe)
+    assert driver.stdin and driver.stdout
+    driver.stdin.write(json.dumps(runs).encode())
+    driver.stdin.close()
+    if await driver.stdout.readline() != b"ready\n":
+        raise RuntimeError(f"the driver for {package} did not get its positions")
+    return proxies, driver
+
+
+async def follow_feed(cases: list[Case]) -> tuple[list[Run], list[int]]:
+    """Creates pets while each package follows the feed. Also returns the ids of the pets."""
+    if not cases:
+        return [], []
+    followers = await asyncio.gather(*(start_follower(package, cases) for package in DRIVERS))
+    created: list[int] = []
+    for _ in range(FOLLOWED_PETS):
+        created.append(await asyncio.to_thread(create_pet))
+        await asyncio.sleep(0.1)  # so that there are many pages
+    runs: list[Run] = []
+    for package, (proxies, driver) in zip(DRIVERS, followers):
+        try:
+            printed, _ = await asyncio.wait_for(driver.communicate(), 120)
+        except TimeoutError:
+            driver.kill()
+            raise RuntimeError(f"the driver for {package} does not see {FOLLOWED_PETS} events") from None
+        if driver.returncode != 0:
+            raise RuntimeError(f"the driver for {package} exited with status {driver.returncode}")
+        for case, proxy, seen in zip(cases, proxies, json.loads(printed), strict=True):
+            await proxy.stop()
+            runs.append(Run(case, package, f"{case.name}, {package}, follower", {"events": seen}, proxy.attempts))
+    return runs, created
+
+
+def check_follower(run: Run, created: list[int]) -> list[str]:
+    """Returns what is wrong with what a follower saw while these pets were created."""
+    # A follower has the time for a delay, and does not retry.
+    faulty = 0 if run.case.fault in ("none", "delay", "mixed") else run.case.times
+    untested = [call for call, count in run.attempts.items() if count <= faulty]
+    if run.seen["events"] == [["pet.created", id] for id in created] and not untested:
+        return []
+    return [f"{run.name} saw {run.seen['events']} of {created}, too few attempts at {untested}"]
 
 
 async def run_program(command: list[Any], environment: Mapping[str, str], **options: Any) -> tuple[int, str, str]:
@@ -289,7 +361,8 @@ async def main(faults: list[str]) -> int:
     def chosen(cases: list[Case]) -> list[Case]:
         return [case for case in cases if not faults or case.fault in faults]
 
-    create_pets(60)
+    for _ in range(60):  # so that there is more than one page
+        create_pet()
     runs = await asyncio.gather(*(drive(package, chosen(CASES)) for package in DRIVERS))
     tries = [run_example(package, case) for case in chosen(EXAMPLE_CASES) for package in EXAMPLES]
     examples = await asyncio.gather(*tries)
@@ -310,6 +383,12 @@ async def main(faults: list[str]) -> int:
         wrong += check_example(run, stored)
         rows.append(row(run, len(stored), ["the pet" if run.seen["status"] == 0 else run.seen["reason"]]))
 
+    followers, created = await follow_feed(chosen(FOLLOWER_CASES))
+    for run in followers:
+        wrong += check_follower(run, created)
+        attempts = f"{sum(run.attempts.values())} for {len(run.attempts)} pages"
+        rows.append([run.case.name, f"follow, {run.package}", "", "", f"{len(run.seen['events'])} events, {attempts}"])
+
     limit = asyncio.Semaphore(2)  # services at the same time
     with tempfile.TemporaryDirectory() as directory:
         commands = {
@@ -328,7 +407,7 @@ async def main(faults: list[str]) -> int:
     rows.insert(0, ["fault", "package", "attempts", "pets", "what the caller saw"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     print("For each fault and program: the attempts at adding pets, and the pets stored. The driver of an SDK adds 3")
-    print("pets, an example 1, and the guide 4. The guide also tries an invalid one.")
+    print("pets, an example 1, and the guide 4. The guide also tries an invalid one. A follower of the feed adds none.")
     for cells in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip())
     for line in wrong:

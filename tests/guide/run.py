@@ -31,12 +31,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "target/clients"
 TOOLS = ROOT / "target/tools/clients"
-PAGES = ["README.md", "docs/guide.md", "clients/typescript/README.md", "clients/python/README.md"]
+PAGES = ["README.md", "docs/guide.md", "docs/events.md", "clients/typescript/README.md", "clients/python/README.md"]
 
 # Placeholders in expected output, and what each one matches.
 PLACEHOLDERS = {
     "<request id>": r"[0-9a-f]{32}",
     "<date>": r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT",
+    "<event id>": r"[\w-]{39}",
     "<etag>": r'"[0-9a-f]{16}"',
     "<seconds>": r"\d{1,2}",
     "<time>": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z",

@@ -24,6 +24,7 @@ fn help_describes_every_command() {
         &["keys", "revoke", "--help"],
         &["import", "--help"],
         &["export", "--help"],
+        &["events", "--help"],
         &["openapi", "--help"],
         &["demo", "--help"],
         &["seed", "--help"],
@@ -49,7 +50,7 @@ async fn keys_create_prints_the_key_and_nothing_else() {
     assert_eq!(row.get::<_, &str>("prefix"), key.prefix());
     assert_eq!(row.get::<_, &[u8]>("digest"), key.digest().as_bytes());
     let scopes: Vec<&str> = row.get("scopes");
-    assert_eq!(scopes, ["pets:read", "pets:write", "orders:read", "orders:write"]);
+    assert_eq!(scopes, ["pets:read", "pets:write", "orders:read", "orders:write", "events:read"]);
 }
 
 #[tokio::test]

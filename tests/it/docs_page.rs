@@ -15,12 +15,13 @@ const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The pages and all their files, with their media types.
-const FILES: [(&str, &str); 17] = [
+const FILES: [(&str, &str); 18] = [
     ("/docs", HTML),
     ("/docs/guide", HTML),
     ("/docs/retries", HTML),
     ("/docs/errors", HTML),
     ("/docs/orders", HTML),
+    ("/docs/events", HTML),
     ("/docs/interface", HTML),
     ("/docs/keys", HTML),
     ("/docs/page.js", JAVASCRIPT),
@@ -343,7 +344,7 @@ async fn unknown_paths_parameters_and_methods_under_docs_get_the_usual_errors() 
         "/docs/guide.md",
         "/docs/operations",
         "/docs/img/docs.png",
-        "/docs/article.html",
+        "/docs/page.html",
     ] {
         assert_eq!(client.get(path).await.error(), (404, "route_not_found".into()), "{path}");
     }

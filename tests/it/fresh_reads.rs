@@ -1,6 +1,6 @@
 //! A cluster with synchronous replication: reads outlive the primary, and never miss an acknowledged write.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use petstore::domain::api_key::ApiKey;
 use serde_json::json;
@@ -126,6 +126,53 @@ async fn reads_outlive_the_primary_and_writes_find_the_next_one() {
     create_eventually(&client, "Ada").await;
     let answer = client.get("/v1/pets").await;
     assert_eq!((answer.status, &answer.json()[1]["name"]), (200, &json!("Ada")), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn a_reader_of_the_events_goes_on_after_a_failover() {
+    for reads in ["primary", "quorum"] {
+        let servers = Servers::start().await;
+        let (_service, client) = servers.serve(&["--reads", reads]).await;
+        for name in ["Ada", "Bea", "Rex"] {
+            client.add(name, None).await;
+        }
+        let mut reader = Reader { client: &client, next: "/v1/events?limit=2".to_owned(), pets: Vec::new() };
+        reader.read(3).await;
+        servers.primary.stop("immediate");
+        assert_eq!(
+            client.get(&reader.next).await.status,
+            503,
+            "nobody knows what the next primary will have"
+        );
+        servers.fail_over().await;
+        create_eventually(&client, "Tom").await;
+        let pets = client.get("/v1/pets?limit=100").await.ids();
+        reader.read(pets.len()).await;
+        assert_eq!(reader.pets, pets, "--reads {reads}");
+    }
+}
+
+/// Reads the events of new pets, from page to page.
+struct Reader<'a> {
+    client: &'a Client,
+    next: String,
+    pets: Vec<i64>,
+}
+
+impl Reader<'_> {
+    /// Reads until it has the events of this many pets.
+    async fn read(&mut self, wanted: usize) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.pets.len() < wanted {
+            assert!(Instant::now() < deadline, "only {:?}", self.pets);
+            let page = self.client.get(&format!("{}&wait=1", self.next)).await;
+            if page.status == 200 {
+                let events = page.json().as_array().unwrap().clone();
+                self.pets.extend(events.iter().map(|event| event["petId"].as_i64().unwrap()));
+                self.next = page.next().unwrap().replace("&wait=1", "");
+            }
+        }
+    }
 }
 
 #[tokio::test]

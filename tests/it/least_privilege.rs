@@ -160,6 +160,17 @@ async fn call_every_operation(client: &Client) {
         assert_eq!(ended.await.status, 200);
     }
     assert_eq!(client.get("/v1/store/orders?status=completed").await.ids().len(), 1);
+    let expiring = client.post("/v1/pets", &rex).await.json();
+    let order = client.post("/v1/store/orders", &json!({"petId": expiring["id"], "holdSeconds": 1})).await;
+    assert_eq!(order.status, 201, "{}", order.body);
+    eventually("the order expires", async || {
+        client.get("/v1/store/orders?status=expired").await.ids() == [order.json()["id"].as_i64().unwrap()]
+    })
+    .await;
+    eventually("the events are shown", async || {
+        client.get("/v1/events?limit=100").await.body.contains("order.expired")
+    })
+    .await;
 }
 
 /// Imports a file with unordered keys twice, checks it once more, and exports everything.

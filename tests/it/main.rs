@@ -19,6 +19,8 @@ mod demo;
 mod docs_page;
 mod doctor;
 mod document;
+mod events;
+mod expiry;
 mod export;
 mod fresh_reads;
 mod get_pet;

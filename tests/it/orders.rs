@@ -141,7 +141,7 @@ async fn place_order_answers_400_to_a_bad_body() {
         (
             r#"{"petId": 7, "quantity": 2}"#,
             "unknown_field",
-            "`/quantity` is not a field that you can set; you can set `/petId`.",
+            "`/quantity` is not a field that you can set; you can set `/petId`, `/reference` and `/holdSeconds`.",
         ),
         (
             r#"{"petId": 7, "status": "placed"}"#,

@@ -65,7 +65,7 @@ async fn partitions_are_created_while_something_blocks_dropping_old_ones() {
     let service = ServeProcess::start(&database.url(), &[]);
     let admin = database.connect().await;
     wait_for_days(&admin, PREPARED).await;
-    service.wait_for_log("could not drop old idempotency partitions").await;
+    service.wait_for_log("could not drop old partitions").await;
     assert!(!service.log().contains("could not create"), "{}", service.log());
 }
 

@@ -53,7 +53,8 @@ impl Services {
     async fn new() -> Self {
         let after_removal: Timestamp = "2031-01-01T00:00:00Z".parse().unwrap();
         let broken = TestService::start().await;
-        let rename = "ALTER TABLE pets RENAME TO cats; ALTER TABLE orders RENAME TO wishes";
+        let rename = "ALTER TABLE pets RENAME TO cats; ALTER TABLE orders RENAME TO wishes; \
+            ALTER TABLE events RENAME TO rumours";
         broken.database.connect().await.batch_execute(rename).await.unwrap();
         let unavailable = TestService::start().await;
         let refuse = format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", unavailable.database.name());
@@ -118,6 +119,12 @@ impl Services {
             404 => Request { path: path_with_id(&operation.0, 999_999), ..valid }.send(client).await,
             408 => return self.time_out(&valid).await,
             409 => return self.conflict(operation, valid).await,
+            410 if operation.0 == "/events" => {
+                let next = client.get(&valid.path).await.next().unwrap().to_owned();
+                let database = self.service.database.connect().await;
+                database.batch_execute("SELECT start_event_epoch()").await.unwrap();
+                Request { path: next, ..valid }.send(client).await
+            }
             410 => valid.send(&self.later.client).await,
             412 => valid.with("if-match", "\"stale\"").send(client).await,
             413 => Request { body: " ".repeat(17_000), ..valid }.send(client).await,

@@ -169,12 +169,13 @@ fn the_shipped_role_is_granted_every_table_and_doctor_checks_it() {
 
 #[test]
 fn every_statement_is_checked_by_the_query_plan_test() {
-    let [pets, api_keys, idempotency_keys, orders] = STATEMENTS;
+    let [pets, api_keys, idempotency_keys, orders, events] = STATEMENTS;
     for (table, listed) in [
         ("storage/pets.rs", pets),
         ("storage/api_keys.rs", api_keys),
         ("storage/idempotency_keys.rs", idempotency_keys),
         ("storage/orders.rs", orders),
+        ("storage/events.rs", events),
     ] {
         let (_, text) = sources(table).remove(0);
         let declared =

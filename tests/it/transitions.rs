@@ -13,6 +13,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::support::postgres::ROOT;
+use crate::support::wait::eventually;
 use crate::support::{Answer, Client, TestService};
 
 /// The state of a row, the transition of a column, and the outcome.
@@ -60,7 +61,7 @@ fn state(status: Option<PetStatus>, has_open_order: bool) -> &'static str {
 fn the_tables_cover_every_state_and_every_transition() {
     let pets = table("pet");
     assert_eq!(pets.len(), 5 * 4 + 2);
-    assert_eq!(table("order").len(), 3 * 2);
+    assert_eq!(table("order").len(), 4 * 2);
     for from in ["no status", "available", "pending", "sold"] {
         for to in ["available", "pending", "sold"] {
             let cell = pets.iter().find(|(state, what, _)| state == from && *what == format!("set {to}"));
@@ -164,8 +165,18 @@ async fn the_service_follows_the_table_of_orders() {
     let client = &service.client;
     for (from, what, outcome) in table("order") {
         let pet = client.add("Rex", Some("available")).await;
-        let order = place(client, pet).await.json()["id"].as_i64().unwrap();
+        let mut new = json!({"petId": pet});
+        if from == "expired" {
+            new["holdSeconds"] = 1.into();
+        }
+        let order = client.post("/v1/store/orders", &new).await.json()["id"].as_i64().unwrap();
         match from.as_str() {
+            "expired" => {
+                eventually("the order expires", async || {
+                    client.get(&format!("/v1/store/orders/{order}")).await.json()["status"] == "expired"
+                })
+                .await;
+            }
             "completed" => assert_eq!(end(client, order, "completeOrder").await.status, 200),
             "cancelled" => assert_eq!(end(client, order, "cancelOrder").await.status, 200),
             _ => {}

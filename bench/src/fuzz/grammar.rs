@@ -24,7 +24,8 @@ pub(super) struct Key {
     pub(super) is_limited: bool,
 }
 
-pub(super) const SCOPES: [&str; 4] = ["pets:read", "pets:write", "orders:read", "orders:write"];
+pub(super) const SCOPES: [&str; 5] =
+    ["pets:read", "pets:write", "orders:read", "orders:write", "events:read"];
 
 /// The kind of a request's body.
 #[derive(Clone, Copy, PartialEq)]
@@ -60,6 +61,7 @@ const OPERATIONS: &[Operation] = &[
         "placed",
         "completed",
         "cancelled",
+        "expired",
     ]),
     operation("placeOrder", "POST", "/v1/store/orders", "orders:write", Shape::Order, Body::Order),
     operation("getOrder", "GET", "/v1/store/orders/{order}", "orders:read", Shape::Order, Body::None),
@@ -79,6 +81,7 @@ const OPERATIONS: &[Operation] = &[
         Shape::Order,
         Body::None,
     ),
+    operation("listEvents", "GET", "/v1/events", "events:read", Shape::Events, Body::None),
 ];
 
 /// What the listener serves besides.
@@ -206,6 +209,11 @@ impl Fixtures {
         if !operation.filters.is_empty() {
             self.query(random, operation, &mut request.target);
         }
+        if operation.shape == Shape::Events {
+            let query =
+                random.pick(&["", "?limit=100", "?after=now", "?after=now&wait=1", "?wait=0&limit=1"]);
+            request.target.extend(query.bytes());
+        }
         if operation.method == "POST" && random.chance(30) {
             request.add("Idempotency-Key", random.unique());
         }
@@ -254,7 +262,10 @@ impl Fixtures {
             ),
             Body::Patch if random.chance(50) => (format!(r#"{{"status":"{status}"}}"#), "application/json"),
             Body::Patch => (format!(r#"{{"name":"{quoted}"}}"#), "application/merge-patch+json"),
-            Body::Order => (format!(r#"{{"petId":{}}}"#, 1 + random.index(self.pets)), "application/json"),
+            Body::Order => {
+                let rest = *random.pick(&["", r#","holdSeconds":1"#, r#","reference":"basket 7""#]);
+                (format!(r#"{{"petId":{}{rest}}}"#, 1 + random.index(self.pets)), "application/json")
+            }
         };
         case.name = json.contains("name").then_some(name);
         request.add("Content-Type", media_type);

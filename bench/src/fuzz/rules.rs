@@ -12,7 +12,7 @@ use crate::Outcome;
 /// The page that documents the error codes.
 const DOCUMENTED: &str = "docs/errors.md";
 /// The statuses of pets and orders.
-const STATUSES: [&str; 6] = ["available", "pending", "sold", "placed", "completed", "cancelled"];
+const STATUSES: [&str; 7] = ["available", "pending", "sold", "placed", "completed", "cancelled", "expired"];
 
 /// The contents of a successful answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,6 +21,7 @@ pub(super) enum Shape {
     Pet,
     Orders,
     Order,
+    Events,
     /// A path outside `/v1`, or a mutated path or method.
     Other,
 }
@@ -205,6 +206,9 @@ fn check_success(case: &Case, answer: &Answer) -> Result<(), String> {
         Shape::Order => is_order(&body),
         Shape::Pets => is_page(&body, is_pet),
         Shape::Orders => is_page(&body, is_order),
+        Shape::Events => {
+            body.as_array().is_some_and(|events| events.len() <= 100 && events.iter().all(is_event))
+        }
     };
     if is_right { Ok(()) } else { Err(format!("{status} with a body that does not match the operation")) }
 }
@@ -224,17 +228,29 @@ fn is_pet(body: &Value) -> bool {
         && has_only(body, &["id", "name", "categoryId", "status"])
 }
 
+fn is_event(body: &Value) -> bool {
+    let is_id = |name| body.get(name).is_none_or(|id| id.as_i64().is_some_and(|id| id > 0));
+    body.get("id").and_then(Value::as_str).is_some_and(|id| id.len() == 39)
+        && body.get("type").and_then(Value::as_str).is_some_and(|kind| kind.contains('.'))
+        && body.get("petId").is_some()
+        && ["petId", "lastPetId", "orderId", "keyId"].into_iter().all(is_id)
+        && is_time(body, "at")
+        && has_only(body, &["id", "type", "petId", "lastPetId", "orderId", "keyId", "at"])
+}
+
+fn is_time(body: &Value, name: &str) -> bool {
+    let time = body.get(name).and_then(Value::as_str);
+    time.is_some_and(|time| time.len() == "2026-11-15T08:04:48.968Z".len() && time.ends_with('Z'))
+}
+
 fn is_order(body: &Value) -> bool {
-    let is_time = |name| {
-        let time = body.get(name).and_then(Value::as_str);
-        time.is_some_and(|time| time.len() == "2026-11-15T08:04:48.968Z".len() && time.ends_with('Z'))
-    };
     id(body).is_some()
         && body.get("petId").and_then(Value::as_i64).is_some_and(|id| id > 0)
         && body.get("status").is_some_and(is_status)
-        && is_time("createdAt")
-        && is_time("updatedAt")
-        && has_only(body, &["id", "petId", "status", "createdAt", "updatedAt"])
+        && is_time(body, "createdAt")
+        && is_time(body, "updatedAt")
+        && (body.get("expiresAt").is_none() || is_time(body, "expiresAt"))
+        && has_only(body, &["id", "petId", "status", "createdAt", "updatedAt", "expiresAt", "reference"])
 }
 
 fn id(body: &Value) -> Option<i64> {

@@ -1,12 +1,24 @@
 """SDK of the Pet Store service: `Petstore`, and `AsyncPetstore` for asyncio. All failures are `PetstoreError`s."""
 
-from ._client import AsyncItems, AsyncOrders, AsyncPets, AsyncPetstore, Items, Orders, Pets, Petstore
+from ._client import (
+    AsyncEvents,
+    AsyncItems,
+    AsyncOrders,
+    AsyncPets,
+    AsyncPetstore,
+    Events,
+    Items,
+    Orders,
+    Pets,
+    Petstore,
+)
 from ._core import Attempt, Page
 from .errors import (
     APIConnectionError,
     AuthenticationError,
     BadRequestError,
     ConflictError,
+    CursorExpiredError,
     InternalServerError,
     NotFoundError,
     PermissionDeniedError,
@@ -16,10 +28,11 @@ from .errors import (
     ServiceUnavailableError,
 )
 from .generated import VERSION as __version__
-from .models import Order, OrderStatus, Pet, PetStatus
+from .models import Event, EventType, Order, OrderStatus, Pet, PetStatus
 
 __all__ = [
     "APIConnectionError",
+    "AsyncEvents",
     "AsyncItems",
     "AsyncOrders",
     "AsyncPets",
@@ -28,6 +41,10 @@ __all__ = [
     "AuthenticationError",
     "BadRequestError",
     "ConflictError",
+    "CursorExpiredError",
+    "Event",
+    "EventType",
+    "Events",
     "InternalServerError",
     "Items",
     "NotFoundError",

@@ -12,8 +12,8 @@ from typing import Any, Generic, List, TypeVar  # List: in the classes below, `l
 import httpx
 
 from . import _core
-from ._core import MAX_LIMIT, Attempt, Call, Core, Outcome, Page, Request, Sleep
-from .models import Order, OrderStatus, Pet, PetStatus
+from ._core import MAX_LIMIT, MAX_WAIT, Attempt, Call, Core, Outcome, Page, Request, Sleep
+from .models import Event, Order, OrderStatus, Pet, PetStatus
 
 T = TypeVar("T")
 
@@ -26,6 +26,7 @@ class Petstore:
     - `timeout`: how many seconds an attempt may take.
     - `max_time`: how many seconds a call may take with all its attempts and the pauses between them; for a list, each
       page. The last attempt gets only what is left of it. 0 turns retries off: `timeout` alone limits the one attempt.
+      Neither limit includes the time for which `events` asks the service to wait.
     - `on_attempt`: called after each attempt, for example to count retries.
     - `http_client`: for proxies, certificates or tests.
     - `sleep`, `clock`, `random`: for tests.
@@ -54,6 +55,7 @@ class Petstore:
         self._core, self._http, self._sleep = core, http, sleep
         self.pets = Pets(self)
         self.orders = Orders(self)
+        self.events = Events(self)
 
     def with_options(self, *, timeout: float | None = None, max_time: float | None = None) -> Petstore:
         """Returns a client with other times that shares the connections of this one."""
@@ -137,7 +139,8 @@ class Pets:
 
         A pet that exists at the start, and still matches, appears exactly once. `limit` is the page size, at most 100.
         """
-        return Items(self._client, _core.list_pets(status, limit), cursor, Pet.from_dict)
+        request = _core.list_pets(status, limit)
+        return Items(self._client, _Position(self._client._core, request, cursor, Pet.from_dict))
 
 
 class Orders:
@@ -146,9 +149,20 @@ class Orders:
     def __init__(self, client: Petstore) -> None:
         self._client = client
 
-    def place(self, *, pet_id: int, idempotency_key: str | None = None) -> Order:
-        """Orders an available pet, once, however many attempts it takes. See `Pets.create` for `idempotency_key`."""
-        return self._client._run(self._client._core.place_order(pet_id, idempotency_key))
+    def place(
+        self,
+        *,
+        pet_id: int,
+        reference: str | None = None,
+        hold_seconds: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Order:
+        """Orders an available pet, once, however many attempts it takes. See `Pets.create` for `idempotency_key`.
+
+        `reference` is your own name for the order. After `hold_seconds`, or the shop's time if that is shorter, the
+        order expires if it is not completed: see its `expires_at`.
+        """
+        return self._client._run(self._client._core.place_order(pet_id, reference, hold_seconds, idempotency_key))
 
     def get(self, order_id: int) -> Order:
         """Returns the order, or raises `NotFoundError`."""
@@ -167,11 +181,45 @@ class Orders:
         *,
         status: OrderStatus | None = None,
         pet_id: int | None = None,
+        reference: str | None = None,
         limit: int = MAX_LIMIT,
         cursor: str | None = None,
     ) -> Items[Order]:
         """Iterates over all matching orders, in the order of placement. Otherwise like `Pets.list`."""
-        return Items(self._client, _core.list_orders(status, pet_id, limit), cursor, Order.from_dict)
+        request = _core.list_orders(status, pet_id, reference, limit)
+        return Items(self._client, _Position(self._client._core, request, cursor, Order.from_dict))
+
+
+class Events:
+    """The feed of changes of pets and orders. It is experimental: it may still change."""
+
+    def __init__(self, client: Petstore) -> None:
+        self._client = client
+
+    def position(self) -> str:
+        """Returns the current end of the feed: the `after` with which to read everything that happens from now on."""
+        return self._client._run(self._client._core.position())
+
+    def list(self, *, after: str | None = None, limit: int = MAX_LIMIT, wait: int = 0) -> Items[Event]:
+        """Iterates over the events so far, and ends when there are no more.
+
+        `after` is the `id` of an event, a position, or `"now"`; by default, the oldest event that is kept comes first.
+        `limit` is the page size, at most 100. With `wait`, the iteration ends only when nothing has happened for so
+        many seconds, at most 25. The last page of `pages` is empty, and its `cursor` is the `after` with which to
+        continue.
+        """
+        return Items(self._client, _FeedPosition(self._client._core, after, limit, wait, follows=False))
+
+    def follow(self, *, after: str | None = None) -> Items[Event]:
+        """Iterates over the events, and waits for the next one instead of ending. See `list` for `after`.
+
+        Store the `id` of each event that you have handled: to resume in another process, pass it as `after`.
+
+        `max_time` does not apply: connection errors and the other failures that calls retry are retried until the
+        service responds again, unless `max_time` is 0. Raises `CursorExpiredError` if the events after `after` are no
+        longer kept, and other errors at once. To resume after an error, continue with the same iterator.
+        """
+        return Items(self._client, _FeedPosition(self._client._core, after, MAX_LIMIT, MAX_WAIT, follows=True))
 
 
 class Items(Iterator[T]):
@@ -181,11 +229,8 @@ class Items(Iterator[T]):
     that page again, and skips and repeats nothing.
     """
 
-    def __init__(
-        self, client: Petstore, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]
-    ) -> None:
-        self._client = client
-        self._position = _Position(client._core, request, cursor, read)
+    def __init__(self, client: Petstore, position: _Position[T]) -> None:
+        self._client, self._position = client, position
 
     def __next__(self) -> T:
         while not self._position.items:
@@ -228,6 +273,7 @@ class AsyncPetstore:
         self._core, self._http, self._sleep = core, http, sleep
         self.pets = AsyncPets(self)
         self.orders = AsyncOrders(self)
+        self.events = AsyncEvents(self)
 
     def with_options(self, *, timeout: float | None = None, max_time: float | None = None) -> AsyncPetstore:
         """Returns a client with other times that shares the connections of this one."""
@@ -302,7 +348,8 @@ class AsyncPets:
         self, *, status: PetStatus | None = None, limit: int = MAX_LIMIT, cursor: str | None = None
     ) -> AsyncItems[Pet]:
         """See `Pets.list`."""
-        return AsyncItems(self._client, _core.list_pets(status, limit), cursor, Pet.from_dict)
+        request = _core.list_pets(status, limit)
+        return AsyncItems(self._client, _Position(self._client._core, request, cursor, Pet.from_dict))
 
 
 class AsyncOrders:
@@ -311,9 +358,17 @@ class AsyncOrders:
     def __init__(self, client: AsyncPetstore) -> None:
         self._client = client
 
-    async def place(self, *, pet_id: int, idempotency_key: str | None = None) -> Order:
+    async def place(
+        self,
+        *,
+        pet_id: int,
+        reference: str | None = None,
+        hold_seconds: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Order:
         """See `Orders.place`."""
-        return await self._client._run(self._client._core.place_order(pet_id, idempotency_key))
+        core = self._client._core
+        return await self._client._run(core.place_order(pet_id, reference, hold_seconds, idempotency_key))
 
     async def get(self, order_id: int) -> Order:
         """See `Orders.get`."""
@@ -332,21 +387,39 @@ class AsyncOrders:
         *,
         status: OrderStatus | None = None,
         pet_id: int | None = None,
+        reference: str | None = None,
         limit: int = MAX_LIMIT,
         cursor: str | None = None,
     ) -> AsyncItems[Order]:
         """See `Orders.list`."""
-        return AsyncItems(self._client, _core.list_orders(status, pet_id, limit), cursor, Order.from_dict)
+        request = _core.list_orders(status, pet_id, reference, limit)
+        return AsyncItems(self._client, _Position(self._client._core, request, cursor, Order.from_dict))
+
+
+class AsyncEvents:
+    """Like `Events`, for asyncio."""
+
+    def __init__(self, client: AsyncPetstore) -> None:
+        self._client = client
+
+    async def position(self) -> str:
+        """See `Events.position`."""
+        return await self._client._run(self._client._core.position())
+
+    def list(self, *, after: str | None = None, limit: int = MAX_LIMIT, wait: int = 0) -> AsyncItems[Event]:
+        """See `Events.list`."""
+        return AsyncItems(self._client, _FeedPosition(self._client._core, after, limit, wait, follows=False))
+
+    def follow(self, *, after: str | None = None) -> AsyncItems[Event]:
+        """See `Events.follow`. Cancelling the task stops it; the same iterator can then be continued."""
+        return AsyncItems(self._client, _FeedPosition(self._client._core, after, MAX_LIMIT, MAX_WAIT, follows=True))
 
 
 class AsyncItems(AsyncIterator[T]):
     """Like `Items`, for `async for`."""
 
-    def __init__(
-        self, client: AsyncPetstore, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]
-    ) -> None:
-        self._client = client
-        self._position = _Position(client._core, request, cursor, read)
+    def __init__(self, client: AsyncPetstore, position: _Position[T]) -> None:
+        self._client, self._position = client, position
 
     async def __anext__(self) -> T:
         while not self._position.items:
@@ -383,3 +456,26 @@ class _Position(Generic[T]):
     def advance(self, page: Page[T]) -> Page[T]:
         self._cursor, self._ended = page.cursor, page.cursor is None
         return page
+
+
+class _FeedPosition(_Position[Event]):
+    """How far a reader of the feed has come. If it `follows`, it never ends; otherwise, it ends with an empty page."""
+
+    def __init__(self, core: Core, after: str | None, limit: int, wait: int, follows: bool) -> None:
+        self._core, self._after, self._limit, self._wait, self._follows = core, after, limit, wait, follows
+        self._ended = False
+        self.items = deque()
+
+    def call(self) -> Call[Page[Event]] | None:
+        if self._ended:
+            return None
+        return self._core.events(self._after, self._limit, self._next_wait(), outlives_outages=self._follows)
+
+    def advance(self, page: Page[Event]) -> Page[Event]:
+        self._ended = not (page.items or self._follows or self._next_wait() < self._wait)
+        self._after = page.cursor
+        return page
+
+    def _next_wait(self) -> int:
+        # "now" becomes a position at once: a retry would move it, and so skip what happened while the request waited.
+        return 0 if self._after == "now" else self._wait

@@ -20,7 +20,7 @@ from . import errors
 from .errors import NotFoundError, PetstoreError
 from .generated import VERSION
 from .generated.models import NewOrder, NewPet, PetPatch
-from .models import Order, OrderStatus, Pet, PetStatus
+from .models import Event, Order, OrderStatus, Pet, PetStatus
 
 logger = logging.getLogger("petstore_client")
 
@@ -32,8 +32,12 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 10.0
 # An attempt is not worth starting with less time than this.
 SHORTEST_TIMEOUT = 0.1
+# A follower sends a request at least this often, whatever `Retry-After` says.
+LONGEST_FOLLOWER_PAUSE = 300.0
 RETRYABLE = {408, 429, 502, 503, 504}
 MAX_LIMIT = 100
+# The longest that the service holds back an empty page of events, in seconds.
+MAX_WAIT = 25
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,10 @@ class Request:
     params: Sequence[tuple[str, str]] = ()
     body: Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    wait: int = 0
+    """How many seconds the service may hold back the response. `timeout` and `max_time` do not include them."""
+    outlives_outages: bool = False
+    """Whether `max_time` does not limit the retries."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,9 @@ class Page(Generic[T]):
 
     items: list[T]
     cursor: str | None
-    """Where the next page starts: pass it to `list` to continue there. None on the last page."""
+    """Where the next page starts: pass it to `list` to continue there. None on the last page.
+
+    A page of events always has one, which is the `after` of the next page."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +216,10 @@ class Core:
         response = yield from self._perform(Request("PATCH", f"/pets/{pet_id:d}", body=body, headers=headers))
         return _read(response, _pet)
 
-    def place_order(self, pet_id: int, idempotency_key: str | None) -> Call[Order]:
-        body = NewOrder(pet_id=pet_id).to_dict()
+    def place_order(
+        self, pet_id: int, reference: str | None, hold_seconds: int | None, idempotency_key: str | None
+    ) -> Call[Order]:
+        body = NewOrder(pet_id=pet_id, reference=reference, hold_seconds=hold_seconds).to_dict()
         response = yield from self._perform(_post("/store/orders", body, idempotency_key))
         return _read(response, _order)
 
@@ -230,20 +242,32 @@ class Core:
         # Only the cursor of the link is used, so the key is sent to no other host.
         return _read(response, lambda response: Page([read(item) for item in response.json()], _next_cursor(response)))
 
+    def events(self, after: str | None, limit: int, wait: int, outlives_outages: bool = False) -> Call[Page[Event]]:
+        params = _params(after=after, limit=limit, wait=wait or None)
+        request = Request("GET", "/events", params, wait=max(wait, 0), outlives_outages=outlives_outages)
+        response = yield from self._perform(request)
+        return _read(response, _events)
+
+    def position(self) -> Call[str]:
+        page = yield from self.events("now", 1, 0)
+        assert page.cursor is not None
+        return page.cursor
+
     # Attempts
 
     def _perform(self, request: Request) -> Call[httpx.Response]:
         """Sends a request until it gets a response that is not worth a retry, or until `max_time` is over."""
-        started = self.clock()
+        timeout = self.timeout + request.wait
         # With a `max_time` of 0, there is one attempt, and only `timeout` limits it.
-        deadline = started + (self.max_time or self.timeout)
+        max_time = float("inf") if request.outlives_outages else (self.max_time or self.timeout) + request.wait
+        deadline = self.clock() + max_time
         number = 0
         outcome_unknown = False
         previous: PetstoreError | None = None
         while True:
             number += 1
             sent = self.clock()
-            attempt_deadline = min(sent + self.timeout, deadline)
+            attempt_deadline = min(sent + timeout, deadline)
             outcome = yield self._send(request, TimeLeft(attempt_deadline, self.clock))
             ended = self.clock()
             error = _error(outcome)
@@ -253,6 +277,8 @@ class Core:
                 error.outcome_unknown = outcome_unknown
                 if self.max_time and _is_retryable(outcome, error):
                     pause = max(self._pause(number), error.retry_after or 0.0)
+                    if request.outlives_outages:
+                        pause = min(pause, LONGEST_FOLLOWER_PAUSE)
                     if ended + pause + SHORTEST_TIMEOUT <= deadline:
                         retry_in = pause
             self._report(Attempt(number, request.method, request.path, ended - sent, *_head(outcome), error, retry_in))
@@ -260,7 +286,7 @@ class Core:
                 assert isinstance(outcome, httpx.Response)
                 return outcome
             if retry_in is None:
-                if previous is not None and attempt_deadline < sent + self.timeout and error.status is None:
+                if previous is not None and attempt_deadline < sent + timeout and error.status is None:
                     # The attempt had little time. The previous error says more than that there was no response.
                     previous.outcome_unknown = outcome_unknown
                     raise previous
@@ -305,8 +331,9 @@ def list_pets(status: PetStatus | None, limit: int) -> Request:
     return Request("GET", "/pets", _params(status=status, limit=limit))
 
 
-def list_orders(status: OrderStatus | None, pet_id: int | None, limit: int) -> Request:
-    return Request("GET", "/store/orders", _params(status=status, petId=pet_id, limit=limit))
+def list_orders(status: OrderStatus | None, pet_id: int | None, reference: str | None, limit: int) -> Request:
+    params = _params(status=status, petId=pet_id, reference=reference, limit=limit)
+    return Request("GET", "/store/orders", params)
 
 
 def _params(**values: str | int | None) -> list[tuple[str, str]]:
@@ -372,6 +399,12 @@ def _pet(response: httpx.Response) -> Pet:
 
 def _pets(response: httpx.Response) -> list[Pet]:
     return [Pet.from_dict(item) for item in response.json()]
+
+
+def _events(response: httpx.Response) -> Page[Event]:
+    # Every page has a link. Without it, the reader would skip or repeat events.
+    position = httpx.URL(response.links["next"]["url"]).params["after"]
+    return Page([Event.from_dict(item) for item in response.json()], position)
 
 
 def _next_cursor(response: httpx.Response) -> str | None:

@@ -77,6 +77,14 @@ class ConflictError(PetstoreError):
     """409: the pet or the order is not in a state that allows this."""
 
 
+class CursorExpiredError(PetstoreError):
+    """410 `cursor_expired`: the events after this position are no longer kept, or the database was restored.
+
+    Start again: take `events.position()` (or follow with `after="now"`), read all that you follow once, and go on from
+    there.
+    """
+
+
 class PreconditionFailedError(PetstoreError):
     """412: the pet has changed since you read its `etag`.
 
@@ -100,6 +108,7 @@ class APIConnectionError(PetstoreError):
     """There was no complete response: the connection was refused or broken, or timed out."""
 
 
+_BY_CODE: dict[str, type[PetstoreError]] = {"cursor_expired": CursorExpiredError}
 _BY_STATUS: dict[int, type[PetstoreError]] = {
     401: AuthenticationError,
     403: PermissionDeniedError,
@@ -122,7 +131,7 @@ def from_response(response: httpx.Response) -> PetstoreError:
         body = Error.from_dict(json.loads(response.content))
     except (ValueError, TypeError, LookupError, AttributeError):  # for example a proxy's HTML
         body = Error("unexpected_response", f"The response ({status}) does not come from the service.", status)
-    return _BY_STATUS.get(status, default)(
+    return _BY_CODE.get(str(body.code), _BY_STATUS.get(status, default))(
         str(body.message),
         code=str(body.code),
         status=status,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .generated import models
+from .generated.models import Event as Event
+from .generated.models import EventType as EventType
 from .generated.models import Order as Order
 from .generated.models import OrderStatus as OrderStatus
 from .generated.models import PetStatus as PetStatus

@@ -12,6 +12,7 @@ import functools
 import inspect
 import io
 import itertools
+import json
 import logging
 import os
 import pickle
@@ -33,6 +34,7 @@ ORDER = {
     "createdAt": "2026-11-15T09:30:00.000Z",
     "updatedAt": "2026-11-15T09:30:00.000Z",
 }
+EVENT = {"id": "E1", "type": "pet.created", "petId": 1, "keyId": 1, "at": "2026-11-15T09:30:00.000Z"}
 HTML = "<html><h1>Bad Gateway</h1></html>"
 
 Answer = Union[httpx.Response, Exception]
@@ -45,6 +47,12 @@ def error(status: int, code: str, **headers: str) -> httpx.Response:
 
 def created(pet: Any = REX) -> httpx.Response:
     return httpx.Response(201, json=pet, headers={"ETag": '"1"'})
+
+
+def events(position: str, *ids: str) -> httpx.Response:
+    """Returns a page of events. The next one is after `position`."""
+    link = f'<https://elsewhere.example/v1/events?limit=100&after={position}>; rel="next"'
+    return httpx.Response(200, json=[{**EVENT, "id": id} for id in ids], headers={"Link": link})
 
 
 class World:
@@ -90,7 +98,8 @@ class Calls:
     def call(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
         raise NotImplementedError
 
-    def list(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
+    def list(self, world: World, call: Callable[[Any], Any], count: int | None = None, **options: Any) -> Any:
+        """Returns the items of an iterator, at most `count` of them."""
         raise NotImplementedError
 
     def fails(self, world: World, call: Callable[[Any], Any], **options: Any) -> sdk.PetstoreError:
@@ -336,6 +345,17 @@ class Calls:
             assert {f"{request.method} {request.url.path}" for request in world.requests} == {line}
             assert "Idempotency-Key" not in world.requests[0].headers
 
+    def test_an_order_has_a_reference_and_expires(self) -> None:
+        held = {**ORDER, "expiresAt": "2026-11-15T09:45:00.000Z", "reference": "basket 7"}
+        world = World(httpx.Response(201, json=held))
+        order = self.call(world, lambda shop: shop.orders.place(pet_id=1, reference="basket 7", hold_seconds=900))
+        assert json.loads(world.requests[0].content) == {"petId": 1, "reference": "basket 7", "holdSeconds": 900}
+        assert order.expires_at is not None
+        assert (order.reference, order.expires_at.isoformat()) == ("basket 7", "2026-11-15T09:45:00+00:00")
+        world = World(httpx.Response(200, json=[held]))
+        assert len(self.list(world, lambda shop: shop.orders.list(reference="basket 7"))) == 1
+        assert world.requests[0].url.params["reference"] == "basket 7"
+
     def pages(self) -> World:
         def page(number: int, link: str | None) -> httpx.Response:
             headers = {} if link is None else {"Link": f'<{link}>; rel="next"'}
@@ -375,6 +395,92 @@ class Calls:
         orders = self.list(world, lambda shop: shop.orders.list(pet_id=1, cursor="C"))
         assert [order.id for order in orders] == [5]
         assert str(world.requests[0].url) == "http://shop.example/v1/store/orders?petId=1&limit=100&cursor=C"
+
+    def test_a_list_of_events_ends_with_an_empty_page(self) -> None:
+        world = World(events("A", "E1", "E2"), httpx.Response(502, html=HTML), events("B", "E3"), events("B"))
+        found = self.list(world, lambda shop: shop.events.list(after="E0", limit=2))
+        assert [event.id for event in found] == ["E1", "E2", "E3"]
+        assert found[0] == sdk.Event("E1", "pet.created", 1, found[0].at, key_id=1)
+        targets = [str(request.url).replace("http://shop.example/v1/events", "") for request in world.requests]
+        assert targets == ["?after=E0&limit=2", "?after=A&limit=2", "?after=A&limit=2", "?after=B&limit=2"]
+        world = World(events("A", "E1"), events("B"))
+        pages = self.list(world, lambda shop: shop.events.list().pages())
+        assert [([event.id for event in page.items], page.cursor) for page in pages] == [(["E1"], "A"), ([], "B")]
+        assert str(world.requests[0].url) == "http://shop.example/v1/events?limit=100"
+
+    def test_a_list_of_events_that_waits_has_the_time_for_it(self) -> None:
+        world = World(events("A", "E1"), events("A"), seconds=20)
+        assert len(self.list(world, lambda shop: shop.events.list(wait=20), max_time=15)) == 1
+        assert [request.url.params["wait"] for request in world.requests] == ["20", "20"]
+        assert world.timeouts == [30, 30]
+        failing = World(*[httpx.ReadTimeout("") for _ in range(9)], seconds=100)
+        with unittest.TestCase().assertRaises(sdk.APIConnectionError):
+            self.list(failing, lambda shop: shop.events.list(wait=20), max_time=15)
+        assert failing.now == 1035
+
+    def test_the_position_is_the_end_of_the_feed(self) -> None:
+        world = World(httpx.ReadTimeout(""), events("A"))
+        assert self.call(world, lambda shop: shop.events.position()) == "A"
+        assert str(world.requests[1].url) == "http://shop.example/v1/events?after=now&limit=1"
+
+    def test_a_page_of_events_without_a_position_is_an_error(self) -> None:
+        headers = [{}, {"Link": '</v1/events?limit=1>; rel="next"'}, {"Link": '</v1/events?after=A>; rel="help"'}]
+        for header in headers:
+            world = World(httpx.Response(200, json=[EVENT], headers=header))
+            with unittest.TestCase().assertRaises(sdk.PetstoreError) as raised:
+                self.list(world, lambda shop: shop.events.follow(), count=1)
+            assert raised.exception.code == "unexpected_response"
+
+    def test_a_follower_waits_for_events_and_never_ends(self) -> None:
+        world = World(events("A", "E1"), events("B"), events("C"), events("D", "E2", "E3"), seconds=25)
+        found = self.list(world, lambda shop: shop.events.follow(after="E0"), count=3)
+        assert [event.id for event in found] == ["E1", "E2", "E3"]
+        assert [request.url.params["after"] for request in world.requests] == ["E0", "A", "B", "C"]
+        assert {request.url.params["wait"] for request in world.requests} == {"25"}
+        assert {request.url.host for request in world.requests} == {"shop.example"}
+        assert set(world.timeouts) == {35.0}
+
+    def test_now_becomes_a_position_before_the_first_wait(self) -> None:
+        # If the response to a request that waits is lost, its retry must not start later.
+        for call in (lambda shop: shop.events.follow(after="now"), lambda shop: shop.events.list(after="now", wait=25)):
+            world = World(events("A"), httpx.ReadTimeout(""), events("B", "E1"))
+            assert [event.id for event in self.list(world, call, count=1)] == ["E1"]
+            asked = [(request.url.params["after"], request.url.params.get("wait")) for request in world.requests]
+            assert asked == [("now", None), ("A", "25"), ("A", "25")]
+        world = World(events("A"))
+        assert self.list(world, lambda shop: shop.events.list(after="now")) == []
+
+    def test_a_follower_outlives_an_outage(self) -> None:
+        outage: list[Answer] = [
+            *(httpx.ConnectError("refused") for _ in range(1500)),
+            error(503, "unavailable"),
+            error(429, "rate_limited", **{"Retry-After": "200"}),
+            error(429, "rate_limited", **{"Retry-After": "100000"}),
+            error(503, "unavailable", **{"Retry-After": "inf"}),
+            httpx.ReadTimeout(""),
+            httpx.Response(502, html=HTML),
+        ]
+        world = World(events("A", "E1"), *outage, events("B", "E2"))
+        found = self.list(world, lambda shop: shop.events.follow(), count=2, max_time=1)
+        assert [event.id for event in found] == ["E1", "E2"]
+        assert world.pauses[:3] + world.pauses[1499:] == [0.1, 0.2, 0.4, 10, 10, 200, 300, 300, 10, 10]
+        assert {request.url.params["after"] for request in world.requests[1:]} == {"A"}
+
+    def test_a_follower_raises_other_errors_at_once(self) -> None:
+        for answer, kind in [
+            (error(401, "invalid_api_key"), sdk.AuthenticationError),
+            (error(403, "insufficient_scope"), sdk.PermissionDeniedError),
+            (error(410, "cursor_expired"), sdk.CursorExpiredError),
+            (error(500, "internal_error"), sdk.InternalServerError),
+        ]:
+            world = World(answer)
+            with unittest.TestCase().assertRaises(kind) as raised:
+                self.list(world, lambda shop: shop.events.follow(), count=1)
+            assert type(raised.exception) is kind
+            assert world.pauses == []
+        world = World(error(503, "unavailable"))
+        with unittest.TestCase().assertRaises(sdk.ServiceUnavailableError):
+            self.list(world, lambda shop: shop.events.follow(), count=1, max_time=0)
 
     def test_every_attempt_is_reported(self) -> None:
         attempts: list[sdk.Attempt] = []
@@ -424,8 +530,17 @@ class PetstoreTest(Calls, unittest.TestCase):
         with self.shop(world, **options) as shop:
             return call(shop)
 
-    def list(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
-        return list(self.call(world, lambda shop: [*call(shop)], **options))
+    def list(self, world: World, call: Callable[[Any], Any], count: int | None = None, **options: Any) -> Any:
+        return self.call(world, lambda shop: [*itertools.islice(call(shop), count)], **options)
+
+    def test_a_follower_can_be_resumed_after_a_failure(self) -> None:
+        world = World(events("A", "E1"), error(500, "internal_error"), events("B", "E2"))
+        found = self.shop(world).events.follow()
+        assert next(found).id == "E1"
+        with self.assertRaises(sdk.InternalServerError):
+            next(found)
+        assert next(found).id == "E2"
+        assert [request.url.params.get("after") for request in world.requests] == [None, "A", "A"]
 
     def test_a_list_can_be_resumed_after_a_failure(self) -> None:
         world = self.pages()
@@ -460,12 +575,37 @@ class AsyncPetstoreTest(Calls, unittest.TestCase):
 
         return asyncio.run(run())
 
-    def list(self, world: World, call: Callable[[Any], Any], **options: Any) -> Any:
+    def list(self, world: World, call: Callable[[Any], Any], count: int | None = None, **options: Any) -> Any:
         async def run() -> Any:
+            found: list[Any] = []
             async with self.shop(world, **options) as shop:
-                return [item async for item in call(shop)]
+                async for item in call(shop):
+                    found.append(item)
+                    if len(found) == count:
+                        break
+            return found
 
         return asyncio.run(run())
+
+    def test_cancelling_the_task_stops_a_follower_which_can_be_resumed(self) -> None:
+        async def handle(request: httpx.Request) -> httpx.Response:
+            targets.append(request.url.params.get("after"))
+            if len(targets) == 2:
+                await asyncio.sleep(60)
+            return events("A", "E1") if len(targets) == 1 else events("B", "E2")
+
+        async def run() -> None:
+            http = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+            async with self.shop(World(), http_client=http) as shop:
+                found = shop.events.follow()
+                assert (await found.__anext__()).id == "E1"
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(found.__anext__(), 0.05)
+                assert (await found.__anext__()).id == "E2"
+
+        targets: list[str | None] = []
+        asyncio.run(run())
+        assert targets == [None, "A", "A"]
 
     def test_a_list_can_be_resumed_after_a_failure(self) -> None:
         async def run() -> None:
@@ -530,6 +670,7 @@ class SettingsTest(unittest.TestCase):
             (sdk.Petstore, sdk.AsyncPetstore),
             (sdk.Pets, sdk.AsyncPets),
             (sdk.Orders, sdk.AsyncOrders),
+            (sdk.Events, sdk.AsyncEvents),
         ]:
             for name, method in vars(sync).items():
                 if not name.startswith("_") and inspect.isfunction(method):

@@ -1,8 +1,18 @@
-// The client: pets and orders, one method per operation.
+// The client: pets, orders and events, one method per operation.
 import { NotFoundError } from './errors.js';
-import type { ListOrdersData, ListPetsData, NewOrder, NewPet, Order, Pet, PetPatch } from './generated/types.gen.js';
+import type {
+  Event,
+  ListEventsData,
+  ListOrdersData,
+  ListPetsData,
+  NewOrder,
+  NewPet,
+  Order,
+  Pet,
+  PetPatch,
+} from './generated/types.gen.js';
 import type { CallOptions, CreateOptions, PetstoreOptions, UpdateOptions } from './options.js';
-import { List, PAGE_SIZE } from './pagination.js';
+import { feedPage, feedPages, List, listPages, PAGE_SIZE } from './pagination.js';
 import { Transport, type ApiResponse } from './transport.js';
 
 /** A pet, and the version of it that was read. */
@@ -18,6 +28,19 @@ export type PetFilter = Omit<NonNullable<ListPetsData['query']>, 'id'>;
 export type OrderFilter = NonNullable<ListOrdersData['query']>;
 
 /**
+ * Chooses events. `after` is the `id` of an event, a position, or `now`; by default, the oldest event that is kept comes
+ * first. `limit` is the page size. With `wait`, the list ends only when nothing has happened for so many seconds, at most
+ * 25.
+ */
+export type EventFilter = NonNullable<ListEventsData['query']>;
+
+/** Where to start to follow the events. */
+export interface FollowStart {
+  /** The `id` of an event, a position, or `now`. Default: the oldest event that is kept comes first. */
+  after?: string | undefined;
+}
+
+/**
  * A client of the service. Its calls are retried until they succeed or `maxTime` is over, and take effect once. A call
  * that fails throws a `PetstoreError`. An invalid option, of the client or of a call, is a bug in your program: it throws
  * a `TypeError` or, for a number, a `RangeError`, before anything is sent.
@@ -25,12 +48,14 @@ export type OrderFilter = NonNullable<ListOrdersData['query']>;
 export class Petstore {
   readonly pets: Pets;
   readonly orders: Orders;
+  readonly events: Events;
   readonly #options: PetstoreOptions;
 
   constructor(options: PetstoreOptions = {}) {
     const transport = new Transport(options);
     this.pets = new Pets(transport);
     this.orders = new Orders(transport);
+    this.events = new Events(transport);
     this.#options = options;
   }
 
@@ -85,7 +110,7 @@ export class Pets {
    * appears exactly once.
    */
   list(filter: PetFilter = {}, options: CallOptions = {}): List<Pet> {
-    return new List(this.#transport, '/pets', filter, options);
+    return new List(listPages<Pet>(this.#transport, '/pets', filter, options));
   }
 
   /**
@@ -124,7 +149,7 @@ export class Orders {
 
   /** Iterates over all matching orders, in the order in which they were placed. */
   list(filter: OrderFilter = {}, options: CallOptions = {}): List<Order> {
-    return new List(this.#transport, '/store/orders', filter, options);
+    return new List(listPages<Order>(this.#transport, '/store/orders', filter, options));
   }
 
   /** Sells the pet of a placed order. Completing an order again changes nothing. */
@@ -140,6 +165,40 @@ export class Orders {
   async #end(id: number, how: 'complete' | 'cancel', options: CallOptions): Promise<Order> {
     const path = `/store/orders/${encodeURIComponent(id)}/${how}`;
     return (await this.#transport.send<Order>({ method: 'POST', path }, options)).body;
+  }
+}
+
+/** The feed of changes of pets and orders, which is experimental: it may still change. */
+export class Events {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Returns the current end of the feed: the `after` with which to read everything that happens from now on. */
+  async position(options: CallOptions = {}): Promise<string> {
+    return (await feedPage(this.#transport, { after: 'now', limit: 1 }, options)).cursor;
+  }
+
+  /**
+   * Iterates over the events so far, and ends when there are no more. The last page of `pages` is empty, and its `cursor`
+   * is the `after` with which to continue.
+   */
+  list(filter: EventFilter = {}, options: CallOptions = {}): List<Event> {
+    return new List(feedPages(this.#transport, filter, options));
+  }
+
+  /**
+   * Iterates over the events, and waits for the next one instead of ending. Store the `id` of each event that you have
+   * handled: to resume in another process, pass it as `after`. To stop, leave the loop or abort the `signal`.
+   *
+   * `maxTime` does not apply: a missing response and the other failures that calls retry are retried until the service
+   * responds again, unless `maxTime` is 0. Throws a `CursorExpiredError` if the events after `after` are no longer kept,
+   * and other errors at once. To resume after an error, start another loop over the same list.
+   */
+  follow({ after }: FollowStart = {}, options: CallOptions = {}): List<Event> {
+    return new List(feedPages(this.#transport, { after, follows: true }, options));
   }
 }
 

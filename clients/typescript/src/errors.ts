@@ -1,6 +1,6 @@
 // The errors of the package. Every failed call throws a `PetstoreError` or one of its subclasses, whatever failed: the
 // service, a proxy in front of it or the network. Only invalid options are errors of the language. Subclasses follow the
-// HTTP status, so a code that this version does not know still has the right class.
+// HTTP status, so a code that this version does not know still has the right class. Only `CursorExpiredError` follows the code.
 
 /** What a {@link PetstoreError} knows besides its message. */
 export interface ErrorDetails {
@@ -79,6 +79,17 @@ export class ConflictError extends PetstoreError {
 }
 
 /**
+ * The events after this position are no longer kept, or the database was restored from a backup: 410 `cursor_expired`.
+ * Start again: take `events.position()` (or follow with `after: 'now'`), read all that you follow once, and go on from
+ * there.
+ */
+export class CursorExpiredError extends PetstoreError {
+  static {
+    this.prototype.name = 'CursorExpiredError';
+  }
+}
+
+/**
  * The pet is not the one that `ifMatch` names: 412. Another client has changed it. If `outcomeUnknown` is true, it may
  * have been an earlier attempt of the same call: read the pet to find out.
  */
@@ -124,7 +135,10 @@ export class RequestAbortedError extends PetstoreError {
 }
 
 /** Returns the class for an error response. */
-export function errorClass(status: number): typeof PetstoreError {
+export function errorClass(status: number, code?: string): typeof PetstoreError {
+  if (code === 'cursor_expired') {
+    return CursorExpiredError;
+  }
   switch (status) {
     case 401:
       return AuthenticationError;

@@ -1,10 +1,21 @@
 // The public API of the package.
-export { Petstore, type OrderFilter, type Orders, type PetFilter, type Pets, type PetWithEtag } from './client.js';
+export {
+  Petstore,
+  type EventFilter,
+  type Events,
+  type FollowStart,
+  type OrderFilter,
+  type Orders,
+  type PetFilter,
+  type Pets,
+  type PetWithEtag,
+} from './client.js';
 export {
   APIConnectionError,
   AuthenticationError,
   BadRequestError,
   ConflictError,
+  CursorExpiredError,
   InternalServerError,
   NotFoundError,
   PermissionDeniedError,
@@ -14,6 +25,16 @@ export {
   RequestAbortedError,
   ServiceUnavailableError,
 } from './errors.js';
-export type { NewOrder, NewPet, Order, OrderStatus, Pet, PetPatch, PetStatus } from './generated/types.gen.js';
+export type {
+  Event,
+  EventType,
+  NewOrder,
+  NewPet,
+  Order,
+  OrderStatus,
+  Pet,
+  PetPatch,
+  PetStatus,
+} from './generated/types.gen.js';
 export type { Attempt, CallOptions, CreateOptions, PetstoreOptions, Runtime, UpdateOptions } from './options.js';
 export type { List, Page } from './pagination.js';

@@ -11,7 +11,8 @@ export interface PetstoreOptions {
   timeout?: number | undefined;
   /**
    * The limit for a call with all attempts and the pauses between them. The last attempt gets only what is left of it. 0
-   * turns retries off: `timeout` alone limits the one attempt. Default: 60 seconds.
+   * turns retries off: `timeout` alone limits the one attempt. Neither limit includes the time for which `events` asks the
+   * service to wait. Default: 60 seconds.
    */
   maxTime?: number | undefined;
   /** Called after every attempt, for logs and metrics. */

@@ -1,19 +1,30 @@
 // Pagination: iterates over all pages of a list. The service names the next page in the `Link` header with rel="next";
 // the cursor in it is all that the next request needs, so no request goes to another host than the first.
+import { PetstoreError } from './errors.js';
+import type { Event } from './generated/types.gen.js';
 import type { CallOptions } from './options.js';
 import type { ApiRequest, Transport } from './transport.js';
 
 /** As many items as the service returns at once. */
 export const PAGE_SIZE = 100;
 
+/** The longest that the service holds back an empty page of events, in seconds. */
+const MAX_WAIT = 25;
+
 type ListQuery = NonNullable<ApiRequest['query']>;
 
 /** One page of a list. */
 export interface Page<Item> {
   items: Item[];
-  /** Where the next page starts: pass it as `cursor` to continue. Undefined on the last page. */
+  /**
+   * Where the next page starts: pass it as `cursor` to continue. Undefined on the last page. A page of events always has
+   * one: pass it as `after`.
+   */
   cursor: string | undefined;
 }
+
+/** Requests the next page, or returns undefined after the last one. If it fails, the next call requests the page again. */
+export type PageSource<Item> = () => Promise<Page<Item> | undefined>;
 
 /**
  * Iterates over the items of all pages, and requests a page when the previous one is used up.
@@ -22,21 +33,14 @@ export interface Page<Item> {
  * requests that page again, and skips and repeats nothing. Several loops at once share the items.
  */
 export class List<Item> implements AsyncIterableIterator<Item> {
-  readonly #transport: Transport;
-  readonly #path: string;
-  readonly #options: CallOptions;
-  #query: ListQuery;
+  readonly #nextPage: PageSource<Item>;
   #items: Item[] = [];
-  #ended = false;
   /** Settled when the previous step has ended, so that no page is requested twice. */
   #previous: Promise<unknown> = Promise.resolve();
 
-  /** Lists are made by `pets.list` and `orders.list`. */
-  constructor(transport: Transport, path: string, query: ListQuery, options: CallOptions) {
-    this.#transport = transport;
-    this.#path = path;
-    this.#query = { limit: PAGE_SIZE, ...query };
-    this.#options = options;
+  /** Lists are made by `pets.list`, `orders.list`, `events.list` and `events.follow`. */
+  constructor(nextPage: PageSource<Item>) {
+    this.#nextPage = nextPage;
   }
 
   [Symbol.asyncIterator](): this {
@@ -69,26 +73,89 @@ export class List<Item> implements AsyncIterableIterator<Item> {
       this.#items = page.items;
     }
   }
-
-  async #nextPage(): Promise<Page<Item> | undefined> {
-    if (this.#ended) {
-      return undefined;
-    }
-    const request: ApiRequest = { method: 'GET', path: this.#path, list: true, query: this.#query };
-    const { headers, body } = await this.#transport.send<Item[]>(request, this.#options);
-    const cursor = nextCursor(headers.get('Link') ?? '');
-    this.#query = { ...this.#query, cursor };
-    this.#ended = cursor === undefined;
-    return { items: body, cursor };
-  }
 }
 
-/** Returns the cursor in the link with relation `next` of a `Link` header (RFC 8288): `<URL>; rel="next", …`. */
-function nextCursor(header: string): string | undefined {
-  for (const [, url, parameters] of header.matchAll(/<([^>]*)>((?:[^",]|"[^"]*")*)/g)) {
+/** Returns the pages of a list of pets or orders, up to the one without a link. */
+export function listPages<Item>(
+  transport: Transport,
+  path: string,
+  query: ListQuery,
+  options: CallOptions,
+): PageSource<Item> {
+  let next: ListQuery | undefined = { limit: PAGE_SIZE, ...query };
+  return async () => {
+    if (!next) {
+      return undefined;
+    }
+    const request: ApiRequest = { method: 'GET', path, list: true, query: next };
+    const { headers, body } = await transport.send<Item[]>(request, options);
+    const cursor = nextPosition(headers, 'cursor');
+    next = cursor === undefined ? undefined : { ...next, cursor };
+    return { items: body, cursor };
+  };
+}
+
+/** Where to read the feed, for {@link feedPages}. A follower never ends; otherwise, the pages end with an empty one. */
+export interface FeedQuery {
+  after?: string | undefined;
+  limit?: number | undefined;
+  /** In seconds. */
+  wait?: number | undefined;
+  follows?: boolean;
+}
+
+/** Returns the pages of the feed of events. */
+export function feedPages(transport: Transport, query: FeedQuery, options: CallOptions): PageSource<Event> {
+  const { limit = PAGE_SIZE, follows = false } = query;
+  const longestWait = follows ? MAX_WAIT : query.wait ?? 0;
+  let { after } = query;
+  let ended = false;
+  return async () => {
+    if (ended) {
+      return undefined;
+    }
+    // `now` becomes a position at once: a retry would move it, and so skip what happened while the request waited.
+    const wait = after === 'now' ? 0 : longestWait;
+    const { items, cursor } = await feedPage(transport, { after, limit, wait, follows }, options);
+    after = cursor;
+    ended = items.length === 0 && !follows && wait === longestWait;
+    return { items, cursor };
+  };
+}
+
+/** Requests one page of the feed. */
+export async function feedPage(
+  transport: Transport,
+  { after, limit, wait = 0, follows = false }: FeedQuery,
+  options: CallOptions,
+): Promise<{ items: Event[]; cursor: string }> {
+  const { status, headers, body } = await transport.send<Event[]>(
+    {
+      method: 'GET',
+      path: '/events',
+      list: true,
+      query: { after, limit, wait: wait === 0 ? undefined : wait },
+      wait: wait > 0 ? 1000 * wait : 0,
+      outlivesOutages: follows,
+    },
+    options,
+  );
+  const cursor = nextPosition(headers, 'after');
+  if (cursor === undefined) {
+    // Every page has a link. Without it, the reader would skip or repeat events.
+    const requestId = headers.get('X-Request-Id') ?? undefined;
+    const problem = 'The response has no `Link` to the next events.';
+    throw new PetstoreError(problem, { code: 'unexpected_response', status, requestId });
+  }
+  return { items: body, cursor };
+}
+
+/** Returns a parameter of the link with relation `next` in the `Link` header (RFC 8288): `<URL>; rel="next", …`. */
+function nextPosition(headers: Headers, name: 'after' | 'cursor'): string | undefined {
+  for (const [, url, parameters] of (headers.get('Link') ?? '').matchAll(/<([^>]*)>((?:[^",]|"[^"]*")*)/g)) {
     const relation = /;\s*rel\s*=\s*"?([^";]*)/i.exec(parameters ?? '')?.[1] ?? '';
     if (relation.toLowerCase().split(/\s+/).includes('next')) {
-      return new URLSearchParams(url?.split('?')[1]).get('cursor') ?? undefined;
+      return new URLSearchParams(url?.split('?')[1]).get(name) ?? undefined;
     }
   }
   return undefined;

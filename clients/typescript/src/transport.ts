@@ -3,6 +3,7 @@
 // - All attempts of one call are the same request, with the same `Idempotency-Key`.
 // - Only these are retried: no response, 408, 409 `idempotency_in_progress`, 429, 502, 503 and 504.
 // - No attempt takes longer than `timeout`. No call takes longer than `maxTime`, unless that is 0: then there is one attempt.
+//   Neither includes the time for which a request asks the service to wait. A follower's call is retried without a limit.
 // - A failed call throws a `PetstoreError`, and an invalid option a `TypeError` or a `RangeError`, before anything is sent.
 //   Nothing that is thrown or reported contains the API key.
 //
@@ -16,6 +17,8 @@ const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 10_000;
 /** An attempt is not worth starting with less time than this. */
 const SHORTEST_TIMEOUT = 100;
+/** A follower sends a request at least this often, whatever `Retry-After` says. */
+const LONGEST_FOLLOWER_PAUSE = 300_000;
 /** A longer timer would fire immediately. */
 const LONGEST_TIMER = 2 ** 31 - 1;
 
@@ -50,6 +53,10 @@ export interface ApiRequest {
   query?: Record<string, string | number | readonly number[] | undefined>;
   headers?: Record<string, string>;
   body?: object;
+  /** How long the service may hold back the response. `timeout` and `maxTime` do not include it. */
+  wait?: number;
+  /** Whether `maxTime` does not limit the retries. */
+  outlivesOutages?: boolean;
 }
 
 /** A successful response. `Body` is what the OpenAPI document says; only whether it is an array was checked. */
@@ -91,10 +98,11 @@ export class Transport {
   /** Sends a request until it succeeds, fails for good, or its time is over. `Body` is an array for a list. */
   async send<Body>(request: ApiRequest, { signal }: CallOptions): Promise<ApiResponse<Body>> {
     const { now, sleep } = this.#runtime;
-    const { method, path } = request;
+    const { method, path, wait = 0, outlivesOutages = false } = request;
     const url = this.#baseUrl + path + queryString(request.query ?? {});
     const init = this.#init(request);
-    const deadline = now() + (this.#maxTime || this.#timeout);
+    const longest = this.#timeout + wait;
+    const deadline = outlivesOutages ? Infinity : now() + (this.#maxTime || this.#timeout) + wait;
     let outcomeUnknown = false;
     let previous: PetstoreError | undefined;
 
@@ -103,7 +111,7 @@ export class Transport {
         throw Object.assign(aborted(signal), { outcomeUnknown });
       }
       const start = now();
-      const timeout = Math.min(this.#timeout, deadline - start);
+      const timeout = Math.min(longest, deadline - start);
       const result = await this.#attempt(url, init, request.list ?? false, timeout, signal);
       const { status, headers = new Headers(), error } = result;
       const retryIn = error && this.#retryIn(error, number, deadline);
@@ -117,7 +125,7 @@ export class Transport {
       }
       if (retryIn === undefined) {
         // If the attempt had little time, the previous error says more than that there was no response.
-        const cause = timeout < this.#timeout && error instanceof APIConnectionError ? previous : undefined;
+        const cause = timeout < longest && error instanceof APIConnectionError ? previous : undefined;
         throw Object.assign(cause ?? error, { outcomeUnknown });
       }
       previous = error;
@@ -174,6 +182,9 @@ export class Transport {
     }
     const pause = Math.min(FIRST_PAUSE * 2 ** (number - 1), LONGEST_PAUSE);
     const wait = Math.max((error.retryAfter ?? 0) * 1000, (pause / 2) * (1 + this.#runtime.random()));
+    if (deadline === Infinity) {
+      return Math.min(wait, LONGEST_FOLLOWER_PAUSE);
+    }
     return this.#runtime.now() + wait + SHORTEST_TIMEOUT <= deadline ? wait : undefined;
   }
 }
@@ -211,7 +222,7 @@ function read({ status, headers, ok }: Response, text: string, list: boolean): R
     retryAfter: retryAfter(headers),
   };
   if (!ok && typeof code === 'string' && typeof message === 'string') {
-    return { status, headers, error: new (errorClass(status))(message, { ...details, code }) };
+    return { status, headers, error: new (errorClass(status, code))(message, { ...details, code }) };
   }
   const type = headers.get('Content-Type') ?? 'no content type';
   const hint = status < 400 ? ': check the base URL' : '';

@@ -475,6 +475,163 @@ test('a list that is not an array is an error', async () => {
   }
 });
 
+/** A page of events. The next one is after `position`. */
+const events = (position: string, ...ids: string[]) =>
+  json(
+    ids.map((id) => ({ id, type: 'pet.created', petId: 1, at: '2026-11-15T09:30:00.000Z' })),
+    { Link: `<https://other.example/v1/events?limit=100&after=${position}>; rel="next"` },
+  );
+
+/** Returns the ids of the events, at most `count` of them. */
+async function idsOf(found: AsyncIterable<petstore.Event>, count = Infinity): Promise<string[]> {
+  const ids: string[] = [];
+  for await (const { id } of found) {
+    ids.push(id);
+    if (ids.length === count) {
+      break;
+    }
+  }
+  return ids;
+}
+
+test('a list of events ends with an empty page', async () => {
+  const { shop, sent } = clientOf([
+    () => events('A', 'E1', 'E2'),
+    () => html(502),
+    () => events('B', 'E3'),
+    () => events('B'),
+  ]);
+  assert.deepEqual(await idsOf(shop.events.list({ after: 'E0', limit: 2 })), ['E1', 'E2', 'E3']);
+  assert.deepEqual(
+    sent.map(({ target }) => target.replace('/v1/events', '')),
+    ['?after=E0&limit=2', '?after=A&limit=2', '?after=A&limit=2', '?after=B&limit=2'],
+  );
+  const other = clientOf([() => events('A', 'E1'), () => events('B')]);
+  const pages: unknown[] = [];
+  for await (const { items, cursor } of other.shop.events.list().pages()) {
+    pages.push([items.map(({ id }) => id), cursor]);
+  }
+  assert.deepEqual(pages, [[['E1'], 'A'], [[], 'B']]);
+  assert.equal(other.sent[0]?.target, '/v1/events?limit=100');
+});
+
+test('a list of events that waits has the time for it', async () => {
+  const { shop, sent, time } = clientOf([() => 'silence'], { maxTime: 15_000 });
+  const error = await errorOf(shop.events.list({ wait: 20 }).next());
+  assert.match(error.message, /none within 30000 ms/);
+  // The first attempt ends after 30 s, and the last one when 35 s are over.
+  assert.deepEqual([time.now(), sent.length], [35_000, 2]);
+  assert.equal(sent[0]?.target, '/v1/events?limit=100&wait=20');
+});
+
+test('the position is the end of the feed', async () => {
+  const { shop, sent } = clientOf([refused, () => events('A')]);
+  assert.equal(await shop.events.position(), 'A');
+  assert.equal(sent[1]?.target, '/v1/events?after=now&limit=1');
+});
+
+test('a page of events without a position is an error', async () => {
+  const none: Record<string, string>[] = [
+    {},
+    { Link: '</v1/events?limit=1>; rel="next"' },
+    { Link: '</v1/events?after=A>; rel="help"' },
+  ];
+  for (const headers of none) {
+    const { shop } = clientOf([() => json([{ id: 'E1' }], headers)]);
+    const error = await errorOf(shop.events.follow().next());
+    assert.deepEqual([error.code, error.status, error.requestId], ['unexpected_response', 200, 'r1']);
+  }
+});
+
+test('a follower waits for events and never ends', async () => {
+  const { shop, sent, time } = clientOf([
+    () => events('A', 'E1'),
+    () => events('B'),
+    () => 'silence',
+    () => events('C'),
+    () => events('D', 'E2', 'E3'),
+  ]);
+  assert.deepEqual(await idsOf(shop.events.follow({ after: 'E0' }), 3), ['E1', 'E2', 'E3']);
+  const targets = ['E0', 'A', 'B', 'B', 'C'].map((after) => `/v1/events?after=${after}&limit=100&wait=25`);
+  assert.deepEqual(sent.map(({ target }) => target), targets);
+  // An attempt may take 10 s in addition to the 25 s.
+  assert.equal(time.now(), 35_075);
+});
+
+test('now becomes a position before the first wait', async () => {
+  // If the response to a request that waits is lost, its retry must not start later.
+  for (const found of [
+    (shop: Petstore) => shop.events.follow({ after: 'now' }),
+    (shop: Petstore) => shop.events.list({ after: 'now', wait: 25 }),
+  ]) {
+    const { shop, sent } = clientOf([() => events('A'), refused, () => events('B', 'E1')]);
+    assert.deepEqual(await idsOf(found(shop), 1), ['E1']);
+    const waiting = '/v1/events?after=A&limit=100&wait=25';
+    assert.deepEqual(sent.map(({ target }) => target), ['/v1/events?after=now&limit=100', waiting, waiting]);
+  }
+  const { shop, sent } = clientOf([() => events('A')]);
+  assert.deepEqual(await idsOf(shop.events.list({ after: 'now' })), []);
+  assert.equal(sent.length, 1);
+});
+
+test('a follower outlives an outage', async () => {
+  const outage = Array.from({ length: 1500 }, () => refused);
+  const pauses: unknown[] = [];
+  const { shop, sent } = clientOf(
+    [
+      () => events('A', 'E1'),
+      ...outage,
+      () => failure(503, 'unavailable'),
+      () => failure(429, 'rate_limited', { 'Retry-After': '200' }),
+      () => failure(429, 'rate_limited', { 'Retry-After': '100000' }),
+      () => html(502),
+      () => events('B', 'E2'),
+    ],
+    { maxTime: 1000, onAttempt: ({ retryIn }) => pauses.push(retryIn) },
+  );
+  assert.deepEqual(await idsOf(shop.events.follow(), 2), ['E1', 'E2']);
+  assert.deepEqual(pauses.slice(0, 4), [undefined, 75, 150, 300]);
+  assert.deepEqual(pauses.slice(1500), [7500, 7500, 200_000, 300_000, 7500, undefined]);
+  assert(sent.slice(1).every(({ target }) => target === '/v1/events?after=A&limit=100&wait=25'));
+});
+
+test('a follower throws other errors at once, and can be resumed', async () => {
+  for (const [status, code, name] of [
+    [401, 'invalid_api_key', 'AuthenticationError'],
+    [403, 'insufficient_scope', 'PermissionDeniedError'],
+    [410, 'cursor_expired', 'CursorExpiredError'],
+    [410, 'operation_removed', 'BadRequestError'],
+    [500, 'internal_error', 'InternalServerError'],
+  ] as const) {
+    const { shop, sent } = clientOf([
+      () => events('A', 'E1'),
+      () => failure(status, code),
+      () => events('B', 'E2'),
+    ]);
+    const found = shop.events.follow();
+    assert.deepEqual(await idsOf(found, 1), ['E1']);
+    assert.equal((await errorOf(found.next())).name, name);
+    assert.deepEqual(await idsOf(found, 1), ['E2']);
+    assert.deepEqual(sent.map(({ at }) => at), [0, 0, 0]);
+  }
+  assert(new petstore.CursorExpiredError('', { code: '' }) instanceof PetstoreError);
+  const { shop } = clientOf([() => failure(503, 'unavailable')], { maxTime: 0 });
+  assert.equal((await errorOf(shop.events.follow().next())).code, 'unavailable');
+});
+
+test('an AbortSignal ends a follower while it waits and between attempts', async () => {
+  for (const answer of [() => 'silence' as const, refused]) {
+    const { shop, time } = clientOf([() => events('A', 'E1'), answer]);
+    const controller = new AbortController();
+    const found = shop.events.follow({}, controller);
+    assert.deepEqual(await idsOf(found, 1), ['E1']);
+    void time.sleep(20_000).then(() => controller.abort('enough'));
+    const error = await errorOf(found.next());
+    assert(error instanceof petstore.RequestAbortedError);
+    assert.deepEqual([error.cause, time.now()], ['enough', 20_000]);
+  }
+});
+
 test('the hook gets every attempt', async () => {
   const attempts: Attempt[] = [];
   const { shop } = clientOf([refused, () => html(503), () => json(rex, { RateLimit: '"key";r=1;t=2' })], {

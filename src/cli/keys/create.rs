@@ -24,8 +24,8 @@ pub(in crate::cli) struct Create {
     #[arg(long)]
     name: KeyName,
 
-    /// What the key may do: `pets:read`, `pets:write`, `orders:read` or `orders:write`; repeatable. The default is all
-    /// four. Give each client only what it needs.
+    /// What the key may do: `pets:read`, `pets:write`, `orders:read`, `orders:write` or `events:read`; repeatable. The
+    /// default is all of them. Give each client only what it needs.
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<Scope>,
 

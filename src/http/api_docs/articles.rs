@@ -13,29 +13,75 @@ pub(crate) struct Article {
 }
 
 /// The articles in the order of the navigation.
-pub(crate) const ARTICLES: [Article; 6] = include!(concat!(env!("OUT_DIR"), "/articles.rs"));
+pub(crate) const ARTICLES: [Article; 7] = include!(concat!(env!("OUT_DIR"), "/articles.rs"));
 
-/// The page around the operations, and the page around an article.
-const OPERATIONS_PAGE: &str = include_str!("../../../assets/docs/page.html");
-const ARTICLE_PAGE: &str = include_str!("../../../assets/docs/article.html");
+/// What all pages have in common, with a place for what differs.
+const PAGE: &str = include_str!("../../../assets/docs/page.html");
+const OPERATIONS: &str = include_str!("../../../assets/docs/operations.html");
+
+/// What differs between pages.
+struct Page<'a> {
+    path: &'a str,
+    /// Leads from the page to the root of the service: links are relative, so that they also work behind a proxy that adds a
+    /// path prefix.
+    root: &'a str,
+    title: &'a str,
+    scripts: &'a str,
+    brand: &'a str,
+    content: &'a str,
+}
 
 /// Renders the page at `/docs`, with the operations of this OpenAPI document in its navigation.
 pub(crate) fn operations_page(document: &Value) -> String {
-    OPERATIONS_PAGE.replace("{navigation}", &navigation(document, "", "/docs"))
+    let page = Page {
+        path: "/docs",
+        root: "",
+        title: "Pet Store API",
+        scripts: "    <link rel=\"modulepreload\" href=\"docs/samples.js\">\n    \
+            <script src=\"docs/swagger-ui-bundle.js\" defer></script>\n    \
+            <script src=\"docs/page.js\" type=\"module\"></script>",
+        brand: "<h1 class=\"brand\"><img src=\"docs/icon.svg\" alt=\"\" width=\"28\" height=\"28\">Pet Store API</h1>",
+        content: OPERATIONS,
+    };
+    page.render(document)
 }
 
 impl Article {
     /// Renders the page of this article.
     pub(crate) fn page(&self, document: &Value) -> String {
-        let title = escaped(self.title);
-        let navigation = navigation(document, "../", self.path);
-        let page = ARTICLE_PAGE.replace("{title}", &title).replace("{navigation}", &navigation);
-        page.replace("{article}", self.html)
+        let page = Page {
+            path: self.path,
+            root: "../",
+            title: &format!("{} – Pet Store API", escaped(self.title)),
+            scripts: "    <script src=\"article.js\" type=\"module\"></script>",
+            brand: "<p class=\"brand\"><a href=\"../docs\"><img src=\"icon.svg\" alt=\"\" width=\"28\" height=\"28\">\
+                Pet Store API</a></p>",
+            content: &format!(
+                "      <main class=\"column article\" id=\"page\">\n{}\n      </main>",
+                self.html
+            ),
+        };
+        page.render(document)
     }
 }
 
-/// The links to every page, heading and operation. `root` leads from the current page to the root of the service: the
-/// links are relative, so that they also work behind a proxy that adds a path prefix.
+impl Page<'_> {
+    fn render(&self, document: &Value) -> String {
+        // The content last: it may contain any text.
+        [
+            ("{root}", self.root),
+            ("{title}", self.title),
+            ("{scripts}", self.scripts),
+            ("{brand}", self.brand),
+            ("{navigation}", &navigation(document, self.root, self.path)),
+            ("{content}", self.content),
+        ]
+        .iter()
+        .fold(PAGE.to_owned(), |page, (place, text)| page.replace(place, text))
+    }
+}
+
+/// The links to every page, heading and operation.
 fn navigation(document: &Value, root: &str, current: &str) -> String {
     let reference = page_link(root, "/docs", "API reference", current, "");
     let articles: String = ARTICLES

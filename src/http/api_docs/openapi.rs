@@ -18,6 +18,7 @@ use utoipa::openapi::{OpenApi, Ref, RefOr};
 use super::precompressed::Precompressed;
 use super::shared_components::share_components;
 use crate::config::{GET_PET_REMOVAL, InterfaceSettings};
+use crate::domain::event::EventType;
 use crate::domain::key_record::Scope;
 use crate::domain::order::OrderStatus;
 use crate::domain::pet::PetStatus;
@@ -45,9 +46,10 @@ const BEARER: &str = "bearer";
     tags(
         (name = "animals", description = "The pets of the shop."),
         (name = "store", description = "Orders: a pet has at most one open order, and is sold once."),
+        (name = "events", description = "What happened to pets and orders, for those who follow the changes."),
     ),
     external_docs(url = "/docs/guide", description = "The guide: from the first request to safe retries."),
-    components(schemas(ErrorBody, OrderStatus, PetStatus)),
+    components(schemas(ErrorBody, EventType, OrderStatus, PetStatus)),
     security(("bearer" = [])),
 )]
 struct BaseDocument;
@@ -131,7 +133,7 @@ fn add_error(operation: &mut Operation, error: &ApiError) {
         .responses
         .responses
         .entry(status.as_str().to_owned())
-        .or_insert_with(|| RefOr::T(response_with(status)));
+        .or_insert_with(|| RefOr::T(response_with(error)));
     let RefOr::T(response) = response else { return };
     let Some(RefOr::T(content)) = response.content.get_mut(json::MEDIA_TYPE) else {
         return;
@@ -148,8 +150,12 @@ fn error_response(description: &str) -> ApiResponse {
         .build()
 }
 
-fn response_with(status: StatusCode) -> ApiResponse {
-    let mut response = error_response(description_of(status));
+fn response_with(error: &ApiError) -> ApiResponse {
+    let status = error.code().0;
+    let mut response = error_response(match error {
+        ApiError::CursorExpired => "The events after this position are no longer kept.",
+        _ => description_of(status),
+    });
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             add_header(&mut response, "WWW-Authenticate", "The challenge and the required scope (RFC 6750).");

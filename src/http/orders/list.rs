@@ -1,6 +1,6 @@
 //! `GET /store/orders`
 
-use crate::domain::order::{Order, OrderFilter, OrderPageRequest};
+use crate::domain::order::{Order, OrderFilter, OrderPageRequest, OrderReference};
 use crate::domain::page::PageLimit;
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
@@ -8,7 +8,7 @@ use crate::http::parameter_description::{ParameterDescription, document_paramete
 use crate::http::request::{ApiRequest, QueryParameters, id_in_text};
 use crate::http::response::Response;
 use crate::wire::json::BodyError;
-use crate::wire::order::ORDER;
+use crate::wire::order::{ORDER, reference_schema};
 use crate::wire::resource_description::{integer, reference};
 
 /// List all orders
@@ -35,7 +35,7 @@ pub(crate) async fn list_orders(request: ApiRequest<'_>) -> Result<Response, Api
     let app = request.app;
     let wanted = page_request(&request.query(PARAMETERS)?)?;
     let page = app.storage.list_orders(&wanted).await?;
-    let next = app.links.next_page("/store/orders", wanted.limit, filters(wanted.filter), page.next_after);
+    let next = app.links.next_page("/store/orders", wanted.limit, filters(&wanted.filter), page.next_after);
     let (body, tag) = with_tag(ORDER.render_list(&page.items), next.as_ref());
     Ok(request.if_none_match().answer(body, tag, next))
 }
@@ -46,6 +46,9 @@ const PARAMETERS: &[ParameterDescription] = &[
     ParameterDescription::new("status", "Only the orders with this status.", || reference("OrderStatus", "")),
     ParameterDescription::new("petId", "Only the orders for this pet, whether it exists or not.", || {
         integer(None).minimum(Some(1)).into()
+    }),
+    ParameterDescription::new("reference", "Only the orders with this `reference`.", || {
+        reference_schema(None)
     }),
     ParameterDescription::CURSOR,
 ];
@@ -61,14 +64,17 @@ fn page_request(query: &QueryParameters<'_>) -> Result<OrderPageRequest, ApiErro
     let problem = "must be a positive 64-bit integer";
     let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));
     let pet_id = query.one("petId")?.map(pet_id).transpose()?;
-    Ok(OrderPageRequest { filter: OrderFilter { status, pet_id }, after: query.after()?, limit })
+    let reference = query.one("reference")?.map(|text| OrderReference::try_from(text.to_owned())).transpose();
+    let reference = reference.map_err(|problem| ApiError::invalid_parameter("reference", &problem))?;
+    Ok(OrderPageRequest { filter: OrderFilter { status, pet_id, reference }, after: query.after()?, limit })
 }
 
 /// The filters of a list, as query parameters.
-fn filters(filter: OrderFilter) -> Vec<(&'static str, String)> {
+fn filters(filter: &OrderFilter) -> Vec<(&'static str, String)> {
     let status = filter.status.map(|status| ("status", status.as_str().to_owned()));
     let pet_id = filter.pet_id.map(|id| ("petId", id.get().to_string()));
-    status.into_iter().chain(pet_id).collect()
+    let reference = filter.reference.as_ref().map(|reference| ("reference", reference.as_str().to_owned()));
+    status.into_iter().chain(pet_id).chain(reference).collect()
 }
 
 /// The errors of this operation, in addition to those of every operation.

@@ -3,7 +3,7 @@
 use hyper::{StatusCode, header};
 
 use crate::domain::idempotency::IdempotentRequest;
-use crate::domain::order::Order;
+use crate::domain::order::{NewOrder, Order};
 use crate::http::AppState;
 use crate::http::error::ApiError;
 use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
@@ -11,13 +11,13 @@ use crate::http::request::ApiRequest;
 use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::PlaceOrderOutcome;
 use crate::wire::json::{BodyError, FromObject};
-use crate::wire::order::{NewOrder, ORDER};
+use crate::wire::order::ORDER;
 
 /// Place an order
 ///
 /// Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, both or neither. Of concurrent
 /// requests for the same pet, exactly one succeeds. Complete the order to sell the pet, or cancel it to make the pet
-/// `available` again.
+/// `available` again. An order with `expiresAt` ends by itself then: it becomes `expired`, and the pet `available` again.
 #[utoipa::path(
     post,
     path = "/v1/store/orders",
@@ -34,12 +34,14 @@ use crate::wire::order::{NewOrder, ORDER};
     ),
 )]
 pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
-    let NewOrder { pet_id } = request.json_body().await?;
+    let new: NewOrder = request.json_body().await?;
     request.refuse_query()?;
     let lineage = request.caller.key.lineage;
-    let once = request.idempotency_key()?.map(|key| IdempotentRequest::place_order(lineage, &key, pet_id));
+    let once = request.idempotency_key()?.map(|key| IdempotentRequest::place_order(lineage, &key, &new));
     let app = request.app;
-    match app.storage.place_order(pet_id, once).await? {
+    // The shorter of what the client asks for and the shop allows.
+    let hold = [new.hold, app.order_hold].into_iter().flatten().min();
+    match app.storage.place_order(&NewOrder { hold, ..new }, request.caller.key.id, once).await? {
         PlaceOrderOutcome::Placed(order) => Ok(placed(app, &order)),
         PlaceOrderOutcome::Replayed(order) => Ok(mark_replayed(placed(app, &order))),
         PlaceOrderOutcome::PetNotFound => Err(no_such_pet()),

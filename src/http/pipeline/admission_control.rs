@@ -1,8 +1,9 @@
-//! Admission control: limits the requests in progress, and the request bodies that are still arriving.
+//! Admission control: limits the requests in progress, the request bodies that are still arriving, and the requests that
+//! wait for an event.
 //!
 //! **Invariants:**
-//! - a request that waits for its client holds no permit, so slow clients cannot block others;
-//! - incomplete bodies are bounded in number, and so in memory, and each key has only a share of them.
+//! - a request that waits for its client or for an event holds no permit, so it cannot block others;
+//! - incomplete bodies and waiting requests are bounded in number, and so in memory, and each key has only a share of them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,21 +15,29 @@ use crate::domain::key_record::KeyId;
 use crate::http::error::ApiError;
 use crate::telemetry::metrics::REQUESTS_SHED;
 
-/// One key may have at most this fraction of all incomplete bodies: a quarter.
+/// One key may have at most this fraction of all incomplete bodies, and of all waiting requests: a quarter.
 const KEY_SHARE_DIVISOR: usize = 4;
 
 /// Limits the requests in progress.
 pub(crate) struct Admission {
     max: usize,
     in_progress: AtomicUsize,
-    incomplete: Mutex<IncompleteBodies>,
     refused_requests: Counter,
-    refused_bodies: Counter,
+    bodies: SharedLimit,
+    waits: SharedLimit,
 }
 
-/// The number of bodies that are still arriving.
+/// A limit of which each key has a share.
+struct SharedLimit {
+    max: usize,
+    held: Mutex<HeldShares>,
+    refused: Counter,
+    /// Why a request is refused.
+    cause: &'static str,
+}
+
 #[derive(Default)]
-struct IncompleteBodies {
+struct HeldShares {
     total: usize,
     by_key: HashMap<KeyId, usize>,
 }
@@ -40,9 +49,10 @@ pub(crate) struct AdmissionPermit<'a>(&'a Admission);
 #[must_use]
 pub(crate) struct SuspendedPermit<'a>(&'a Admission);
 
-/// Counts a body as still arriving until dropped.
-pub(crate) struct ArrivingBody<'a> {
-    admission: &'a Admission,
+/// Counts against a shared limit until dropped.
+#[must_use]
+pub(crate) struct Share<'a> {
+    limit: &'a SharedLimit,
     key: KeyId,
 }
 
@@ -51,9 +61,9 @@ impl Admission {
         Self {
             max,
             in_progress: AtomicUsize::new(0),
-            incomplete: Mutex::default(),
             refused_requests: counter!(REQUESTS_SHED, "reason" => "requests"),
-            refused_bodies: counter!(REQUESTS_SHED, "reason" => "bodies"),
+            bodies: SharedLimit::new(max, "bodies", "too many request bodies are incomplete"),
+            waits: SharedLimit::new(max, "waits", "too many requests wait for an event"),
         }
     }
 
@@ -83,20 +93,35 @@ impl Admission {
     }
 
     /// Admits a body that is about to arrive.
-    pub(crate) fn admit_body(&self, key: KeyId) -> Result<ArrivingBody<'_>, ApiError> {
-        let mut incomplete = self.incomplete();
-        let by_this_key = incomplete.by_key.get(&key).copied().unwrap_or_default();
-        if incomplete.total >= self.max || by_this_key >= (self.max / KEY_SHARE_DIVISOR).max(1) {
-            self.refused_bodies.increment(1);
-            return Err(ApiError::Unavailable { cause: "too many request bodies are incomplete".into() });
-        }
-        incomplete.total += 1;
-        incomplete.by_key.insert(key, by_this_key + 1);
-        Ok(ArrivingBody { admission: self, key })
+    pub(crate) fn admit_body(&self, key: KeyId) -> Result<Share<'_>, ApiError> {
+        self.bodies.admit(key)
     }
 
-    fn incomplete(&self) -> MutexGuard<'_, IncompleteBodies> {
-        self.incomplete.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Admits a request that is about to wait for an event.
+    pub(crate) fn admit_wait(&self, key: KeyId) -> Result<Share<'_>, ApiError> {
+        self.waits.admit(key)
+    }
+}
+
+impl SharedLimit {
+    fn new(max: usize, reason: &'static str, cause: &'static str) -> Self {
+        Self { max, held: Mutex::default(), refused: counter!(REQUESTS_SHED, "reason" => reason), cause }
+    }
+
+    fn admit(&self, key: KeyId) -> Result<Share<'_>, ApiError> {
+        let mut held = self.held();
+        let by_this_key = held.by_key.get(&key).copied().unwrap_or_default();
+        if held.total >= self.max || by_this_key >= (self.max / KEY_SHARE_DIVISOR).max(1) {
+            self.refused.increment(1);
+            return Err(ApiError::Unavailable { cause: self.cause.into() });
+        }
+        held.total += 1;
+        held.by_key.insert(key, by_this_key + 1);
+        Ok(Share { limit: self, key })
+    }
+
+    fn held(&self) -> MutexGuard<'_, HeldShares> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,14 +147,14 @@ impl Drop for SuspendedPermit<'_> {
     }
 }
 
-impl Drop for ArrivingBody<'_> {
+impl Drop for Share<'_> {
     fn drop(&mut self) {
-        let mut incomplete = self.admission.incomplete();
-        incomplete.total -= 1;
-        if let Some(by_this_key) = incomplete.by_key.get_mut(&self.key) {
+        let mut held = self.limit.held();
+        held.total -= 1;
+        if let Some(by_this_key) = held.by_key.get_mut(&self.key) {
             *by_this_key -= 1;
             if *by_this_key == 0 {
-                incomplete.by_key.remove(&self.key);
+                held.by_key.remove(&self.key);
             }
         }
     }
@@ -167,6 +192,7 @@ mod tests {
         let _two = (admission.admit_body(KeyId(1)).unwrap(), admission.admit_body(KeyId(1)).unwrap());
         assert!(admission.admit_body(KeyId(1)).is_err(), "a quarter of them");
         assert!(admission.admit_body(KeyId(2)).is_ok());
-        assert_eq!(admission.incomplete().by_key.len(), 1, "a key without bodies takes no memory");
+        assert!(admission.admit_wait(KeyId(1)).is_ok(), "another limit");
+        assert_eq!(admission.bodies.held().by_key.len(), 1, "a key without bodies takes no memory");
     }
 }

@@ -11,7 +11,7 @@ use crate::domain::api_key::ApiKey;
 use crate::http::error::ApiError;
 
 /// The `Authorization` header of a request that needs a key: everything under `/v1` does, except `OPTIONS`.
-pub(super) fn required_authorization(head: &Parts) -> Result<Option<&HeaderValue>, ApiError> {
+pub(crate) fn required_authorization(head: &Parts) -> Result<Option<&HeaderValue>, ApiError> {
     let path = head.uri.path();
     let protected = path == "/v1" || path.starts_with("/v1/");
     if !protected || head.method == Method::OPTIONS {

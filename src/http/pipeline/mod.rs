@@ -39,7 +39,7 @@ use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
 
 use access_log::{RequestLogEntry, RouteLabel};
 pub(crate) use admission_control::Admission;
-use authentication::required_authorization;
+pub(crate) use authentication::required_authorization;
 use client_address::{Peer, client_address};
 use cors::AllowedOrigins;
 pub(crate) use failure_log::FailureLog;

@@ -22,10 +22,10 @@ mod embedded {
 }
 
 /// The latest schema version that this program contains.
-pub const SCHEMA_LATEST: i32 = 7;
+pub const SCHEMA_LATEST: i32 = 10;
 
 /// The oldest schema version that this program runs on.
-pub const SCHEMA_NEEDED: i32 = 7;
+pub const SCHEMA_NEEDED: i32 = 9;
 
 /// The table of applied migrations.
 pub(in crate::storage) const HISTORY: &str = "refinery_schema_history";

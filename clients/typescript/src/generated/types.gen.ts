@@ -20,6 +20,45 @@ export type Error = {
 };
 
 /**
+ * Something that happened to a pet or an order.
+ */
+export type Event = {
+    /**
+     * Identifies the event, and is the `after` with which to go on after it. Opaque: its form may change.
+     */
+    id: string;
+    /**
+     * What happened. Ignore types that you do not know: some may be added.
+     */
+    type: EventType;
+    /**
+     * Identifier of the pet; of `pets.imported`, of the first one.
+     */
+    petId: number;
+    /**
+     * Identifier of the last pet; only of `pets.imported`. Others may have been added at the same time, with identifiers in between.
+     */
+    lastPetId?: number;
+    /**
+     * Identifier of the order; only of events of orders.
+     */
+    orderId?: number;
+    /**
+     * Identifier of the API key of the request. Absent if the service or an operator did it.
+     */
+    keyId?: number;
+    /**
+     * When it happened (RFC 3339, UTC).
+     */
+    at: string;
+};
+
+/**
+ * Type of an event.
+ */
+export type EventType = 'pet.created' | 'pet.updated' | 'pets.imported' | 'order.placed' | 'order.completed' | 'order.cancelled' | 'order.expired';
+
+/**
  * An order to place.
  */
 export type NewOrder = {
@@ -27,6 +66,14 @@ export type NewOrder = {
      * Identifier of an existing pet that is `available`.
      */
     petId: number;
+    /**
+     * Your own name for the order, such as the number of a basket.
+     */
+    reference?: string;
+    /**
+     * After how many seconds the order expires if it is not completed. The shop may have a shorter time for all orders; `expiresAt` is what counts. By default the shop's, and without one never.
+     */
+    holdSeconds?: number;
 };
 
 /**
@@ -71,12 +118,20 @@ export type Order = {
      * When its status last changed (RFC 3339, UTC).
      */
     updatedAt: string;
+    /**
+     * When the order becomes `expired` and its pet `available` again, unless it is completed or cancelled before (RFC 3339, UTC). Absent if it never does.
+     */
+    expiresAt?: string;
+    /**
+     * Your own name for the order.
+     */
+    reference?: string;
 };
 
 /**
  * Status of an order.
  */
-export type OrderStatus = 'placed' | 'completed' | 'cancelled';
+export type OrderStatus = 'placed' | 'completed' | 'cancelled' | 'expired';
 
 /**
  * A pet in the inventory.
@@ -142,6 +197,86 @@ export type Cursor = string;
  * Maximum number of items returned: 1 to 100, 20 by default.
  */
 export type Limit = number;
+
+export type ListEventsData = {
+    body?: never;
+    headers?: {
+        /**
+         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+         */
+        'If-None-Match'?: string;
+    };
+    path?: never;
+    query?: {
+        /**
+         * Where the page starts: after the event with this `id`, at the `after` of a `Link` header, or after everything that has happened so far (`now`). By default, at the oldest event that is kept.
+         */
+        after?: string;
+        /**
+         * Maximum number of items returned: 1 to 100, 20 by default.
+         */
+        limit?: number;
+        /**
+         * How many seconds to wait for an event if there is none yet: 0 to 25, 0 by default.
+         */
+        wait?: number;
+    };
+    url: '/events';
+};
+
+export type ListEventsErrors = {
+    /**
+     * The request is missing required fields or contains invalid values.
+     */
+    400: Error;
+    /**
+     * Missing or invalid API key.
+     */
+    401: Error;
+    /**
+     * The API key lacks the scope that the operation requires.
+     */
+    403: Error;
+    /**
+     * The events after this position are no longer kept.
+     */
+    410: Error;
+    /**
+     * The path and query are longer than 8 KiB.
+     */
+    414: Error;
+    /**
+     * The API key has reached its rate limit.
+     */
+    429: Error;
+    /**
+     * The headers are larger than 16 KiB in total.
+     */
+    431: Error;
+    /**
+     * The service failed.
+     */
+    500: Error;
+    /**
+     * The service is temporarily unavailable.
+     */
+    503: Error;
+    /**
+     * An error with another status, such as that of a proxy, or one that is added later.
+     */
+    default: Error;
+};
+
+export type ListEventsError = ListEventsErrors[keyof ListEventsErrors];
+
+export type ListEventsResponses = {
+    /**
+     * The next events; an empty array if there are none yet.
+     */
+    200: Array<Event>;
+};
+
+export type ListEventsResponse = ListEventsResponses[keyof ListEventsResponses];
 
 export type ListPetsData = {
     body?: never;
@@ -496,6 +631,10 @@ export type ListOrdersData = {
          * Only the orders for this pet, whether it exists or not.
          */
         petId?: number;
+        /**
+         * Only the orders with this `reference`.
+         */
+        reference?: string;
         /**
          * Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
          */

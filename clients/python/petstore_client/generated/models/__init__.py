@@ -1,6 +1,8 @@
 """The schemas of the OpenAPI document."""
 
 from .error import Error
+from .event import Event
+from .event_type import EventType
 from .new_order import NewOrder
 from .new_pet import NewPet
 from .order import Order
@@ -11,6 +13,8 @@ from .pet_status import PetStatus
 
 __all__ = (
     "Error",
+    "Event",
+    "EventType",
     "NewOrder",
     "NewPet",
     "Order",

@@ -24,6 +24,11 @@ class Order:
     """When the order was placed (RFC 3339, UTC)."""
     updated_at: datetime.datetime
     """When its status last changed (RFC 3339, UTC)."""
+    expires_at: datetime.datetime | None = None
+    """When the order becomes `expired` and its pet `available` again, unless it is completed or cancelled before (RFC
+    3339, UTC). Absent if it never does."""
+    reference: str | None = None
+    """Your own name for the order."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -34,6 +39,10 @@ class Order:
             status=values["status"],
             created_at=datetime.datetime.fromisoformat(values["createdAt"].replace("Z", "+00:00")),
             updated_at=datetime.datetime.fromisoformat(values["updatedAt"].replace("Z", "+00:00")),
+            expires_at=datetime.datetime.fromisoformat(values["expiresAt"].replace("Z", "+00:00"))
+            if "expiresAt" in values
+            else None,
+            reference=values.get("reference"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -44,5 +53,7 @@ class Order:
             "status": self.status,
             "createdAt": self.created_at.isoformat(),
             "updatedAt": self.updated_at.isoformat(),
+            "expiresAt": self.expires_at.isoformat() if self.expires_at else None,
+            "reference": self.reference,
         }
         return {name: value for name, value in values.items() if value is not None}

@@ -1,3 +1,3 @@
 from typing import Literal
 
-OrderStatus = Literal["cancelled", "completed", "placed"]
+OrderStatus = Literal["cancelled", "completed", "expired", "placed"]

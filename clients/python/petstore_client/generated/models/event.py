@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..models.event_type import EventType
+
+T = TypeVar("T", bound="Event")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a pet or an order."""
+
+    id: str
+    """Identifies the event, and is the `after` with which to go on after it. Opaque: its form may change."""
+    type_: EventType
+    """Type of an event."""
+    pet_id: int
+    """Identifier of the pet; of `pets.imported`, of the first one."""
+    at: datetime.datetime
+    """When it happened (RFC 3339, UTC)."""
+    last_pet_id: int | None = None
+    """Identifier of the last pet; only of `pets.imported`. Others may have been added at the same time, with
+    identifiers in between."""
+    order_id: int | None = None
+    """Identifier of the order; only of events of orders."""
+    key_id: int | None = None
+    """Identifier of the API key of the request. Absent if the service or an operator did it."""
+
+    @classmethod
+    def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
+        """Reads decoded JSON. Ignores members that it does not know."""
+        return cls(
+            id=values["id"],
+            type_=values["type"],
+            pet_id=values["petId"],
+            at=datetime.datetime.fromisoformat(values["at"].replace("Z", "+00:00")),
+            last_pet_id=values.get("lastPetId"),
+            order_id=values.get("orderId"),
+            key_id=values.get("keyId"),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what to encode as JSON."""
+        values = {
+            "id": self.id,
+            "type": self.type_,
+            "petId": self.pet_id,
+            "at": self.at.isoformat(),
+            "lastPetId": self.last_pet_id,
+            "orderId": self.order_id,
+            "keyId": self.key_id,
+        }
+        return {name: value for name, value in values.items() if value is not None}

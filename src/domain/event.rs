@@ -1,0 +1,117 @@
+//! The event: what happened to a pet or an order, for those who follow the changes.
+
+use std::time::{Duration, SystemTime};
+
+use super::key_record::KeyId;
+use super::keyword_enum::keywords;
+use super::order::{OrderEnd, OrderId};
+use super::page::PageLimit;
+use super::pet::PetId;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// A pet was added.
+    PetCreated,
+    /// A pet was changed, other than by an order.
+    PetUpdated,
+    /// An operator imported pets.
+    PetsImported,
+    /// A pet was reserved.
+    OrderPlaced,
+    /// A pet was sold.
+    OrderCompleted,
+    /// An order was cancelled, and its pet is available again.
+    OrderCancelled,
+    /// An order was not completed in time, and its pet is available again.
+    OrderExpired,
+}
+
+keywords!(
+    EventType {
+        PetCreated => "pet.created",
+        PetUpdated => "pet.updated",
+        PetsImported => "pets.imported",
+        OrderPlaced => "order.placed",
+        OrderCompleted => "order.completed",
+        OrderCancelled => "order.cancelled",
+        OrderExpired => "order.expired"
+    },
+    EventTypeError
+);
+
+impl From<OrderEnd> for EventType {
+    fn from(end: OrderEnd) -> Self {
+        match end {
+            OrderEnd::Complete => Self::OrderCompleted,
+            OrderEnd::Cancel => Self::OrderCancelled,
+        }
+    }
+}
+
+/// A position in the feed: that of an event, or one after which none has happened yet. Its order is that of the feed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventPosition {
+    /// Which history the position belongs to: a restored database begins a new one.
+    pub epoch: i32,
+    /// The transaction, of which later ones have larger numbers.
+    pub transaction: u64,
+    /// The pet, or the last of several: a transaction has at most one event of each. 0 is before all of them.
+    pub pet: i64,
+    /// When it happened, in milliseconds since 1970.
+    pub at: i64,
+}
+
+impl EventPosition {
+    /// The time of the position.
+    #[must_use]
+    pub fn time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(self.at.try_into().unwrap_or_default())
+    }
+}
+
+/// An event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Its position, which identifies it.
+    pub position: EventPosition,
+    /// What happened.
+    pub event_type: EventType,
+    /// The pet, or the first of several.
+    pub pet_id: PetId,
+    /// The last of several pets.
+    pub last_pet_id: Option<PetId>,
+    /// The order.
+    pub order_id: Option<OrderId>,
+    /// The key of the request. Absent if the service or an operator did it.
+    pub key_id: Option<KeyId>,
+}
+
+/// Where a reader of the feed starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FeedStart {
+    /// At the oldest event that is kept.
+    Oldest,
+    /// After everything that has happened so far.
+    Now,
+    /// After this position.
+    After(EventPosition),
+}
+
+/// A page of the feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedPage {
+    /// The events, in their order.
+    pub events: Vec<Event>,
+    /// Where to ask next.
+    pub next: EventPosition,
+}
+
+/// A request for a page of the feed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FeedRequest {
+    /// Where the page starts.
+    pub start: FeedStart,
+    /// The maximum number of events.
+    pub limit: PageLimit,
+}

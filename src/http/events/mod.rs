@@ -1,0 +1,5 @@
+//! The operations on events: one file each.
+
+mod list;
+
+pub(crate) use list::*;
