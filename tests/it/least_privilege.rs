@@ -208,6 +208,11 @@ async fn the_shipped_role_has_no_other_privileges() {
         "UPDATE api_key_events SET actor = 'nobody'",
         "UPDATE idempotency_keys SET used_at = now()",
         "UPDATE imported_chunks SET keys = '{1}'",
+        "UPDATE events SET key_id = 1",
+        "UPDATE event_feed SET epoch = 1",
+        "SELECT start_event_epoch()",
+        "SELECT create_daily_partitions('events')",
+        "SELECT drop_daily_partitions('events', '9999-12-31')",
         "INSERT INTO refinery_schema_history VALUES (999, 'mine', 'now', '1')",
         "SELECT rolpassword FROM pg_authid",
     ]
@@ -222,6 +227,8 @@ async fn the_shipped_role_has_no_other_privileges() {
         "api_key_events",
         "idempotency_keys",
         "imported_chunks",
+        "events",
+        "event_feed",
         "refinery_schema_history",
         &partition,
     ] {
@@ -247,18 +254,22 @@ async fn security_definer_functions_are_not_public_and_ignore_temporary_tables()
         .batch_execute(&format!("DROP ROLE IF EXISTS {stranger}; CREATE ROLE {stranger} LOGIN"))
         .await
         .unwrap();
-    let functions =
-        ["create_idempotency_partitions()", "drop_idempotency_partitions()", "turn_idempotency_pages()"];
-    for function in functions {
-        let settings = "SELECT prosecdef, proconfig FROM pg_proc WHERE oid = $1::text::regprocedure";
-        let row = admin.query_one(settings, &[&function]).await.unwrap();
-        let config: Vec<String> = row.get(1);
-        assert!(row.get::<_, bool>(0), "{function}");
-        assert!(config.contains(&"search_path=pg_catalog, public, pg_temp".to_owned()), "{config:?}");
-        let by_stranger = connect(&deployment.database.url_as(&stranger)).await;
-        let error = by_stranger.execute(&format!("SELECT {function}"), &[]).await.unwrap_err();
+    let functions = "SELECT oid::regprocedure::text, proconfig,
+          format('%s(%s)', proname, array_to_string(array_fill('NULL'::text, ARRAY[pronargs::int]), ', '))
+        FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef";
+    let functions = admin.query(functions, &[]).await.unwrap();
+    assert!(functions.len() >= 6, "{functions:?}");
+    let by_stranger = connect(&deployment.database.url_as(&stranger)).await;
+    for row in &functions {
+        let (function, config, call): (String, Vec<String>, String) = (row.get(0), row.get(1), row.get(2));
+        assert!(
+            config.contains(&"search_path=pg_catalog, public, pg_temp".to_owned()),
+            "{function}: {config:?}"
+        );
+        let error = by_stranger.execute(&format!("SELECT {call}"), &[]).await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{function}");
     }
+    drop(by_stranger);
     // They do not use a temporary table with the same name.
     drop_partitions(&deployment.as_owner().await, -1).await;
     let service = deployment.as_service().await;
@@ -288,6 +299,11 @@ async fn doctor_names_each_missing_privilege() {
         ("USAGE ON SEQUENCE pets_id_seq", "USAGE on pets_id_seq"),
         ("EXECUTE ON FUNCTION create_idempotency_partitions()", "EXECUTE on create_idempotency_partitions()"),
         ("EXECUTE ON FUNCTION drop_idempotency_partitions()", "EXECUTE on drop_idempotency_partitions()"),
+        ("INSERT ON events", "INSERT on events"),
+        ("SELECT ON event_feed", "SELECT on event_feed"),
+        ("EXECUTE ON FUNCTION event_origin()", "EXECUTE on event_origin()"),
+        ("EXECUTE ON FUNCTION create_event_partitions()", "EXECUTE on create_event_partitions()"),
+        ("EXECUTE ON FUNCTION drop_event_partitions(interval)", "EXECUTE on drop_event_partitions(interval)"),
     ] {
         owner.batch_execute(&format!("REVOKE {privilege} FROM {}", deployment.service)).await.unwrap();
         let output = run(&["doctor"], &[("DATABASE_URL", &deployment.url())]);

@@ -41,12 +41,13 @@ impl GuardedPostgres {
     /// Closes all connections of the service, as a restart of the server does, and waits for a new one.
     async fn reconnect(&self) {
         let owner = connect(&self.postgres.url).await;
-        let last = "SELECT max(backend_start) FROM pg_stat_activity WHERE usename = 'shop'";
-        let before: Option<SystemTime> = owner.query_one(last, &[]).await.unwrap().get(0);
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop'";
-        owner.batch_execute(end).await.unwrap();
+        let now: SystemTime = owner.query_one("SELECT clock_timestamp()", &[]).await.unwrap().get(0);
+        // Repeated: a connection that is being opened has no user yet.
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop' AND backend_start <= $1";
+        let new = "SELECT FROM pg_stat_activity WHERE usename = 'shop' AND backend_start > $1 LIMIT 1";
         eventually("a new connection", async || {
-            owner.query_one(last, &[]).await.unwrap().get::<_, Option<SystemTime>>(0) > before
+            owner.execute(end, &[&now]).await.unwrap();
+            owner.query_opt(new, &[&now]).await.unwrap().is_some()
         })
         .await;
     }
@@ -85,7 +86,8 @@ fn serve_with(name: &str, value: &str, database_url: &str) -> ServeProcess {
 }
 
 async fn serves_after_a_rotation(postgres: &GuardedPostgres, service: &ServeProcess, rotate: impl Fn()) {
-    assert_eq!(Client::new(service.admin_address, None).get("/readyz").await.status, 200);
+    let admin = Client::new(service.admin_address, None);
+    eventually("ready", async || admin.get("/readyz").await.status == 200).await;
     postgres.change_password("new").await;
     rotate();
     postgres.reconnect().await;
