@@ -60,33 +60,72 @@ BEGIN
 END
 $$;
 
+-- For every table that is partitioned by day. They run with the rights and the lock_timeout of the functions that call them.
+
 -- Creates the partitions from yesterday to seven days ahead that are missing, and attaches those that were detached.
 -- Requests never wait for it: the lock on the table conflicts with neither reading nor writing. It makes callers wait
 -- for each other.
-CREATE FUNCTION create_event_partitions() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '2s' AS $$
+CREATE FUNCTION create_daily_partitions(parent regclass) RETURNS void
+-- The days are those of UTC, also in the bounds of a table that is partitioned by time.
+LANGUAGE plpgsql SET timezone = 'UTC' AS $$
 DECLARE
-  parent CONSTANT regclass := 'events'::regclass;
-  home CONSTANT text := (SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = parent);
-  today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
+  -- With the schema: the first one of the search_path is not the table's.
+  prefix CONSTANT text := (SELECT format('%s.%s_', relnamespace::regnamespace, relname) FROM pg_class WHERE oid = parent);
   day date;
   partition text;
 BEGIN
-  FOR day IN SELECT today + n FROM generate_series(-1, 7) AS n LOOP
-    -- With its schema: the first one of the search_path is not the table's.
-    partition := home || '.events_' || to_char(day, 'YYYYMMDD');
+  FOR day IN SELECT current_date + n FROM generate_series(-1, 7) AS n LOOP
+    partition := prefix || to_char(day, 'YYYYMMDD');
     CONTINUE WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = parent AND inhrelid = to_regclass(partition));
-    LOCK TABLE events IN SHARE UPDATE EXCLUSIVE MODE;
+    EXECUTE format('LOCK TABLE %s IN SHARE UPDATE EXCLUSIVE MODE', parent);
     IF to_regclass(partition) IS NULL THEN
       EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL)', partition, parent);
     END IF;
     -- Somebody else may have done it before the lock was free.
     IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = parent AND inhrelid = to_regclass(partition)) THEN
-      EXECUTE format(
-        'ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)',
-        parent, partition, day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC');
+      EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', parent, partition, day, day + 1);
     END IF;
   END LOOP;
+END
+$$;
+
+-- Drops the partitions of days before this one. Requests wait while it waits for other transactions, so its callers give
+-- up soon, and call it again later.
+CREATE FUNCTION drop_daily_partitions(parent regclass, first_day date) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  partition regclass;
+BEGIN
+  FOR partition IN
+    SELECT inhrelid
+    FROM pg_inherits
+    JOIN pg_class AS child ON child.oid = inhrelid
+    JOIN pg_class AS whole ON whole.oid = inhparent
+    WHERE inhparent = parent AND child.relname < whole.relname || '_' || to_char(first_day, 'YYYYMMDD')
+  LOOP
+    EXECUTE format('DROP TABLE %s', partition);
+  END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION create_idempotency_partitions() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '2s' AS $$
+BEGIN
+  PERFORM create_daily_partitions('idempotency_keys');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION drop_idempotency_partitions() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
+BEGIN
+  PERFORM drop_daily_partitions('idempotency_keys', (now() AT TIME ZONE 'UTC')::date - 1);
+END
+$$;
+
+-- Also prepares the feed of a new database or a restored dump.
+CREATE FUNCTION create_event_partitions() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '2s' AS $$
+BEGIN
+  PERFORM create_daily_partitions('events');
   IF NOT EXISTS (SELECT FROM event_feed WHERE origin = event_origin()) THEN
     LOCK TABLE event_feed IN SHARE ROW EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM event_feed WHERE origin = event_origin()) THEN
@@ -96,24 +135,17 @@ BEGIN
 END
 $$;
 
--- Drops the partitions whose events ended more than a day before the time from which positions are kept. Requests wait
--- while it waits for other transactions, so it gives up soon, and is called again later.
+-- Drops the partitions whose events ended more than a day before the time from which positions are kept.
 CREATE FUNCTION drop_event_partitions(kept interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
-  -- A reader needs up to a day more than its position says: see happened_at.
-  first_day CONSTANT date := (now() AT TIME ZONE 'UTC' - kept)::date - 1;
-  partition regclass;
+  kept_day CONSTANT date := (now() AT TIME ZONE 'UTC' - kept)::date;
 BEGIN
-  FOR partition IN
-    SELECT inhrelid FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
-    WHERE inhparent = 'events'::regclass AND relname < 'events_' || to_char(first_day, 'YYYYMMDD')
-  LOOP
-    EXECUTE format('DROP TABLE %s', partition);
-  END LOOP;
+  -- A reader needs up to a day more than its position says: see happened_at.
+  PERFORM drop_daily_partitions('events', kept_day - 1);
   UPDATE event_feed
-  SET kept_since = (first_day + 1)::timestamp AT TIME ZONE 'UTC'
-  WHERE kept_since < (first_day + 1)::timestamp AT TIME ZONE 'UTC';
+  SET kept_since = kept_day::timestamp AT TIME ZONE 'UTC'
+  WHERE kept_since < kept_day::timestamp AT TIME ZONE 'UTC';
 END
 $$;
 
@@ -123,7 +155,9 @@ DECLARE
   name text;
 BEGIN
   FOREACH name IN ARRAY ARRAY[
-    'event_origin()', 'start_event_epoch()', 'create_event_partitions()', 'drop_event_partitions(interval)'
+    'event_origin()', 'start_event_epoch()', 'create_event_partitions()', 'drop_event_partitions(interval)',
+    'create_idempotency_partitions()', 'drop_idempotency_partitions()',
+    'create_daily_partitions(regclass)', 'drop_daily_partitions(regclass, date)'
   ] LOOP
     EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', name, current_schema());
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', name);

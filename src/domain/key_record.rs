@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use thiserror::Error;
 
 use super::keyword_enum::keywords;
+use super::label::is_label;
 use super::rate_limit::RateLimit;
 
 /// Identifier of a key, safe to show and to log.
@@ -35,12 +36,6 @@ impl FromStr for KeyName {
     fn from_str(name: &str) -> Result<Self, KeyNameError> {
         if is_label(name, 100) { Ok(Self(name.to_owned())) } else { Err(KeyNameError) }
     }
-}
-
-/// Whether the text is a label: one line, not blank, at most `longest` characters.
-fn is_label(text: &str, longest: usize) -> bool {
-    let blank = text.chars().all(char::is_whitespace);
-    !blank && text.chars().count() <= longest && !text.chars().any(char::is_control)
 }
 
 /// A permission that a key can have. A new key has all of them by default.

@@ -12,6 +12,7 @@ pub mod identifier;
 pub mod import_key;
 pub mod key_record;
 mod keyword_enum;
+mod label;
 pub mod order;
 pub mod page;
 pub mod pet;

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use super::identifier::identifier;
 use super::keyword_enum::keywords;
+use super::label::is_label;
 use super::page::{HasId, PageRequest};
 use super::pet::{PetId, PetStatus};
 
@@ -73,11 +74,7 @@ impl TryFrom<String> for OrderReference {
     type Error = OrderReferenceError;
 
     fn try_from(text: String) -> Result<Self, OrderReferenceError> {
-        let is_blank = text.chars().all(char::is_whitespace);
-        if is_blank || text.chars().any(char::is_control) || text.chars().count() > 255 {
-            return Err(OrderReferenceError);
-        }
-        Ok(Self(text))
+        if is_label(&text, 255) { Ok(Self(text)) } else { Err(OrderReferenceError) }
     }
 }
 
