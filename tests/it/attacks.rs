@@ -170,10 +170,10 @@ fn unread_bytes(address: SocketAddr) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_incomplete_request_heads_use_less_than_60_megabytes() {
     let database = TestDatabase::new().await;
-    let service = ServeProcess::start(&database.url(), &["--header-timeout", "60s"]);
-    let before = resident_kilobytes(service.id());
     // About as much as is read before the client is refused, and much more.
     for bytes in [31_000, 126_000] {
+        let service = ServeProcess::start(&database.url(), &["--header-timeout", "60s"]);
+        let before = resident_kilobytes(service.id());
         let request = format!("GET /v1/pets HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(bytes));
         let mut sockets = Vec::new();
         for _ in 0..1_000 {
