@@ -10,6 +10,7 @@ use crate::hostile_clients::exchange;
 use crate::retries::hold_idempotency_key;
 use crate::support::document::{operations, path_with_id};
 use crate::support::postgres::key;
+use crate::support::wait::poll;
 use crate::support::{Answer, Client, TestService};
 
 /// A request, valid unless it is changed.
@@ -106,8 +107,12 @@ impl Services {
         let answer = match status {
             200 | 201 => valid.send(client).await,
             304 => {
-                let tag = client.get(&valid.path).await.header("etag").to_owned();
-                valid.with("if-none-match", tag).send(client).await
+                // Repeated: an event may become visible between the two.
+                let ask = async || {
+                    let tag = client.get(&valid.path).await.header("etag").to_owned();
+                    valid.clone().with("if-none-match", tag).send(client).await
+                };
+                poll("the page stays the same", ask, |answer| answer.status == 304).await
             }
             400 => Request { path: format!("{}?x=1", valid.path), ..valid }.send(client).await,
             401 => valid.send(&client.without_key()).await,
