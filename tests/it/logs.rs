@@ -68,15 +68,15 @@ async fn a_database_that_opens_no_more_connections_is_back_when_it_answers_on_th
     let other = connect(&format!("{}/template1", postgres.url.rsplit_once('/').unwrap().0)).await;
     session.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
     other.batch_execute("ALTER DATABASE postgres ALLOW_CONNECTIONS false").await.unwrap();
-    // They wait for the lock on the connections that are open; for the others, one would have to be opened. On a machine
-    // that stalls, some give up before others ask, so they ask again.
+    // They wait for the lock on the connections that are open; for the others, one would have to be opened: each order needs
+    // one of its own. On a machine that stalls, some give up before others ask, so they ask again.
     let call = async |number: usize| {
         let client = Client::new(service.address, Some(&key));
         while !service.log().contains("database back") {
             match number % 3 {
                 0 => client.get("/v1/pets").await,
                 1 => client.get("/v1/pets/1").await,
-                _ => client.post("/v1/pets", &pet).await,
+                _ => client.post("/v1/store/orders", &json!({"petId": 1})).await,
             };
         }
     };
@@ -85,7 +85,7 @@ async fn a_database_that_opens_no_more_connections_is_back_when_it_answers_on_th
         session.batch_execute("COMMIT").await.unwrap();
         service.wait_for_log("database back").await;
     };
-    join(join_all((0..12).map(call)), outage).await;
+    join(join_all((0..48).map(call)), outage).await;
 }
 
 /// The failed requests that the log accounts for.

@@ -7,16 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::follower::follow;
-use super::history::History;
+use super::reader::Reader;
 use crate::Outcome;
 use crate::http::{Connection, id_of};
 use crate::random::Random;
-use crate::tools::{Postgres, Server, free_addresses, prepare, psql};
+use crate::tools::{Postgres, Server, free_addresses, prepare};
 
 /// A private PostgreSQL, two nodes, many clients, one reader.
 #[derive(Args)]
@@ -49,9 +47,6 @@ struct Shared {
 
 const CHOICES: usize = 300;
 
-/// Pets that were added together share a row.
-const EVENTS: &str = "SELECT coalesce(sum(coalesce(cardinality(pet_ids), 1)), 0) FROM events";
-
 impl Kills {
     pub(crate) async fn run(self) -> Outcome {
         let postgres = Postgres::temporary();
@@ -59,9 +54,8 @@ impl Kills {
         let key = prepare(&url, 0)?;
         let addresses: [_; 2] = free_addresses()?.into();
         let mut nodes = [Server::petstore_at(&url, addresses[0])?, Server::petstore_at(&url, addresses[1])?];
-        let (shared, count) = (Arc::new(Shared::default()), Arc::new(AtomicU64::new(0)));
-        let (stop, stopped) = watch::channel(false);
-        let reader = tokio::spawn(follow(addresses.to_vec(), key.clone(), None, count.clone(), stopped));
+        let shared = Arc::new(Shared::default());
+        let reader = Reader::start(addresses.to_vec(), &key);
         let mut clients = JoinSet::new();
         for number in 0..self.clients {
             let client = Client {
@@ -94,28 +88,22 @@ impl Kills {
                 println!(
                     "{kills} kills, {} effects acknowledged, {} events read, {} s",
                     shared.acknowledged.load(Ordering::Relaxed),
-                    count.load(Ordering::Relaxed),
+                    reader.count(),
                     started.elapsed().as_secs()
                 );
             }
         }
         shared.done.store(true, Ordering::Relaxed);
         clients.join_all().await;
-        wait_for_the_end(&url, &count).await?;
-        stop.send_replace(true);
-        let record = reader.await??;
-        let history = History::replay(record.events.iter().map(|(event, _)| event))?;
+        let (record, history) = reader.finish(&url).await?;
         history.explains(&url)?;
-        let recorded: u64 = psql(&url, EVENTS)?.trim().parse()?;
-        if recorded != record.events.len() as u64 {
-            return Err(format!("{recorded} events, of which the reader has {}", record.events.len()).into());
-        }
         let (pets, orders) = history.size();
         println!(
-            "{kills} kills in {} s, {} clients: {recorded} events read in {} pages with {} failures, each once; they explain \
+            "{kills} kills in {} s, {} clients: {} events read in {} pages with {} failures, each once; they explain \
              the state of {pets} pets and {orders} orders, of which {} ended, {} of them by expiry",
             started.elapsed().as_secs(),
             self.clients,
+            record.events.len(),
             record.pages,
             record.failures,
             history.ended,
@@ -125,26 +113,6 @@ impl Kills {
             return Err(format!("only {} orders expired", history.expired).into());
         }
         Ok(())
-    }
-}
-
-/// Waits until all orders that are due have expired, and the reader has all events.
-async fn wait_for_the_end(url: &str, count: &AtomicU64) -> Outcome {
-    let deadline = Instant::now() + Duration::from_mins(2);
-    let left = "SELECT count(*) FROM orders WHERE status = 'placed' AND expires_at IS NOT NULL";
-    loop {
-        let due: u64 = psql(url, left)?.trim().parse()?;
-        let events: u64 = psql(url, EVENTS)?.trim().parse()?;
-        let read = count.load(Ordering::Relaxed);
-        if due == 0 && events == read {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            return Err(
-                format!("{due} orders have not expired, and {read} of {events} events were read").into()
-            );
-        }
-        sleep(Duration::from_millis(500)).await;
     }
 }
 

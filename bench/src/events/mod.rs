@@ -6,10 +6,12 @@ mod follower;
 mod history;
 mod kills;
 mod lag;
+mod reader;
 
 use clap::Subcommand;
 
 use crate::Outcome;
+pub(crate) use reader::Reader;
 
 #[derive(Subcommand)]
 pub(crate) enum Events {

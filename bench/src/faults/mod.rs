@@ -1,5 +1,5 @@
-//! Faults of a PostgreSQL cluster under load: no acknowledged write may be lost or duplicated, no read may miss one, and the
-//! service must recover by itself.
+//! Faults of a PostgreSQL cluster under load: no acknowledged write may be lost or duplicated, no read may miss one, a reader
+//! of the feed gets each event once, and the service must recover by itself.
 //!
 //! Runs in the hub of the cluster that `tests/cluster/cluster` starts: `tests/cluster/cluster run petstore-bench
 //! faults`.
@@ -19,6 +19,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::Outcome;
+use crate::events::Reader;
 use crate::random::Random;
 use crate::report::{Samples, verdict};
 use crate::tools::{Postgres, Server, database_url, fill, free_addresses, output, psql, wrk};
@@ -297,6 +298,7 @@ impl Test {
     async fn run(&mut self, faults: impl Iterator<Item = Fault>, rate: u32) -> Outcome {
         let addresses: Vec<SocketAddr> = self.addresses.iter().map(|(address, _)| *address).collect();
         let (load, clients) = Load::start(&addresses, &self.key, &self.run, rate);
+        let reader = Reader::start(addresses, &self.key);
         sleep(CALM).await;
         for fault in faults {
             self.inject(fault, &load).await?;
@@ -310,6 +312,9 @@ impl Test {
             println!("{name:<40} {times:>3} times: no write for {writes} s, no read for {reads} s");
         }
         println!("{}", load.record().check(&self.url, &self.run)?);
+        let (record, _) = reader.finish(&self.url).await?;
+        let (events, failures) = (record.events.len(), record.failures);
+        println!("a reader of the feed got {events} events, each once, with {failures} failures");
         Ok(())
     }
 
