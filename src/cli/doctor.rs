@@ -195,7 +195,7 @@ fn role(found: &Diagnosis) -> DoctorCheck {
 /// Never a failure: the service creates missing partitions when it starts.
 fn partitions(days: Option<i32>) -> DoctorCheck {
     let days = days.unwrap_or_default();
-    let says = format!("idempotency keys can be stored for {days} days, starting today");
+    let says = format!("idempotency keys and events can be stored for {days} days, starting today");
     if days < MIN_DAYS_PREPARED {
         let advice = "a running service creates partitions every hour; check its log for `could not create`";
         warning("partitions", format!("{says}: {advice}"))

@@ -113,7 +113,8 @@ pub struct Diagnosis {
     pub lacking: Vec<String>,
     /// The database's encoding.
     pub encoding: String,
-    /// The number of days from today on that have a partition for idempotency keys; none without the table.
+    /// The number of days from today on that have a partition for idempotency keys and one for events; none without the
+    /// tables.
     pub days_prepared: Option<i32>,
     /// Whether the server is a standby, which is read-only.
     pub is_standby: bool,
