@@ -177,7 +177,7 @@ const END: &str = concat!(
       -- Also if the order had ended this way before: the request has succeeded then, too.
       WHERE digest IS NOT NULL AND status = $2 AND NOT EXISTS (SELECT FROM stored)
       ORDER BY day)
-    SELECT found.*, stored.fingerprint AS stored_fingerprint,
+    SELECT found.*, stored.fingerprint AS stored_fingerprint, EXISTS (SELECT FROM ended) AS ended_now,
       CASE WHEN found.status = $2 AND NOT EXISTS (SELECT FROM ended) THEN ",
     await_replication!(),
     " END
@@ -254,8 +254,10 @@ pub enum PlaceOrderOutcome {
 /// The outcome of ending an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndOrderOutcome {
-    /// The order has the requested status, now or from before.
+    /// The order was ended.
     Ended(Order),
+    /// The order had the requested status before.
+    HadEnded(Order),
     /// An earlier request with the same key and content ended the order.
     Replayed(Order),
     /// No order has this id.
@@ -349,9 +351,14 @@ impl Storage {
         };
         let ending = self.retry_lost_race(END, parameters, in_progress, decode);
         let acknowledges = |outcome: &EndOrderOutcome| {
-            matches!(outcome, EndOrderOutcome::Ended(_) | EndOrderOutcome::Replayed(_))
+            use EndOrderOutcome::{Ended, HadEnded, Replayed};
+            matches!(outcome, Ended(_) | HadEnded(_) | Replayed(_))
         };
-        self.database.write_or_find(ending, acknowledges).await
+        let outcome = self.database.write_or_find(ending, acknowledges).await?;
+        if matches!(outcome, EndOrderOutcome::Ended(_)) {
+            count_events(event_type, 1);
+        }
+        Ok(outcome)
     }
 
     /// Ends orders that were not completed in time, and returns how many. There may be more if it is [`EXPIRE_LIMIT`].
@@ -443,10 +450,12 @@ fn end_outcome(
 ) -> Result<Option<EndOrderOutcome>, StorageError> {
     let order = order(row)?;
     let stored: Option<Digest128> = row.try_get("stored_fingerprint").map_err(unexpected)?;
+    let ended_now: bool = row.try_get("ended_now").map_err(unexpected)?;
     Ok(match stored {
         Some(_) if stored != fingerprint => Some(EndOrderOutcome::KeyReused),
         Some(_) => Some(EndOrderOutcome::Replayed(order)),
-        None if order.status == end.status() => Some(EndOrderOutcome::Ended(order)),
+        None if ended_now => Some(EndOrderOutcome::Ended(order)),
+        None if order.status == end.status() => Some(EndOrderOutcome::HadEnded(order)),
         None if order.status.may_end(end) => None,
         None => Some(EndOrderOutcome::EndedOtherwise(order.status)),
     })

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use reqwest::Method;
 use serde_json::json;
 
 use crate::support::metrics::{scrape, value};
@@ -72,6 +73,41 @@ async fn key_lookups_rate_limits_batches_and_the_pool_are_counted() {
         assert_eq!(value(&metrics, series), Some(expected), "{series}\n{metrics}");
     }
     assert!(value(&metrics, "db_client_connections{state=\"idle\"}").unwrap() >= 1.0);
+}
+
+#[tokio::test]
+async fn each_event_is_counted_once_by_its_type() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let pet = client.add("Rex", Some("available")).await;
+    client.patch_pet(pet, &json!({"name": "Max"})).await;
+    client.patch_pet(pet, &json!({"name": "Max"})).await;
+    let held = client.add("Ada", Some("available")).await;
+    client.post("/v1/store/orders", &json!({"petId": held, "holdSeconds": 1})).await;
+    for end in ["cancel", "complete"] {
+        let order = client.post("/v1/store/orders", &json!({"petId": pet})).await.json();
+        let path = format!("/v1/store/orders/{}/{end}", order["id"]);
+        for _ in 0..2 {
+            let answer = client.send(Method::POST, &path, |request| request).await;
+            assert_eq!(answer.status, 200, "{}", answer.body);
+        }
+    }
+    let counted = async || {
+        let metrics = scrape(service.admin_address).await;
+        [
+            "pet.created",
+            "pet.updated",
+            "order.placed",
+            "order.completed",
+            "order.cancelled",
+            "order.expired",
+            "pets.imported",
+        ]
+        .map(|event| value(&metrics, &format!("petstore_events_total{{type=\"{event}\"}}")).unwrap())
+    };
+    let wanted = [2.0, 1.0, 3.0, 1.0, 1.0, 1.0, 0.0];
+    poll("the held order expires", counted, |counts| counts[5] > 0.0).await;
+    assert_eq!(counted().await, wanted);
 }
 
 #[tokio::test]

@@ -67,7 +67,7 @@ async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiErr
     let lineage = request.caller.key.lineage;
     let once = key.map(|key| IdempotentRequest::end_order(lineage, &key, id, end));
     match request.app.storage.end_order(id, end, request.caller.key.id, once).await? {
-        EndOrderOutcome::Ended(order) => Ok(ended(&order)),
+        EndOrderOutcome::Ended(order) | EndOrderOutcome::HadEnded(order) => Ok(ended(&order)),
         EndOrderOutcome::Replayed(order) => Ok(mark_replayed(ended(&order))),
         EndOrderOutcome::OrderNotFound => Err(ApiError::OrderNotFound),
         EndOrderOutcome::EndedOtherwise(status) => Err(ApiError::InvalidTransition {
