@@ -176,9 +176,7 @@ const MIN_CREATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Creates the partitions for idempotency keys and events: every hour, and immediately when a request finds none.
 async fn create_partitions(storage: &Storage) {
     loop {
-        let (keys, events) =
-            join!(storage.create_idempotency_partitions(), storage.create_event_partitions());
-        let pause = match keys.and(events) {
+        let pause = match storage.create_partitions().await {
             Ok(()) => PARTITION_INTERVAL,
             Err(error) => {
                 let cause = telemetry::with_causes(&error);
@@ -195,9 +193,7 @@ async fn create_partitions(storage: &Storage) {
 /// Drops the partitions of expired idempotency keys and events.
 async fn drop_partitions(storage: &Storage, event_retention: Duration) {
     loop {
-        let (keys, events) =
-            join!(storage.drop_idempotency_partitions(), storage.drop_event_partitions(event_retention));
-        let pause = match keys.and(events) {
+        let pause = match storage.drop_partitions(event_retention).await {
             Ok(()) => PARTITION_INTERVAL,
             Err(error) => {
                 let cause = telemetry::with_causes(&error);

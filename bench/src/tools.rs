@@ -210,15 +210,20 @@ impl Server {
 
     /// The service with more flags and its own log.
     pub(crate) fn with_log(url: &str, flags: &[&str], log: &str) -> Outcome<Self> {
-        let (address, admin) = free_addresses()?;
-        Self::start_petstore(url, address, admin, &[&["--drain-delay", "0s"], flags].concat(), log)
+        Self::start_program(
+            PETSTORE,
+            url,
+            free_addresses()?,
+            &[&["--drain-delay", "0s"], flags].concat(),
+            log,
+        )
     }
 
     /// The service on this address.
     pub(crate) fn petstore_at(url: &str, address: SocketAddr) -> Outcome<Self> {
         let (one, other) = free_addresses()?;
         let admin = if one == address { other } else { one };
-        Self::start_petstore(url, address, admin, &["--drain-delay", "0s"], LOG)
+        Self::start_program(PETSTORE, url, (address, admin), &["--drain-delay", "0s"], LOG)
     }
 
     /// The service with room for thousands of connections that stay open.
@@ -229,37 +234,19 @@ impl Server {
 
     /// A node behind a load balancer: on these addresses, with the default drain delay.
     pub(crate) fn node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
-        Self::start_petstore(url, address, admin, &["--header-timeout", "75s"], &node_log(address))
-    }
-
-    fn start_petstore(
-        url: &str,
-        address: SocketAddr,
-        admin: SocketAddr,
-        flags: &[&str],
-        log: &str,
-    ) -> Outcome<Self> {
-        Self::start_program(PETSTORE, url, address, admin, flags, log)
+        Self::start_program(PETSTORE, url, (address, admin), &["--header-timeout", "75s"], &node_log(address))
     }
 
     /// Another version of the service.
     pub(crate) fn program(program: &str, url: &str) -> Outcome<Self> {
-        let (address, admin) = free_addresses()?;
-        Self::start_program(
-            program,
-            url,
-            address,
-            admin,
-            &["--drain-delay", "0s"],
-            "target/bench-other-version.log",
-        )
+        let log = "target/bench-other-version.log";
+        Self::start_program(program, url, free_addresses()?, &["--drain-delay", "0s"], log)
     }
 
     fn start_program(
         program: &str,
         url: &str,
-        address: SocketAddr,
-        admin: SocketAddr,
+        (address, admin): (SocketAddr, SocketAddr),
         flags: &[&str],
         log: &str,
     ) -> Outcome<Self> {

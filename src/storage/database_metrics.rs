@@ -7,7 +7,8 @@ use std::time::Duration;
 use metrics::gauge;
 use tokio::time::sleep;
 
-use super::idempotency_keys::PARTITION_DAYS_AHEAD;
+use super::events::LAG;
+use super::orders::OVERDUE;
 use super::postgres::error::unexpected;
 use super::{Storage, StorageError};
 use crate::telemetry::metrics::{
@@ -16,6 +17,16 @@ use crate::telemetry::metrics::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The number of consecutive days from today on that have a partition for keys and one for events. Null without the tables.
+pub(super) const PARTITION_DAYS_AHEAD: &str = "\
+    SELECT min(n) AS days
+    FROM generate_series(0, 100) AS n, unnest(ARRAY['idempotency_keys', 'events']) AS parent
+    WHERE to_regclass(parent) IS NOT NULL
+      AND NOT EXISTS (
+        SELECT FROM pg_inherits
+        WHERE inhparent = to_regclass(parent)
+          AND inhrelid = to_regclass(parent || to_char((now() AT TIME ZONE 'UTC')::date + n, '_YYYYMMDD')))";
 
 /// The number of standbys, and for each status the estimated number of pets: the density of rows and the share of the status
 /// as of the last ANALYZE, and the size of the table as of now, as PostgreSQL's planner estimates it.
@@ -67,8 +78,12 @@ impl Storage {
             let days: Option<i32> = row.try_get("days").map_err(unexpected)?;
             gauge!(IDEMPOTENCY_DAYS).set(count(days.unwrap_or_default()));
         }
-        gauge!(FEED_LAG).set(self.feed_lag().await?);
-        gauge!(ORDERS_OVERDUE).set(self.orders_overdue().await?);
+        for (gauge, statement) in [(FEED_LAG, LAG), (ORDERS_OVERDUE, OVERDUE)] {
+            // Without a row, nothing is late.
+            let rows = self.database.read_primary(statement, &[]).await?;
+            let seconds = rows.first().map(|row| row.try_get("seconds").map_err(unexpected)).transpose()?;
+            gauge!(gauge).set(seconds.unwrap_or(0.0));
+        }
         for row in self.database.read_primary(STANDBYS_AND_PETS, &[]).await? {
             let standbys: i64 = row.try_get("standbys").map_err(unexpected)?;
             gauge!(STANDBYS).set(count(standbys));

@@ -9,7 +9,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::PgLsn;
 
 use super::DatabaseUrlError;
-use super::idempotency_keys::PARTITION_DAYS_AHEAD;
+use super::database_metrics::PARTITION_DAYS_AHEAD;
 use super::postgres::availability::Availability;
 use super::postgres::cluster::{Cluster, Guarantee};
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};

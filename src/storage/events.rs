@@ -1,4 +1,4 @@
-//! SQL on the partitions of `events`, one per day, and on `event_feed`. The statements that change pets and orders write
+//! SQL on `events` and `event_feed`. The statements that change pets and orders write
 //! the events.
 //!
 //! **Invariants:**
@@ -103,25 +103,14 @@ const NEWEST: &str = concat!(
       LIMIT $1) AS newest"
 );
 
-/// How long the oldest committed event has been waiting for a running transaction, in seconds. Null if none waits.
-const LAG: &str = "\
+/// How long the oldest committed event has been waiting for a running transaction, in seconds. No row if none waits.
+pub(super) const LAG: &str = "\
     SELECT extract(epoch FROM now() - happened_at)::float8 AS seconds
     FROM events
     WHERE xid >= pg_snapshot_xmin(pg_current_snapshot())
       AND happened_at >= now() - interval '1 day'
     ORDER BY xid, pet_id
     LIMIT 1";
-
-/// Concurrent calls wait for each other.
-const CREATE_PARTITIONS: &str = "SELECT create_event_partitions()";
-
-const DROP_PARTITIONS: &str = "\
-    SELECT drop_event_partitions($2::float8 * interval '1 second')
-    -- Only one node at a time: the others return without waiting.
-    WHERE pg_try_advisory_xact_lock($1)";
-
-/// The key of the advisory lock: "petevent" in ASCII.
-const LOCK: i64 = i64::from_be_bytes(*b"petevent");
 
 /// An expression that waits until no other transaction changes the pet. Statements evaluate it before they write anything.
 ///
@@ -135,7 +124,7 @@ macro_rules! lock_pet {
 
 pub(super) use lock_pet;
 
-pub(super) const STATEMENTS: &[&str] = &[FEED, HEAD, NEWEST, LAG, CREATE_PARTITIONS, DROP_PARTITIONS];
+pub(super) const STATEMENTS: &[&str] = &[FEED, HEAD, NEWEST, LAG];
 
 /// How often the head of the feed is read while a request waits for it: half of what a reader may notice.
 const HEAD_INTERVAL: Duration = Duration::from_millis(25);
@@ -201,23 +190,6 @@ impl Storage {
         let mut events = rows.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
         events.sort_unstable_by_key(|event| event.position);
         Ok(events)
-    }
-
-    /// How long the oldest event that readers do not see yet has been waiting for a running transaction, in seconds.
-    pub(super) async fn feed_lag(&self) -> Result<f64, StorageError> {
-        let rows = self.database.read_primary(LAG, &[]).await?;
-        let seconds = rows.first().map(|row| row.try_get("seconds").map_err(unexpected)).transpose()?;
-        Ok(seconds.unwrap_or_default())
-    }
-
-    /// Creates the missing partitions of the coming days, and prepares the feed of a restored database.
-    pub async fn create_event_partitions(&self) -> Result<(), StorageError> {
-        self.database.write(CREATE_PARTITIONS, &[], |_| Ok(())).await
-    }
-
-    /// Drops the partitions of events that are older, unless another node is doing so.
-    pub async fn drop_event_partitions(&self, kept: Duration) -> Result<(), StorageError> {
-        self.database.write(DROP_PARTITIONS, &[&LOCK, &kept.as_secs_f64()], |_| Ok(())).await
     }
 }
 

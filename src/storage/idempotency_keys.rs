@@ -1,33 +1,12 @@
-//! SQL on the partitions of `idempotency_keys`, one per day. The statements on pets and on orders read and write its
-//! rows; the fragments of them that depend on the partitions are here.
-//!
-//! **Invariant:** creating partitions never waits for dropping them: each has its own transaction.
+//! SQL on `idempotency_keys`. The statements on pets and on orders read and write its rows; the fragments of them that
+//! depend on its partitions are here.
 
 use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-use super::{Storage, StorageError};
 use crate::domain::idempotency::Digest128;
-
-/// Concurrent calls wait for each other.
-const CREATE_PARTITIONS: &str = "SELECT create_idempotency_partitions()";
-
-const DROP_PARTITIONS: &str = "\
-    SELECT drop_idempotency_partitions()
-    -- Only one node at a time: the others return without waiting.
-    WHERE pg_try_advisory_xact_lock($1)";
-
-/// The number of consecutive days from today on that have a partition for keys and one for events. Null without the tables.
-pub(super) const PARTITION_DAYS_AHEAD: &str = "\
-    SELECT min(n) AS days
-    FROM generate_series(0, 100) AS n, unnest(ARRAY['idempotency_keys', 'events']) AS parent
-    WHERE to_regclass(parent) IS NOT NULL
-      AND NOT EXISTS (
-        SELECT FROM pg_inherits
-        WHERE inhparent = to_regclass(parent)
-          AND inhrelid = to_regclass(parent || to_char((now() AT TIME ZONE 'UTC')::date + n, '_YYYYMMDD')))";
 
 /// Two CTEs after one named `requested`: the stored results of its digests, and the days to store a digest for.
 ///
@@ -59,28 +38,6 @@ macro_rules! idempotency_ctes {
 }
 
 pub(super) use idempotency_ctes;
-
-pub(super) const STATEMENTS: &[&str] = &[CREATE_PARTITIONS, DROP_PARTITIONS];
-
-/// The key of the advisory lock: "petonce!" in ASCII.
-const LOCK: i64 = i64::from_be_bytes(*b"petonce!");
-
-impl Storage {
-    /// Creates the missing partitions of the coming days.
-    pub async fn create_idempotency_partitions(&self) -> Result<(), StorageError> {
-        self.database.write(CREATE_PARTITIONS, &[], |_| Ok(())).await
-    }
-
-    /// Waits until a request fails because its partition is missing.
-    pub async fn partition_missing(&self) {
-        self.database.partition_missing.notified().await;
-    }
-
-    /// Drops the partitions of days before yesterday, unless another node is doing so.
-    pub async fn drop_idempotency_partitions(&self) -> Result<(), StorageError> {
-        self.database.write(DROP_PARTITIONS, &[&LOCK], |_| Ok(())).await
-    }
-}
 
 impl<'a> FromSql<'a> for Digest128 {
     fn from_sql(_: &Type, bytes: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {

@@ -18,6 +18,7 @@ mod imports;
 mod insert_pets;
 mod key_notifications;
 mod orders;
+mod partitions;
 mod pets;
 mod postgres;
 pub mod read_quorum;
@@ -55,13 +56,8 @@ pub use postgres::session_check::NoSession;
 use request_batcher::{Batcher, QueueLimits};
 
 /// Every statement that serves requests, so that a test can check the plan of each.
-pub const STATEMENTS: [&[&str]; 5] = [
-    pets::STATEMENTS,
-    api_keys::STATEMENTS,
-    idempotency_keys::STATEMENTS,
-    orders::STATEMENTS,
-    events::STATEMENTS,
-];
+pub const STATEMENTS: [&[&str]; 5] =
+    [pets::STATEMENTS, api_keys::STATEMENTS, orders::STATEMENTS, events::STATEMENTS, partitions::STATEMENTS];
 
 /// The limits of each queue. However many unknown keys arrive, for example, their lookups use two connections.
 const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, slots: 2, max_wait: POOL_WAIT };

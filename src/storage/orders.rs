@@ -185,7 +185,7 @@ const END: &str = concat!(
     LEFT JOIN stored ON true"
 );
 
-/// Ends up to 100 orders that are due, and sets the status of their pets to `$1`. Several nodes may run it at the same time: each
+/// Ends up to [`EXPIRE_LIMIT`] orders that are due, and sets the status of their pets to `$1`. Several nodes may run it at the same time: each
 /// takes those orders whose pets nobody else is changing.
 const EXPIRE: &str = "\
     WITH due AS MATERIALIZED (
@@ -216,7 +216,7 @@ const EXPIRE: &str = "\
     FROM expired";
 
 /// For how many seconds the first of the orders that are due has been. No row if none is.
-const OVERDUE: &str = "\
+pub(super) const OVERDUE: &str = "\
     SELECT extract(epoch FROM now() - expires_at)::double precision AS seconds
     FROM orders
     WHERE status = 'placed' AND expires_at <= now()
@@ -370,13 +370,6 @@ impl Storage {
         let expired = self.database.write(EXPIRE, &[&RELEASED], count).await?;
         count_events(EventType::OrderExpired, expired);
         Ok(expired)
-    }
-
-    /// For how long the first of the orders that are due has been, in seconds.
-    pub(super) async fn orders_overdue(&self) -> Result<f64, StorageError> {
-        let rows = self.database.read_primary(OVERDUE, &[]).await?;
-        let seconds = rows.first().map(|row| row.try_get("seconds").map_err(unexpected)).transpose()?;
-        Ok(seconds.unwrap_or_default())
     }
 
     /// Runs a statement until `decode` returns an outcome; it returns none if a concurrent statement won the race.

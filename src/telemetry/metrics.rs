@@ -33,7 +33,8 @@ define_metrics! {
     counter CONNECTIONS_REFUSED = "petstore_connections_refused_total": "Client connections refused by a limit.";
     counter REQUESTS_SHED = "petstore_requests_shed_total":
         "Requests answered with 503 because too many were in flight (reason \"requests\"), were still sending their \
-        bodies (\"bodies\"), were waiting for an event (\"waits\") or were queued (\"queue\"), or because they were queued for too long (\"late\").";
+        bodies (\"bodies\"), were waiting for an event (\"waits\") or were queued (\"queue\"), or because they were queued for \
+        too long (\"late\").";
     counter REQUESTS_RATE_LIMITED = "petstore_requests_rate_limited_total": "Requests answered with 429.";
     counter KEY_LOOKUPS = "petstore_key_lookups_total":
         "Lookups of API keys: found in the cache (\"hit\"), read from the database (\"miss\"), or cached as invalid \

@@ -103,11 +103,10 @@ async fn each_event_is_counted_once_by_its_type() {
             "order.expired",
             "pets.imported",
         ]
-        .map(|event| value(&metrics, &format!("petstore_events_total{{type=\"{event}\"}}")).unwrap())
+        .map(|event| value(&metrics, &format!("petstore_events_total{{type=\"{event}\"}}")))
     };
-    let wanted = [2.0, 1.0, 3.0, 1.0, 1.0, 1.0, 0.0];
-    poll("the held order expires", counted, |counts| counts[5] > 0.0).await;
-    assert_eq!(counted().await, wanted);
+    poll("the held order expires", counted, |counts| counts[5] > Some(0.0)).await;
+    assert_eq!(counted().await, [2.0, 1.0, 3.0, 1.0, 1.0, 1.0, 0.0].map(Some));
 }
 
 #[tokio::test]

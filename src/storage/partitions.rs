@@ -1,0 +1,56 @@
+//! The partitions of `idempotency_keys` and of `events`, one per day each.
+//!
+//! **Invariant:** creating partitions never waits for dropping them: each has its own transaction.
+
+use std::time::Duration;
+
+use tokio::join;
+
+use super::postgres::executor::Parameters;
+use super::{Storage, StorageError};
+
+/// Concurrent calls wait for each other.
+const CREATE_FOR_KEYS: &str = "SELECT create_idempotency_partitions()";
+const CREATE_FOR_EVENTS: &str = "SELECT create_event_partitions()";
+
+const DROP_FOR_KEYS: &str = "\
+    SELECT drop_idempotency_partitions()
+    -- Only one node at a time: the others return without waiting.
+    WHERE pg_try_advisory_xact_lock($1)";
+
+const DROP_FOR_EVENTS: &str = "\
+    SELECT drop_event_partitions($2::float8 * interval '1 second')
+    -- Likewise.
+    WHERE pg_try_advisory_xact_lock($1)";
+
+/// The keys of the advisory locks: "petonce!" and "petevent" in ASCII.
+const KEYS_LOCK: i64 = i64::from_be_bytes(*b"petonce!");
+const EVENTS_LOCK: i64 = i64::from_be_bytes(*b"petevent");
+
+pub(super) const STATEMENTS: &[&str] = &[CREATE_FOR_KEYS, CREATE_FOR_EVENTS, DROP_FOR_KEYS, DROP_FOR_EVENTS];
+
+impl Storage {
+    /// Creates the missing partitions of the coming days, and prepares the feed of a restored database.
+    pub async fn create_partitions(&self) -> Result<(), StorageError> {
+        let keys = self.database.write(CREATE_FOR_KEYS, &[], |_| Ok(()));
+        let events = self.database.write(CREATE_FOR_EVENTS, &[], |_| Ok(()));
+        let (keys, events) = join!(keys, events);
+        keys.and(events)
+    }
+
+    /// Waits until a request fails because its partition is missing.
+    pub async fn partition_missing(&self) {
+        self.database.partition_missing.notified().await;
+    }
+
+    /// Drops the partitions of idempotency keys from before yesterday, and of events that are older than this, unless another
+    /// node is doing so.
+    pub async fn drop_partitions(&self, event_retention: Duration) -> Result<(), StorageError> {
+        let seconds = event_retention.as_secs_f64();
+        let keys = self.database.write(DROP_FOR_KEYS, &[&KEYS_LOCK], |_| Ok(()));
+        let parameters: Parameters<'_> = &[&EVENTS_LOCK, &seconds];
+        let events = self.database.write(DROP_FOR_EVENTS, parameters, |_| Ok(()));
+        let (keys, events) = join!(keys, events);
+        keys.and(events)
+    }
+}
