@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 
 use petstore::domain::api_key::ApiKey;
 
@@ -121,7 +122,15 @@ impl Drop for ServeProcess {
     }
 }
 
-/// An address with a free port.
+/// An address with a free port, another one on each call.
 pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static RETURNED: Mutex<Vec<SocketAddr>> = Mutex::new(Vec::new());
+    let mut returned = RETURNED.lock().unwrap();
+    loop {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        if !returned.contains(&address) {
+            returned.push(address);
+            return address;
+        }
+    }
 }
