@@ -36,7 +36,7 @@ use tokio::time::sleep;
 use crate::config::{InterfaceSettings, LimitSettings, ShopSettings, TimeoutSettings};
 use crate::domain::order::OrderHold;
 use crate::storage::{Storage, StorageError};
-use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, count};
+use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, WAITING_REQUESTS, count};
 
 pub use pipeline::RequestPipeline;
 pub use router::interface_document;
@@ -137,6 +137,7 @@ impl AppState {
     /// Updates the gauges that are only read when metrics are scraped.
     fn measure(&self) {
         gauge!(ACTIVE_REQUESTS).set(count(self.admission.in_progress()));
+        gauge!(WAITING_REQUESTS).set(count(self.admission.waiting()));
         gauge!(KEYS_REMEMBERED).set(count(self.keys.entry_count()));
         self.storage.record_pool_metrics();
     }

@@ -1,4 +1,5 @@
-//! SQL on the `pets` table. Requests that arrive at the same time share a statement: see [`batch`](super::batch).
+//! SQL on the `pets` table. Requests that arrive at the same time share a statement: see
+//! [`request_batcher`](super::request_batcher).
 //!
 //! **Invariant:** rows leave as domain values. Besides this file only those of orders, imports and exports name this table.
 

@@ -29,6 +29,7 @@ define_metrics! {
     histogram REQUEST_DURATION = "http_server_request_duration_seconds":
         "Time from a request's head to its response's head. Requests that match no route have the route \"-\".";
     gauge ACTIVE_REQUESTS = "http_server_active_requests": "Requests in flight.";
+    gauge WAITING_REQUESTS = "petstore_waiting_requests": "Requests that wait for an event.";
     gauge CONNECTIONS = "petstore_connections": "Open client connections.";
     counter CONNECTIONS_REFUSED = "petstore_connections_refused_total": "Client connections refused by a limit.";
     counter REQUESTS_SHED = "petstore_requests_shed_total":
@@ -85,7 +86,7 @@ const SIZES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 /// How often recorded samples are sorted into their buckets: a busy node records tens of thousands per second.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The metrics of this process. Recording starts with the first call of [`metrics`].
+/// The metrics of this process. Recording starts with the first call of [`metrics()`].
 pub struct Metrics {
     prometheus: PrometheusHandle,
     process: Collector,

@@ -1,5 +1,6 @@
 //! The command line that operators and scripts rely on.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::process::Stdio;
 
@@ -11,6 +12,7 @@ use crate::support::{Client, TestDatabase};
 
 #[test]
 fn help_describes_every_command() {
+    let mut helps = Vec::new();
     for command in [
         &["--help"][..],
         &["serve", "--help"],
@@ -32,7 +34,34 @@ fn help_describes_every_command() {
         let output = run(command, &[]);
         assert!(output.status.success());
         let name = command.join("_").replace("_--help", "").replace("--help", "petstore");
-        insta::assert_snapshot!(format!("help_{name}"), String::from_utf8(output.stdout).unwrap());
+        helps.push((name, String::from_utf8(output.stdout).unwrap()));
+    }
+    // An option that several commands have is in a snapshot once: those of the commands have only its first line.
+    let mut commands_by_option: BTreeMap<&str, usize> = BTreeMap::new();
+    for paragraph in helps.iter().flat_map(|(_, help)| help.split("\n\n")) {
+        *commands_by_option.entry(without_heading(paragraph)).or_default() += 1;
+    }
+    commands_by_option.retain(|option, commands| *commands > 1 && option.trim_start().starts_with('-'));
+    insta::assert_snapshot!(
+        "help_shared_options",
+        commands_by_option.keys().copied().collect::<Vec<_>>().join("\n\n")
+    );
+    for (name, help) in &helps {
+        let shown = help.split("\n\n").map(|paragraph| {
+            let option = without_heading(paragraph);
+            let shared = commands_by_option.contains_key(option);
+            let description = if shared { option.find('\n').map_or("", |end| &option[end..]) } else { "" };
+            paragraph.strip_suffix(description).unwrap()
+        });
+        insta::assert_snapshot!(format!("help_{name}"), shown.collect::<Vec<_>>().join("\n\n"));
+    }
+}
+
+/// A paragraph of a help text without the heading of its section.
+fn without_heading(paragraph: &str) -> &str {
+    match paragraph.split_once(":\n") {
+        Some((heading, option)) if !heading.starts_with(' ') && !heading.contains('\n') => option,
+        _ => paragraph,
     }
 }
 

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::support::folder::Folder;
+use crate::support::metrics::wait_for_metric;
 use crate::support::program::{new_key, run};
-use crate::support::wait::{eventually, within};
+use crate::support::wait::{PROMPTLY, eventually};
 use crate::support::{Answer, Client, TestService};
 
 const EVENTS: &str = "/v1/events";
@@ -44,6 +45,11 @@ async fn place(client: &Client, pet: i64) -> Answer {
 
 async fn end(client: &Client, order: i64, what: &str) -> Answer {
     client.send(Method::POST, &format!("{ORDERS}/{order}/{what}"), |request| request).await
+}
+
+/// Waits until a request waits for an event.
+async fn wait_for_waiting_request(service: &TestService) {
+    wait_for_metric(service.admin_address, "petstore_waiting_requests", 1.0).await;
 }
 
 /// The URL of what happens from now on.
@@ -231,8 +237,7 @@ async fn a_waiting_request_is_answered_when_something_happens() {
         let (client, from) = (client.clone(), format!("{from}&wait=25"));
         async move { client.get(&from).await }
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!waiting.is_finished());
+    wait_for_waiting_request(&service).await;
     let pet = client.add("Rex", None).await;
     let page = waiting.await.unwrap();
     assert_eq!(page.json()[0]["petId"], pet);
@@ -250,12 +255,12 @@ async fn a_waiting_request_ends_when_the_service_stops() {
     let client = service.client.clone();
     let from = from_now(&client).await;
     let waiting = tokio::spawn(async move { client.get(&format!("{from}&wait=25")).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    wait_for_waiting_request(&service).await;
     let started = Instant::now();
     service.stop().await;
     let page = waiting.await.unwrap();
     assert_eq!((page.status, page.body.as_str(), page.header("connection")), (200, "[]", "close"));
-    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < PROMPTLY, "it does not wait for 25 seconds");
 }
 
 #[tokio::test]
@@ -265,10 +270,13 @@ async fn a_key_that_is_revoked_meanwhile_gets_no_events() {
     let key = new_key(&url, &[]);
     let client = Client::new(service.address, Some(&key));
     let from = from_now(&client).await;
-    let waiting = tokio::spawn(async move { client.get(&format!("{from}&wait=25")).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.get(&format!("{from}&wait=25")).await }
+    });
+    wait_for_waiting_request(&service).await;
     assert!(run(&["keys", "revoke", "2"], &[("DATABASE_URL", &url)]).status.success());
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    eventually("the key is refused", async || client.get("/v1/pets").await.status == 401).await;
     service.client.add("Rex", None).await;
     assert_eq!(waiting.await.unwrap().error(), (401, "invalid_api_key".into()));
 }
@@ -282,11 +290,8 @@ async fn each_key_has_a_share_of_the_waiting_requests() {
         let (client, from) = (client.clone(), from.clone());
         async move { client.get(&format!("{from}&wait=25")).await }
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    within(Duration::from_secs(20), "the second request is refused", async || {
-        client.get(&format!("{from}&wait=1")).await.error().0 == 503
-    })
-    .await;
+    wait_for_waiting_request(&service).await;
+    assert_eq!(client.get(&format!("{from}&wait=1")).await.error(), (503, "unavailable".into()));
     client.add("Rex", None).await;
     assert_eq!(waiting.await.unwrap().status, 200);
 }

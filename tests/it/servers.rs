@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::support::Client;
 use crate::support::postgres::{TestDatabase, connect, wait_for_blocked_statement};
 use crate::support::program::{ServeProcess, signal};
+use crate::support::wait::PROMPTLY;
 use crate::unhealthy_database::PrivatePostgres;
 
 /// A URL that names another server before that of the database.
@@ -48,7 +49,7 @@ async fn an_unresponsive_server_does_not_hide_a_working_one() {
     let started = Instant::now();
     let service = ServeProcess::start(&with_server_before(&database.url(), &unresponsive), &[]);
     assert_eq!(service.client.get("/v1/pets").await.status, 200);
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < PROMPTLY, "{:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -93,21 +94,15 @@ async fn an_unavailable_database_is_tried_about_once_per_second_under_load() {
     let (attempts, address) = closing_server();
     let service = ServeProcess::start(&format!("postgresql://petstore@{address}/petstore"), &[]);
     let before = attempts.load(Ordering::Relaxed);
-    let started = Instant::now();
-    let mut slowest = Duration::ZERO;
-    let mut requests = 0;
-    // The promise is about time: attempts per second.
-    while started.elapsed() < Duration::from_secs(4) {
-        let sent = Instant::now();
+    let (started, mut requests) = (Instant::now(), 0);
+    let made = || attempts.load(Ordering::Relaxed) - before;
+    while requests < 100 || made() < 6 {
         assert_eq!(service.client.get("/v1/pets").await.status, 503);
-        slowest = slowest.max(sent.elapsed());
         requests += 1;
     }
-    let made = attempts.load(Ordering::Relaxed) - before;
-    assert!(requests > 100, "{requests} requests");
     // The pool and the connection for notifications each try once per second.
-    assert!((3..=12).contains(&made), "{made} attempts for {requests} requests");
-    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    let expected = 2.0 * started.elapsed().as_secs_f64() + 4.0;
+    assert!(f64::from(made()) <= expected, "{} attempts for {requests} requests", made());
 }
 
 #[tokio::test]
@@ -129,7 +124,6 @@ async fn a_commit_cancelled_while_it_waits_for_its_standby_is_not_acknowledged()
         }
     };
     // The server reloads its settings asynchronously.
-    let deadline = Instant::now() + Duration::from_secs(10);
     let answer = loop {
         let body = json!({"name": "Bello", "categoryId": 1});
         let answer = tokio::select! {
@@ -139,7 +133,6 @@ async fn a_commit_cancelled_while_it_waits_for_its_standby_is_not_acknowledged()
         if answer.status != 201 {
             break answer;
         }
-        assert!(Instant::now() < deadline, "every commit was acknowledged");
     };
     assert_eq!(answer.status, 503, "PostgreSQL reported a commit, with a warning");
     assert!(answer.body.contains("The outcome of this request is unknown"), "{}", answer.body);
@@ -169,10 +162,7 @@ async fn a_repeated_request_is_acknowledged_only_once_a_standby_has_its_result()
     let admin = connect(&postgres.url).await;
     admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'").await.unwrap();
     admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while client.post("/v1/pets", &rex).await.status == 201 {
-        assert!(Instant::now() < deadline, "every commit was acknowledged");
-    }
+    while client.post("/v1/pets", &rex).await.status == 201 {}
     // Each found what was there. No standby has it, and a failover would lose it.
     assert_eq!(client.post_with_key("/v1/pets", "create", &rex).await.status, 503);
     assert_eq!(client.post_with_key("/v1/store/orders", "place", &order).await.status, 503);
@@ -185,7 +175,7 @@ async fn a_repeated_request_is_acknowledged_only_once_a_standby_has_its_result()
 #[tokio::test]
 async fn a_broken_database_connection_ends_its_request_at_once() {
     let (postgres, key) = PrivatePostgres::start_with_key();
-    let service = ServeProcess::start(&postgres.url, &[]);
+    let service = ServeProcess::start(&postgres.url, &["--database-timeout", "60s"]);
     let client = Client::new(service.address, Some(&key));
     assert_eq!(client.get("/v1/pets").await.status, 200);
 
@@ -201,5 +191,5 @@ async fn a_broken_database_connection_ends_its_request_at_once() {
     };
     let (answer, killed) = tokio::join!(client.get("/v1/pets"), kill);
     assert_eq!(answer.status, 503);
-    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < PROMPTLY, "{:?}", killed.elapsed());
 }

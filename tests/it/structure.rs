@@ -228,3 +228,13 @@ fn the_supported_versions_of_postgresql_are_those_that_are_tested() {
         assert!(read(page).contains(&supported), "{page}: {supported}");
     }
 }
+
+#[test]
+fn contributing_says_after_which_change_to_run_each_suite() {
+    let list = read("scripts/suite");
+    let suites = list.lines().filter_map(|line| line.strip_prefix("suite ")?.split(' ').next());
+    let guide = read("CONTRIBUTING.md");
+    let table = guide.split("| change | suites |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let named = table.lines().flat_map(|row| row.rsplit("| ").next().unwrap().split('`').skip(1).step_by(2));
+    assert_eq!(named.collect::<BTreeSet<_>>(), suites.collect::<BTreeSet<_>>());
+}

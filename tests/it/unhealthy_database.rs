@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::support::TestService;
 use crate::support::postgres::{script, wait_for_blocked_statement};
 use crate::support::program::{ServeProcess, run};
-use crate::support::wait::{eventually, within};
+use crate::support::wait::{PROMPTLY, eventually};
 use crate::support::{Client, client::Answer};
 
 /// A PostgreSQL server for one test, which can stop and start it.
@@ -86,9 +86,9 @@ impl Drop for PrivatePostgres {
 
 const UNAVAILABLE: &str = r#"{"code":"unavailable","message":"The service is temporarily unavailable, and nothing was changed: retry after the number of seconds in `Retry-After`.","status":503}"#;
 
-/// Waits for recovery, for 2 seconds at most: the service retries an unavailable database within a second.
+/// Waits for recovery.
 async fn recovers(client: &Client, path: &str) {
-    within(Duration::from_secs(2), path, async || client.get(path).await.status == 200).await;
+    eventually(path, async || client.get(path).await.status == 200).await;
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn a_database_that_comes_back_without_its_schema_is_not_used() {
     let service = ServeProcess::start(&postgres.url, &[]);
     postgres.start_again();
     let admin = Client::new(service.admin_address, None);
-    within(Duration::from_secs(2), "the schema is checked", async || {
+    eventually("the schema is checked", async || {
         let answer = admin.get("/readyz").await;
         assert_eq!(answer.status, 503);
         answer.body.contains("run `petstore migrate` first")
@@ -218,10 +218,9 @@ async fn restarting_the_database_under_load_causes_503_and_no_other_error() {
 
         postgres.start_again();
         let back = Instant::now();
-        while client.get("/v1/pets").await.status != 200 {
-            assert!(back.elapsed() < Duration::from_secs(2), "200 within 2 seconds");
-        }
+        recovers(&client, "/v1/pets").await;
         eprintln!("{mode}: the first 200 came {:?} after the database was started", back.elapsed());
+        assert!(back.elapsed() < PROMPTLY, "{:?}", back.elapsed());
         load.wait_for_more("requests are served again", &load.succeeded).await;
     }
     load.done.store(true, Ordering::Relaxed);
@@ -249,11 +248,10 @@ async fn a_statement_that_times_out_answers_503_and_frees_its_connection() {
     service.client.get("/v1/pets").await;
     let blocker = service.database.connect().await;
     blocker.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
-    let started = Instant::now();
+    // The lock is held until both are answered.
     assert_eq!(service.client.get("/v1/pets").await.body, UNAVAILABLE);
     let new = json!({"name": "Rex", "categoryId": 1});
     assert_eq!(service.client.post("/v1/pets", &new).await.body, UNAVAILABLE, "the server ended it");
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     blocker.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(service.client.get("/v1/pets").await.body, "[]", "and nothing was stored");
 }
@@ -261,7 +259,7 @@ async fn a_statement_that_times_out_answers_503_and_frees_its_connection() {
 #[tokio::test]
 async fn an_exhausted_connection_pool_answers_503_quickly() {
     let service =
-        TestService::start_with(&["--database-connections", "1", "--database-timeout", "20s"]).await;
+        TestService::start_with(&["--database-connections", "1", "--database-timeout", "60s"]).await;
     service.client.get("/v1/pets").await;
     let blocker = service.database.connect().await;
     blocker.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
@@ -270,7 +268,7 @@ async fn an_exhausted_connection_pool_answers_503_quickly() {
     wait_for_blocked_statement(&service.database.connect().await).await;
     let started = Instant::now();
     assert_eq!(service.client.get("/v1/pets").await.body, UNAVAILABLE);
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(started.elapsed() < PROMPTLY, "{:?}", started.elapsed());
     blocker.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(holding.await.unwrap(), 200);
 }

@@ -86,6 +86,11 @@ impl Admission {
         self.in_progress.load(Ordering::Relaxed)
     }
 
+    /// How many requests wait for an event.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waits.held().total
+    }
+
     /// Frees the permit of a request in progress while it waits.
     pub(crate) fn suspend(&self) -> SuspendedPermit<'_> {
         self.in_progress.fetch_sub(1, Ordering::Relaxed);
