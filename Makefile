@@ -7,48 +7,57 @@ REDOCLY := REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true target/tool
 SERVED := scripts/postgres with scripts/serve-for
 export SEED
 
-.PHONY: help tools run fmt test check contract browser clients ci release-in-background generate deb sbom audit bench matrix suites suite \
-  cluster cluster-down
+.PHONY: help tools tools-all run fmt build test check lint contract sdks browser clients short-suites ci generate deb sbom audit \
+  bench matrix nightly suites suite cluster cluster-down
 
 help:
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p; s/^##@ (.*)/\n\1/p' $(MAKEFILE_LIST) | expand -t 16
 
 ##@ Every day
 
-tools: ## install the tools that the checks need and this machine lacks
+tools: ## install what `make check` needs and this machine lacks
 	scripts/install-tools
 
-run: ## serve on http://127.0.0.1:8080 with a temporary database
-	cargo build --locked
+tools-all: ## install what all other targets need, too: Chromium, axe, wrk, Prometheus, the client generators, …
+	scripts/install-tools all
+
+run: build ## serve on http://127.0.0.1:8080 with a temporary database
 	scripts/postgres with scripts/run
 
 fmt: ## format the code
 	cargo fmt --all
+
+# One build for everything that is not measured. With --all-targets, dependencies have the features that tests need, so
+# `cargo nextest` does not compile them again.
+build: ## build the program, the suites and the tests
+	cargo build --workspace --all-targets --locked
 
 test: ## run the tests, on a private PostgreSQL or on the server at TEST_DATABASE_URL
 	cargo nextest run --workspace --locked --no-fail-fast
 
 ##@ Before a push
 
-check: ## format, lint, dependencies, OpenAPI document and tests: a few minutes
+check: lint test ## format, lints, dependencies, documents and tests: a few minutes
+
+lint: ## what needs no running service: format, clippy, rustdoc, dependencies, the OpenAPI document
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	RUSTDOCFLAGS='--deny warnings --allow rustdoc::private_intra_doc_links' cargo doc --workspace --no-deps --document-private-items --locked --quiet
 	cargo deny --locked check bans licenses sources
+	cargo machete
 	$(REDOCLY) lint --config scripts/redocly/redocly.yaml openapi.json
-	$(MAKE) test
 
-contract: ## test the running service against its own OpenAPI document; EXAMPLES=500 for more requests
-	cargo build --workspace --locked
+contract: build ## test the running service against its own OpenAPI document; EXAMPLES=500 for more requests
 	$(SERVED) scripts/contract target/tools/python/bin/schemathesis --max-examples $(or $(EXAMPLES),50)
 
-browser: ## test the pages at /docs in Chromium: behaviour, accessibility, and every sample that they show
-	cargo build --workspace --locked
+# The SDKs as users install them, in a project at target/clients.
+sdks:
 	scripts/clients build
+
+browser: build sdks ## test the pages at /docs in Chromium: behaviour, accessibility, and every sample that they show
 	$(SERVED) $(PYTHON) -B -m pytest -p no:cacheprovider --quiet --numprocesses 2 tests/browser
 
-clients: ## check the SDKs: drift from openapi.json, types, tests, the examples in README.md and docs/, and retries through injected faults
-	cargo build --workspace --locked
-	scripts/clients build
+clients: build sdks ## check the SDKs: drift from openapi.json, types, tests, the examples in README.md and docs/, and retries through injected faults
 	scripts/clients drift
 	scripts/clients types
 	scripts/clients test
@@ -56,13 +65,12 @@ clients: ## check the SDKs: drift from openapi.json, types, tests, the examples 
 	$(SERVED) tests/clients/run.py
 	tests/guide/run.py
 
-ci: export NEXTEST_PROFILE := ci
-ci: check release-in-background contract browser clients ## everything that CI checks: those above, and every suite in its short form
+short-suites: build
 	scripts/suite --ci
 
-# What the suites need, while other checks leave the machine idle. The suites wait for it, and report what is wrong with it.
-release-in-background:
-	nice -n 19 cargo build --release --workspace --locked >target/release-build.log 2>&1 &
+# Two at a time: each of these waits for something most of the time.
+ci: check ## everything that CI checks on every change: those above, and two suites in their short form
+	$(MAKE) --jobs 2 --output-sync=target contract browser clients short-suites
 
 ##@ Generated files
 
@@ -80,8 +88,8 @@ sbom: ## list the packages in the binary (CycloneDX) and their licences, in targ
 	scripts/licences >target/licences.txt
 
 # Not in `ci`: it needs the network, and its result changes without a change to the code.
-audit: ## check dependencies for known vulnerabilities, unmaintained and yanked versions; needs the network
-	cargo deny --locked check advisories
+audit: ## check dependencies for known vulnerabilities, unmaintained and yanked versions; OFFLINE=1 with the advisories of the last run
+	cargo deny --locked $(if $(OFFLINE),--offline) check advisories
 
 ##@ Long suites
 
@@ -91,10 +99,13 @@ bench: ## measure against pgbench, the thinnest server and three peers; writes d
 matrix: ## run the tests on every supported version of PostgreSQL, and compare the throughput
 	scripts/suite matrix
 
-suites: ## list the long suites and how long each takes
+nightly: ## run every suite that CI does not, each in its short form; ends with a summary
+	scripts/suite --nightly
+
+suites: ## list the suites, how long each takes, and whether CI or `make nightly` runs its short form
 	@scripts/suite
 
-suite: ## run a long suite: NAME=fuzz; SHORT=1 as CI runs it, SEED=… to repeat a run
+suite: ## run a suite: NAME=fuzz; SHORT=1 for its short form, SEED=… to repeat a run
 	scripts/suite $(or $(NAME),$(error NAME=… names a suite; `make suites` lists them)) $(if $(SHORT),--short)
 
 cluster: ## start three PostgreSQL nodes under Patroni on this machine, to break them; needs root

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::Outcome;
 
-/// The release build of the service.
-pub(crate) const PETSTORE: &str = "target/release/petstore";
+/// The service, from the same build as this program.
+pub(crate) const PETSTORE: &str =
+    if cfg!(debug_assertions) { "target/debug/petstore" } else { "target/release/petstore" };
 
 /// The log of the service, unless it is a node behind a load balancer.
 pub(crate) const LOG: &str = "target/bench-petstore.log";

@@ -1,4 +1,4 @@
-//! Mutations of a request's head, valid or not. Only [`bytes`] changes the framing.
+//! Mutations of a request's head, valid or not. Only [`bytes()`] changes the framing.
 
 use super::request::Request;
 use crate::random::Random;
