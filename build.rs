@@ -1,4 +1,4 @@
-//! Renders the pages of `docs/` that the service serves below `/docs`, as fragments of HTML.
+//! Renders the pages of `docs/` that the service serves below `/docs`, as fragments of HTML, and finds the commit that is built.
 //!
 //! **Guarantees:** a heading has the id that GitHub gives it. A link to another served page leads to it. A link to a file
 //! that is not served becomes plain text, so no link is dead; a test checks all of them.
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::process::Command;
 use std::{env, fs};
 
 use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
@@ -34,8 +35,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     articles.push(']');
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-env=BUILD_COMMIT={}", commit());
     fs::write(Path::new(&env::var("OUT_DIR")?).join("articles.rs"), articles)?;
     Ok(())
+}
+
+/// The commit that is built: `BUILD_COMMIT`, or that of the Git repository.
+fn commit() -> String {
+    println!("cargo::rerun-if-env-changed=BUILD_COMMIT");
+    let git = |arguments: &[&str]| {
+        let output =
+            Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+        String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
+    };
+    if let Ok(commit) = env::var("BUILD_COMMIT") {
+        return commit;
+    }
+    // It grows with every commit and every checkout.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo::rerun-if-changed={log}");
+    }
+    git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// The title of a page, its headings of the second and third level, and its HTML.

@@ -3,8 +3,11 @@
 use std::future::pending;
 use std::io;
 use std::net::{self, SocketAddr};
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use metrics::counter;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -16,6 +19,7 @@ use crate::http::{AppState, Clock, ConnectionLimiter, RequestPipeline, serve};
 use crate::storage::{DatabaseUrlError, EXPIRE_LIMIT, Storage, StorageError};
 use crate::systemd::{self, Listeners};
 use crate::telemetry;
+use crate::telemetry::metrics::BACKGROUND_PANICS;
 
 /// Why the service did not start.
 #[derive(Debug, Error)]
@@ -106,6 +110,7 @@ impl App {
                     systemd::stopping();
                     self.state.prepare_to_stop();
                     sleep(timeouts.drain_delay).await;
+                    self.state.end_waits();
                     stop.send_replace(true);
                 },
                 serve(
@@ -120,21 +125,36 @@ impl App {
         };
         select! {
             () = serving => {}
-            () = report_when_started(&self.state) => {}
-            () = self.state.maintain_keys() => {}
-            () = create_partitions(&self.storage) => {}
-            () = drop_partitions(&self.storage, event_retention) => {}
-            () = expire_orders(&self.storage) => {}
-            () = self.storage.watch_events() => {}
-            () = systemd::notify_watchdog() => {}
-            () = self.storage.watch_servers() => {}
-            () = self.storage.log_availability() => {}
-            () = self.state.log_failures() => {}
-            () = self.storage.poll_database_metrics() => {}
-            () = telemetry::metrics::run_upkeep() => {}
+            () = restarted("report_startup", || report_when_started(&self.state)) => {}
+            () = restarted("maintain_keys", || self.state.maintain_keys()) => {}
+            () = restarted("create_partitions", || create_partitions(&self.storage)) => {}
+            () = restarted("drop_partitions", || drop_partitions(&self.storage, event_retention)) => {}
+            () = restarted("expire_orders", || expire_orders(&self.storage)) => {}
+            () = restarted("watch_events", || self.storage.watch_events()) => {}
+            () = restarted("notify_watchdog", systemd::notify_watchdog) => {}
+            () = restarted("watch_servers", || self.storage.watch_servers()) => {}
+            () = restarted("log_availability", || self.storage.log_availability()) => {}
+            () = restarted("log_failures", || self.state.log_failures()) => {}
+            () = restarted("poll_database_metrics", || self.storage.poll_database_metrics()) => {}
+            () = restarted("metrics_upkeep", telemetry::metrics::run_upkeep) => {}
         }
         self.state.flush_last_used().await;
         tracing::info!("stopped");
+    }
+}
+
+/// How long a background task that panicked pauses.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs a background task. If it panics, which is a bug, it is started again: the service keeps answering requests.
+async fn restarted<F: Future<Output = ()>>(task: &'static str, start: impl Fn() -> F) {
+    // A counter that first appears with value 1 hides its first panic from `rate()`.
+    let panics = counter!(BACKGROUND_PANICS, "task" => task);
+    panics.increment(0);
+    while AssertUnwindSafe(start()).catch_unwind().await.is_err() {
+        panics.increment(1);
+        tracing::error!(task, "a background task panicked, which is a bug: restarting it");
+        sleep(RESTART_PAUSE).await;
     }
 }
 
@@ -211,4 +231,22 @@ async fn listen(passed: Option<net::TcpListener>, address: SocketAddr) -> Result
         return socket.map_err(StartError::Inherited);
     }
     TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_background_task_that_panics_is_started_again() {
+        let starts = AtomicU32::new(0);
+        restarted("test", async || {
+            let start = starts.fetch_add(1, Ordering::Relaxed);
+            assert!(start == 2, "panic number {start}");
+        })
+        .await;
+        assert_eq!(starts.into_inner(), 3);
+    }
 }

@@ -163,14 +163,15 @@ pub struct ServeSettings {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Shop")]
 pub struct ShopSettings {
-    /// For how many days events are kept. A reader that was away for longer has to read everything again.
+    /// For how many days events are kept, at most 60. A reader that was away for longer has to read everything again.
     #[arg(long, env = "PETSTORE_EVENT_RETENTION", default_value_t = 30, value_name = "DAYS",
-        value_parser = clap::value_parser!(u32).range(1..=3_650))]
+        value_parser = clap::value_parser!(u32).range(1..=60))]
     pub event_retention: u32,
 
     /// How long an order waits to be completed, such as `15m`, at most 168h. Then it expires, and its pet is available again.
-    /// A client may ask for less. By default, orders wait for ever, unless the client asks for less. Set it when all nodes
-    /// are upgraded: those of version 1.0.0 do not know orders that have expired.
+    /// A client may ask for less with `holdSeconds`, which is refused without this setting. By default, no order expires. Set
+    /// it only when all nodes are upgraded, because version 1.0.0 cannot read an order that has expired: from then on, you
+    /// cannot go back to it.
     #[arg(long, env = "PETSTORE_ORDER_HOLD", value_name = "DURATION", value_parser = order_hold)]
     pub order_hold: Option<OrderHold>,
 }

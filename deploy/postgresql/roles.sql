@@ -36,8 +36,9 @@ GRANT SELECT, INSERT, UPDATE (expires_at, revoked_at, last_used_at) ON api_keys 
 GRANT SELECT, INSERT ON api_key_events, imported_chunks TO :"service";
 
 -- Partitions are accessed through their parent table and need no grants.
-GRANT SELECT, INSERT ON idempotency_keys, events TO :"service";
-GRANT SELECT ON event_feed TO :"service";
+GRANT SELECT, INSERT ON idempotency_keys TO :"service";
+-- Triggers write the events, with the privileges of the owner.
+GRANT SELECT ON events, event_feed TO :"service";
 GRANT EXECUTE ON FUNCTION create_idempotency_partitions(), drop_idempotency_partitions() TO :"service";
 GRANT EXECUTE ON FUNCTION event_origin(), create_event_partitions(), drop_event_partitions(interval) TO :"service";
 -- Called by nodes of the previous release during an upgrade.

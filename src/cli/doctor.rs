@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::effective_settings::{Setting, effective_settings};
@@ -11,9 +13,11 @@ use super::environment::check_environment;
 use super::{CommandError, print};
 use crate::config::ServeSettings;
 use crate::storage::{
-    Diagnosis, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis, check_encoding, diagnose,
+    Diagnosis, FeedEpoch, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis, check_encoding,
+    diagnose,
 };
 use crate::telemetry;
+use crate::version::{COMMIT, VERSION};
 
 /// The oldest and the newest major version of PostgreSQL that are tested.
 const TESTED_POSTGRES: [i32; 2] = [15, 18];
@@ -21,6 +25,8 @@ const TESTED_POSTGRES: [i32; 2] = [15, 18];
 const MAX_CLOCK_SKEW: f64 = 1.0;
 /// With fewer days prepared, the service has not created partitions for more than a day.
 const MIN_DAYS_PREPARED: i32 = 6;
+/// For how long to warn that the feed of events was restarted.
+const RECENT_EPOCH: Duration = Duration::from_hours(7 * 24);
 
 /// Checks the settings and the database, and reports problems with their fixes.
 ///
@@ -48,6 +54,7 @@ pub(super) struct Doctor {
 struct Report {
     ok: bool,
     version: &'static str,
+    commit: &'static str,
     checks: Vec<DoctorCheck>,
     settings: Vec<Setting>,
 }
@@ -77,8 +84,7 @@ impl Doctor {
             checks.push(failure("environment", error.to_string()));
         }
         let ok = checks.iter().all(|check| check.state != CheckState::Failure);
-        let report =
-            Report { ok, version: env!("CARGO_PKG_VERSION"), checks, settings: effective_settings() };
+        let report = Report { ok, version: VERSION, commit: COMMIT, checks, settings: effective_settings() };
         let text = if self.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) };
         print(&text)?;
         Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -107,6 +113,7 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
         schema(found.schema),
         role(found),
         partitions(found.days_prepared),
+        events(found.feed.as_ref()),
         replication(found),
         clock(found.clock_ahead),
         connections(found.connections, pool),
@@ -204,6 +211,29 @@ fn partitions(days: Option<i32>) -> DoctorCheck {
     }
 }
 
+fn events(feed: Option<&FeedEpoch>) -> DoctorCheck {
+    let Some(feed) = feed else {
+        return warning("events", "there is no feed yet: a running service prepares it".to_owned());
+    };
+    let FeedEpoch { triggers, reason, .. } = feed;
+    if *triggers < FeedEpoch::TRIGGERS {
+        let advice = "changes are missing in the feed: enable them (ALTER TABLE … ENABLE TRIGGER USER), then call \
+            start_event_epoch()";
+        let all = FeedEpoch::TRIGGERS;
+        return failure(
+            "events",
+            format!("{triggers} of {all} triggers that record events are enabled: {advice}"),
+        );
+    }
+    let since = Timestamp::try_from(feed.started_at).unwrap_or(Timestamp::MIN);
+    let says = format!("recorded without a gap since {since:.0}, when {reason}");
+    if feed.is_interruption() && feed.age < RECENT_EPOCH {
+        warning("events", format!("{says}: readers from before get 410"))
+    } else {
+        ok("events", says)
+    }
+}
+
 fn replication(found: &Diagnosis) -> DoctorCheck {
     let standbys = match found.standbys {
         0 => "no standby".to_owned(),
@@ -253,7 +283,7 @@ fn text(report: &Report) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{state:<8} {name:<12} {says}");
     }
-    let _ = writeln!(text, "\nSettings of petstore {}:", report.version);
+    let _ = writeln!(text, "\nSettings of petstore {} ({}):", report.version, report.commit);
     for Setting { flag, value, source, .. } in &report.settings {
         let value = value.as_deref().unwrap_or("-");
         let _ = writeln!(text, "  {flag:<30} {value}  ({source})");

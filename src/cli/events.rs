@@ -105,12 +105,11 @@ fn print_lines(events: &[Event]) -> io::Result<bool> {
 }
 
 fn line(event: &Event) -> String {
-    let at = Timestamp::try_from(event.position.time()).unwrap_or(Timestamp::MAX);
+    let at = Timestamp::try_from(event.at).unwrap_or(Timestamp::MAX);
     let mut line = format!("{at:.3}  {:15}  pet {}", event.event_type.as_str(), event.pet_id.get());
     let details = [
         event.last_pet_id.map(|pet| format!(" to {}", pet.get())),
         event.order_id.map(|order| format!("  order {}", order.get())),
-        event.key_id.map(|key| format!("  key {}", key.0)),
     ];
     line.extend(details.into_iter().flatten());
     line
@@ -118,27 +117,26 @@ fn line(event: &Event) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use super::*;
     use crate::domain::event::{EventPosition, EventType};
-    use crate::domain::key_record::KeyId;
 
     #[test]
     fn a_line_names_everything_that_the_event_is_about() {
-        let position = EventPosition { epoch: 1, transaction: 700, pet: 7, at: 1_794_735_000_123 };
         let placed = Event {
-            position,
+            position: EventPosition { epoch: 1, transaction: 700, number: 42 },
             event_type: EventType::OrderPlaced,
             pet_id: 7.try_into().unwrap(),
             last_pet_id: None,
             order_id: Some(4711.try_into().unwrap()),
-            key_id: Some(KeyId(1)),
+            at: UNIX_EPOCH + Duration::from_millis(1_794_735_000_123),
         };
-        assert_eq!(line(&placed), "2026-11-15T09:30:00.123Z  order.placed     pet 7  order 4711  key 1");
+        assert_eq!(line(&placed), "2026-11-15T09:30:00.123Z  order.placed     pet 7  order 4711");
         let imported = Event {
             event_type: EventType::PetsImported,
             last_pet_id: Some(5_006.try_into().unwrap()),
             order_id: None,
-            key_id: None,
             ..placed
         };
         assert_eq!(line(&imported), "2026-11-15T09:30:00.123Z  pets.imported    pet 7 to 5006");

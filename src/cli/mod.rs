@@ -39,13 +39,14 @@ use crate::config::{DatabaseUrl, LogSettings, PoolSettings, ReadFrom};
 use crate::storage::{DatabaseUrlError, MigrateError, Storage};
 use crate::systemd::Listeners;
 use crate::telemetry::{self, LogError};
+use crate::version;
 
 /// The error of a command: printed with all its causes.
 type CommandError = Box<dyn Error + Send + Sync>;
 
 /// An inventory service for pets: HTTP and JSON in front, PostgreSQL behind.
 #[derive(Debug, Parser)]
-#[command(version, about, long_about = None, after_help = "\
+#[command(version = version::FULL, about, long_about = None, after_help = "\
 Try it:
   petstore demo
 

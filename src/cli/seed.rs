@@ -48,6 +48,8 @@ impl Seed {
 
 /// Adds the pets of a seed in batches. If a batch fails, the earlier ones stay, and the error counts them.
 pub(super) async fn add(storage: &Storage, count: u32, seed: u64) -> Result<(), CommandError> {
+    // No node may have run for days.
+    storage.create_partitions().await?;
     let mut rng = StdRng::seed_from_u64(seed);
     let mut added = 0;
     while added < count {

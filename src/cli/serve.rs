@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::config::ServeSettings;
 use crate::systemd::Listeners;
 use crate::telemetry::traces::start_tracing;
+use crate::version::{COMMIT, VERSION};
 
 /// Serves requests until SIGTERM or SIGINT.
 ///
@@ -73,5 +74,5 @@ fn log_start() {
     let settings = effective_settings().into_iter().filter(|setting| !setting.is_default);
     let settings: Vec<String> =
         settings.map(|setting| format!("{} {}", setting.flag, setting.value.unwrap_or_default())).collect();
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), settings = settings.join(" "), "starting");
+    tracing::info!(version = VERSION, commit = COMMIT, settings = settings.join(" "), "starting");
 }

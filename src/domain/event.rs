@@ -1,8 +1,7 @@
 //! The event: what happened to a pet or an order, for those who follow the changes.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use super::key_record::KeyId;
 use super::keyword_enum::keywords;
 use super::order::{OrderEnd, OrderId};
 use super::page::PageLimit;
@@ -13,29 +12,38 @@ use super::pet::PetId;
 pub enum EventType {
     /// A pet was added.
     PetCreated,
-    /// A pet was changed, other than by an order.
+    /// A pet was changed, by an order or otherwise.
     PetUpdated,
-    /// An operator imported pets.
+    /// A pet was deleted, which only an operator can do.
+    PetDeleted,
+    /// A thousand pets were added at once.
     PetsImported,
-    /// A pet was reserved.
+    /// An order was placed.
     OrderPlaced,
-    /// A pet was sold.
+    /// An order was completed.
     OrderCompleted,
-    /// An order was cancelled, and its pet is available again.
+    /// An order was cancelled.
     OrderCancelled,
-    /// An order was not completed in time, and its pet is available again.
+    /// An order was not completed in time.
     OrderExpired,
+    /// An order was changed, but not its status, which only an operator can do.
+    OrderUpdated,
+    /// An order was deleted, which only an operator can do.
+    OrderDeleted,
 }
 
 keywords!(
     EventType {
         PetCreated => "pet.created",
         PetUpdated => "pet.updated",
+        PetDeleted => "pet.deleted",
         PetsImported => "pets.imported",
         OrderPlaced => "order.placed",
         OrderCompleted => "order.completed",
         OrderCancelled => "order.cancelled",
-        OrderExpired => "order.expired"
+        OrderExpired => "order.expired",
+        OrderUpdated => "order.updated",
+        OrderDeleted => "order.deleted"
     },
     EventTypeError
 );
@@ -56,18 +64,8 @@ pub struct EventPosition {
     pub epoch: i32,
     /// The transaction, of which later ones have larger numbers.
     pub transaction: u64,
-    /// The pet, or the last of several: a transaction has at most one event of each. 0 is before all of them.
-    pub pet: i64,
-    /// When it happened, in milliseconds since 1970.
-    pub at: i64,
-}
-
-impl EventPosition {
-    /// The time of the position.
-    #[must_use]
-    pub fn time(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_millis(self.at.try_into().unwrap_or_default())
-    }
+    /// Orders the events of the transaction. 0 is before all of them.
+    pub number: i64,
 }
 
 /// An event.
@@ -83,8 +81,8 @@ pub struct Event {
     pub last_pet_id: Option<PetId>,
     /// The order.
     pub order_id: Option<OrderId>,
-    /// The key of the request. Absent if the service or an operator did it.
-    pub key_id: Option<KeyId>,
+    /// When it happened.
+    pub at: SystemTime,
 }
 
 /// Where a reader of the feed starts.

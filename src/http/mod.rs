@@ -6,6 +6,7 @@
 //! - a status code is named in [`error`], and a JSON member in [`crate::wire`].
 
 mod api_docs;
+mod client_presence;
 mod conditional;
 mod cursor;
 mod error;
@@ -58,6 +59,16 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 #[derive(Clone)]
 pub struct AppState(Arc<AppStateInner>);
 
+/// The phases of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// Load balancers are moving clients to other nodes; requests are still served.
+    Draining,
+    /// No more connections are accepted, and requests in flight finish.
+    Closing,
+}
+
 /// The fields of [`AppState`].
 pub struct AppStateInner {
     storage: Storage,
@@ -70,7 +81,7 @@ pub struct AppStateInner {
     document: ServedDocument,
     docs_page: DocsPage,
     startup: Startup,
-    stopping: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     admission: Admission,
     failures: FailureLog,
 }
@@ -98,7 +109,7 @@ impl AppState {
             docs_page: DocsPage::new(settings, &document),
             document: ServedDocument::new(document),
             startup: Startup::new(),
-            stopping: watch::Sender::new(false),
+            phase: watch::Sender::new(Phase::Serving),
             admission: Admission::new(limits.max_requests as usize),
             failures: FailureLog::default(),
         }))
@@ -119,19 +130,29 @@ impl AppState {
     }
 
     /// Makes `/readyz` answer 503, and every response close its connection, so that a load balancer moves clients to
-    /// another node. Requests are still served; those that wait for an event are answered.
+    /// another node. Requests are still served. Those that wait for an event keep waiting: their clients would ask this node
+    /// again at once, until the load balancer has noticed.
     pub fn prepare_to_stop(&self) {
-        self.stopping.send_replace(true);
+        self.phase.send_replace(Phase::Draining);
+    }
+
+    /// Answers the requests that wait for an event.
+    pub fn end_waits(&self) {
+        self.phase.send_replace(Phase::Closing);
     }
 
     fn is_stopping(&self) -> bool {
-        *self.stopping.borrow()
+        *self.phase.borrow() != Phase::Serving
     }
 
-    /// Waits until the service is about to stop.
-    async fn stopping(&self) {
+    fn is_closing(&self) -> bool {
+        *self.phase.borrow() == Phase::Closing
+    }
+
+    /// Waits until no request may wait for an event any longer.
+    async fn closing(&self) {
         // It cannot fail: the sender is here.
-        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
+        let _ = self.phase.subscribe().wait_for(|phase| *phase == Phase::Closing).await;
     }
 
     /// Updates the gauges that are only read when metrics are scraped.

@@ -11,6 +11,7 @@ use percent_encoding::percent_decode_str;
 use tokio::time::timeout;
 
 use super::AppState;
+use super::client_presence::ClientPresence;
 use super::conditional::{IfMatch, IfNoneMatch};
 use super::cursor::decode_cursor;
 use super::error::ApiError;
@@ -36,6 +37,8 @@ pub(crate) struct ApiRequest<'a> {
     pub(crate) id_in_path: &'a str,
     /// When the request arrived.
     pub(crate) now: Timestamp,
+    /// Whether the client is still there.
+    pub(crate) presence: &'a ClientPresence,
 }
 
 impl ApiRequest<'_> {

@@ -1,5 +1,7 @@
 //! Responses: a status, headers and a whole body.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::StatusCode;
@@ -47,6 +49,10 @@ pub(crate) struct LoggedChange {
     pub(crate) pet: i64,
     pub(crate) order: Option<i64>,
 }
+
+/// How long a request has waited for an event, as its client wanted. An extension of the response.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Waited(pub(crate) Duration);
 
 /// A header value from text that the service wrote itself: ASCII, so always a valid one.
 pub(crate) fn ascii_value(text: Bytes) -> HeaderValue {

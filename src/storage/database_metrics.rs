@@ -55,7 +55,10 @@ impl Storage {
     /// Updates the metrics of the connection pool; in a cluster, those of the busiest one.
     pub fn record_pool_metrics(&self) {
         let status = self.database.busiest_pool();
-        gauge!(POOL_CONNECTIONS, "state" => "used").set(count(status.size.saturating_sub(status.available)));
+        let abandoned = self.database.abandoned_writes();
+        let used = status.size.saturating_sub(status.available).saturating_sub(abandoned);
+        gauge!(POOL_CONNECTIONS, "state" => "used").set(count(used));
+        gauge!(POOL_CONNECTIONS, "state" => "abandoned").set(count(abandoned));
         gauge!(POOL_CONNECTIONS, "state" => "idle").set(count(status.available));
         gauge!(POOL_MAX).set(count(status.max_size));
         gauge!(POOL_WAITING).set(count(status.waiting));
@@ -84,6 +87,7 @@ impl Storage {
             let seconds = rows.first().map(|row| row.try_get("seconds").map_err(unexpected)).transpose()?;
             gauge!(gauge).set(seconds.unwrap_or(0.0));
         }
+        self.observe_epoch().await?;
         for row in self.database.read_primary(STANDBYS_AND_PETS, &[]).await? {
             let standbys: i64 = row.try_get("standbys").map_err(unexpected)?;
             gauge!(STANDBYS).set(count(standbys));

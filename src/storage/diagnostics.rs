@@ -10,6 +10,7 @@ use tokio_postgres::types::PgLsn;
 
 use super::DatabaseUrlError;
 use super::database_metrics::PARTITION_DAYS_AHEAD;
+use super::events::{EPOCH, FeedEpoch};
 use super::postgres::availability::Availability;
 use super::postgres::cluster::{Cluster, Guarantee};
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
@@ -55,7 +56,7 @@ const MISSING_PRIVILEGES: &str = "\
       ('SELECT', 'api_keys'), ('INSERT', 'api_keys'), ('UPDATE', 'api_keys'),
       ('SELECT', 'api_key_events'), ('INSERT', 'api_key_events'),
       ('SELECT', 'idempotency_keys'), ('INSERT', 'idempotency_keys'),
-      ('SELECT', 'events'), ('INSERT', 'events'), ('SELECT', 'event_feed'),
+      ('SELECT', 'events'), ('SELECT', 'event_feed'),
       ('SELECT', 'imported_chunks'), ('INSERT', 'imported_chunks')
     ) AS needed (privilege, name)
     -- On any column: the service updates only some columns of api_keys.
@@ -116,6 +117,8 @@ pub struct Diagnosis {
     /// The number of days from today on that have a partition for idempotency keys and one for events; none without the
     /// tables.
     pub days_prepared: Option<i32>,
+    /// When and why the feed of events began; none without the feed, or if the role may not read it.
+    pub feed: Option<FeedEpoch>,
     /// Whether the server is a standby, which is read-only.
     pub is_standby: bool,
     /// The number of its standbys.
@@ -207,8 +210,10 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
         Err(error) => return Err(error.into()),
     };
+    let feed = client.query_opt(EPOCH, &[]).await.ok().flatten();
     Ok(Diagnosis {
         servers,
+        feed: feed.and_then(|row| FeedEpoch::read(&row).ok()),
         reads,
         connecting,
         round_trip,

@@ -1,19 +1,19 @@
-//! SQL on `events` and `event_feed`. The statements that change pets and orders write
-//! the events.
+//! SQL on `events` and `event_feed`. Triggers on `pets` and `orders` write the events.
 //!
 //! **Invariants:**
-//! - an event is written by the statement that has the effect: both or neither;
+//! - every change is an event, whoever makes it, in the same transaction: both or neither;
 //! - a reader that follows its position sees each event once. Transactions commit in another order than their ids, so only
 //!   events of transactions that are older than every running one are shown;
 //! - what a reader has seen is on a standby, if there are synchronous ones: otherwise a failover would reuse the transaction
 //!   ids of events that it has seen for others, which it would miss;
 //! - the events of a pet are in the order of their effects: a statement that changes a pet locks it ([`lock_pet`]) before it
-//!   writes anything, so before it has a transaction id.
+//!   writes anything, so before it has a transaction id. Changes in SQL and by nodes of 1.0.0 do not.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use metrics::counter;
+use metrics::{counter, gauge};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tokio_postgres::Row;
@@ -24,53 +24,39 @@ use super::postgres::pg_enum::impl_pg_enum;
 use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};
 use crate::domain::event::{Event, EventPosition, EventType, FeedPage, FeedRequest, FeedStart};
-use crate::domain::key_record::KeyId;
 use crate::domain::page::PageLimit;
-use crate::telemetry::metrics::EVENTS;
+use crate::telemetry::metrics::{EVENTS, FEED_STARTED};
 
-/// The columns of each event, in a row of its own.
-macro_rules! event_columns {
-    () => {
-        "event.pet_id, happened_at, type, first_pet_id, order_id, event.key_id
-          FROM events
-          CROSS JOIN LATERAL unnest(
-            coalesce(pet_ids, ARRAY[events.pet_id]), coalesce(key_ids, ARRAY[events.key_id])) AS event (pet_id, key_id)"
-    };
-}
-
-/// The pages of many requests: `$1`, `$2` and `$3` have the position that each starts after, `$4` its number of rows. At least
-/// one row, without an event if there is none; no row if the feed is not prepared.
+/// The pages of many requests: `$1` and `$2` have the position that each starts after, null for the oldest event, and `$3` its
+/// number of rows. `$4` is whether a request asks for the head of the feed. At least one row, without an event if there is none;
+/// no row if the feed is not prepared.
 const FEED: &str = concat!(
     "WITH page AS MATERIALIZED (
       SELECT requested.ordinality, page.*
-      FROM unnest($1::text[]::xid8[], $2::bigint[], $3::timestamptz[], $4::bigint[])
-        WITH ORDINALITY AS requested (after_xid, after_pet_id, after_time, row_limit, ordinality)
+      FROM event_feed
+      CROSS JOIN unnest($1::text[]::xid8[], $2::bigint[], $3::bigint[])
+        WITH ORDINALITY AS requested (after_xid, after_number, row_limit, ordinality)
       CROSS JOIN LATERAL (
         SELECT * FROM (
-          SELECT xid, ",
-    event_columns!(),
-    "
-          WHERE (xid, events.pet_id) > (requested.after_xid, requested.after_pet_id)
+          SELECT xid, number, happened_at, type, pet_id, last_pet_id, order_id
+          FROM events
+          -- The oldest event is the first after those that were dropped.
+          WHERE (xid, number) > (coalesce(after_xid, dropped_xid), coalesce(after_number, dropped_number))
             AND xid < pg_snapshot_xmin(pg_current_snapshot())
-            -- Prunes older partitions. A day of margin: a transaction may have begun before one with a smaller id.
-            AND happened_at >= requested.after_time - interval '1 day'
-            -- Of a row that was read in part.
-            AND (xid, event.pet_id) > (requested.after_xid, requested.after_pet_id)
-          ORDER BY xid, event.pet_id
+          ORDER BY xid, number
           -- The longest page.
           LIMIT 100) AS longest
         LIMIT requested.row_limit) AS page)
-    SELECT epoch, kept_since, now() AS read_at,
+    SELECT epoch, dropped_xid::text AS dropped_transaction, dropped_number,
       pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running,
       pg_snapshot_xmax(pg_current_snapshot())::text AS newest,
-      page.ordinality, page.xid::text AS transaction, page.pet_id, page.happened_at, page.type, page.first_pet_id,
-      page.order_id, page.key_id,
+      page.ordinality, page.xid::text AS transaction, page.number, page.happened_at, page.type, page.pet_id,
+      page.last_pet_id, page.order_id,
       -- Once, and only if a reader gets a new position.
       (SELECT ",
     await_replication!(),
     "
-        WHERE EXISTS (SELECT FROM page)
-          OR EXISTS (SELECT FROM unnest($3::timestamptz[]) AS after_time WHERE after_time < now() - interval '1 day'))
+        WHERE $4 OR EXISTS (SELECT FROM page))
     FROM event_feed
     LEFT JOIN page ON true
     -- Not that of a restored dump, whose events have the transaction ids of another database.
@@ -79,60 +65,68 @@ const FEED: &str = concat!(
 
 const _: () = assert!(PageLimit::MAX == 100, "FEED has the longest page");
 
-/// The newest event that readers may see.
+/// The newest event that readers may see. One that was held back for more than a day by a running transaction is not found;
+/// the next page has it all the same.
 const HEAD: &str = "\
-    SELECT xid::text AS transaction, pet_id
+    SELECT xid::text AS transaction, number
     FROM events
     WHERE events.xid < pg_snapshot_xmin(pg_current_snapshot())
+      -- Leaves two partitions to read.
       AND happened_at >= now() - interval '1 day'
-    ORDER BY events.xid DESC, pet_id DESC
+    ORDER BY events.xid DESC, number DESC
     LIMIT 1";
 
 /// The newest events that readers may see, `$1` of them.
-const NEWEST: &str = concat!(
-    "SELECT epoch, newest.xid::text AS transaction, pet_id, happened_at, type, first_pet_id, order_id, key_id
+const NEWEST: &str = "\
+    SELECT epoch, newest.xid::text AS transaction, number, happened_at, type, pet_id, last_pet_id, order_id
     FROM event_feed
     CROSS JOIN (
       SELECT * FROM (
-        SELECT xid, ",
-    event_columns!(),
-    "
+        SELECT xid, number, happened_at, type, pet_id, last_pet_id, order_id
+        FROM events
         WHERE xid < pg_snapshot_xmin(pg_current_snapshot())
-        ORDER BY xid DESC, event.pet_id DESC
+        ORDER BY xid DESC, number DESC
         LIMIT 1000) AS longest
-      LIMIT $1) AS newest"
-);
+      LIMIT $1) AS newest";
 
 /// How long the oldest committed event has been waiting for a running transaction, in seconds. No row if none waits.
 pub(super) const LAG: &str = "\
     SELECT extract(epoch FROM now() - happened_at)::float8 AS seconds
     FROM events
     WHERE xid >= pg_snapshot_xmin(pg_current_snapshot())
-      AND happened_at >= now() - interval '1 day'
-    ORDER BY xid, pet_id
+    ORDER BY xid, number
     LIMIT 1";
+
+/// When and why the current epoch began, and how many of the triggers that write events are enabled.
+pub(super) const EPOCH: &str = "\
+    SELECT epoch, reason, started_at, extract(epoch FROM now() - started_at)::float8 AS age,
+      (SELECT count(*) FROM pg_trigger
+       WHERE tgrelid IN (to_regclass('pets'), to_regclass('orders'))
+         AND starts_with(tgname, tgrelid::regclass || '_record_')
+         AND tgenabled = 'O') AS triggers
+    FROM event_feed";
 
 /// An expression that waits until no other transaction changes the pet. Statements evaluate it before they write anything.
 ///
-/// A transaction gets its id with its first write, which may be before it waits for a row. (The other advisory locks have
-/// keys that are larger than any id of a pet.)
+/// A transaction gets its id with its first write, which may be before it waits for a row. The first key is "pets" in ASCII: no
+/// other advisory lock has two keys. Two pets with the same hash wait for each other.
 macro_rules! lock_pet {
     ($pet:literal) => {
-        concat!("pg_advisory_xact_lock(", $pet, ")")
+        concat!("pg_advisory_xact_lock(1885697139, hashint8(", $pet, "))")
     };
 }
 
 pub(super) use lock_pet;
 
-pub(super) const STATEMENTS: &[&str] = &[FEED, HEAD, NEWEST, LAG];
+pub(super) const STATEMENTS: &[&str] = &[FEED, HEAD, NEWEST, LAG, EPOCH];
 
 /// How often the head of the feed is read while a request waits for it: half of what a reader may notice.
 const HEAD_INTERVAL: Duration = Duration::from_millis(25);
 /// The pause after it could not be read.
 const HEAD_BACKOFF: Duration = Duration::from_secs(1);
 
-/// A position older than this is replaced even if nothing has happened since, so that it never expires.
-const POSITION_REFRESH: Duration = Duration::from_hours(24);
+/// An epoch of this age may have begun after this node started.
+const JUST_STARTED: Duration = Duration::from_mins(1);
 
 /// A page of the feed, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +153,7 @@ impl Storage {
 
     /// Reads the head of the feed while a request waits for it, indefinitely.
     pub async fn watch_events(&self) {
-        let FeedHead { position, wanted } = &*self.feed_head;
+        let FeedHead { position, wanted, .. } = &*self.feed_head;
         loop {
             if position.receiver_count() == 0 {
                 wanted.notified().await;
@@ -179,8 +173,26 @@ impl Storage {
 
     async fn read_head(&self) -> Result<Option<(u64, i64)>, StorageError> {
         let rows = self.database.read_primary(HEAD, &[]).await?;
-        let head = |row| Ok((number(row, "transaction")?, row.try_get("pet_id").map_err(unexpected)?));
+        let head = |row| Ok((transaction(row, "transaction")?, row.try_get("number").map_err(unexpected)?));
         rows.first().map(head).transpose()
+    }
+
+    /// Records when the current epoch began, and logs it once: from then on, every reader from before gets 410.
+    pub(super) async fn observe_epoch(&self) -> Result<(), StorageError> {
+        let Some(epoch) =
+            self.database.read_primary(EPOCH, &[]).await?.first().map(FeedEpoch::read).transpose()?
+        else {
+            return Ok(());
+        };
+        let started = epoch.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        gauge!(FEED_STARTED).set(started.as_secs_f64());
+        let known = self.feed_head.epoch.lock().unwrap_or_else(PoisonError::into_inner).replace(epoch.number);
+        // This node may have started only now, and have begun the epoch itself.
+        let is_new = known.map_or(epoch.age < JUST_STARTED, |known| known != epoch.number);
+        if is_new && epoch.is_interruption() {
+            tracing::warn!(reason = epoch.reason, "the feed of events was restarted: every reader gets 410");
+        }
+        Ok(())
     }
 
     /// The newest events, at most 1,000, in their order.
@@ -211,6 +223,46 @@ pub(super) struct FeedHead {
     position: watch::Sender<Option<(u64, i64)>>,
     /// Wakes the task that reads it.
     wanted: Notify,
+    /// The last known epoch.
+    epoch: Mutex<Option<i32>>,
+}
+
+/// A period of the feed. Its readers cannot continue in the next one.
+#[derive(Debug)]
+pub struct FeedEpoch {
+    number: i32,
+    /// When it began.
+    pub started_at: SystemTime,
+    /// Why it began.
+    pub reason: String,
+    /// How long ago it began.
+    pub age: Duration,
+    /// How many triggers that write events are enabled.
+    pub triggers: i64,
+}
+
+impl FeedEpoch {
+    /// The number of triggers that write events.
+    pub const TRIGGERS: i64 = 8;
+
+    /// Reads a row of [`EPOCH`].
+    pub(super) fn read(row: &Row) -> Result<Self, StorageError> {
+        let age: f64 = row.try_get("age").map_err(unexpected)?;
+        Ok(Self {
+            number: row.try_get("epoch").map_err(unexpected)?,
+            started_at: row.try_get("started_at").map_err(unexpected)?,
+            reason: row.try_get("reason").map_err(unexpected)?,
+            age: Duration::try_from_secs_f64(age).unwrap_or_default(),
+            triggers: row.try_get("triggers").map_err(unexpected)?,
+        })
+    }
+
+    /// Whether there were readers before it.
+    #[must_use]
+    pub fn is_interruption(&self) -> bool {
+        // Of the first epoch, in create_event_partitions().
+        self.reason != "the feed was created"
+    }
 }
 
 /// Observes the head of the feed.
@@ -219,7 +271,7 @@ pub struct FeedSubscription(watch::Receiver<Option<(u64, i64)>>);
 impl FeedSubscription {
     /// Waits until the feed has an event after this position.
     pub async fn has_event_after(&mut self, position: EventPosition) {
-        let after = Some((position.transaction, position.pet));
+        let after = Some((position.transaction, position.number));
         // It ends with the service.
         while self.0.changed().await.is_ok() {
             if *self.0.borrow_and_update() > after {
@@ -256,32 +308,24 @@ struct FeedRows {
 
 impl ReadEventsBatch {
     async fn read(&self, requests: &[FeedRequest]) -> Result<FeedRows, StorageError> {
-        let mut after: (Vec<String>, Vec<i64>, Vec<SystemTime>) = Default::default();
-        let mut limits = Vec::with_capacity(requests.len());
-        for request in requests {
-            let (transaction, pet, time) = match request.start {
-                FeedStart::After(position) => (position.transaction, position.pet, position.time()),
-                FeedStart::Oldest | FeedStart::Now => (0, 0, SystemTime::UNIX_EPOCH),
-            };
-            after.0.push(transaction.to_string());
-            after.1.push(pet);
-            after.2.push(time);
-            limits.push(if request.start == FeedStart::Now { 0 } else { i64::from(request.limit.get()) });
-        }
-        let rows = self.0.read_primary(FEED, &[&after.0, &after.1, &after.2, &limits]).await?;
+        let after = |request: &FeedRequest| match request.start {
+            FeedStart::After(position) => (Some(position.transaction.to_string()), Some(position.number)),
+            FeedStart::Oldest | FeedStart::Now => (None, None),
+        };
+        let (transactions, numbers): (Vec<Option<String>>, Vec<Option<i64>>) =
+            requests.iter().map(after).unzip();
+        let is_now = |request: &FeedRequest| request.start == FeedStart::Now;
+        let limit = |request| if is_now(request) { 0 } else { i64::from(request.limit.get()) };
+        let limits: Vec<i64> = requests.iter().map(limit).collect();
+        let any_now = requests.iter().any(is_now);
+        let rows = self.0.read_replicated(FEED, &[&transactions, &numbers, &limits, &any_now]).await?;
         let Some(row) = rows.first() else {
             self.0.partition_missing.notify_one();
             return Err(StorageError::Unavailable(error_message("the feed is being prepared")));
         };
         let has_event: Option<i64> = row.try_get("ordinality").map_err(unexpected)?;
-        let read_at: SystemTime = row.try_get("read_at").map_err(unexpected)?;
-        let is_replicated = has_event.is_some() || after.2.iter().any(|time| needs_refresh(*time, read_at));
-        Ok(FeedRows { rows, is_replicated })
+        Ok(FeedRows { rows, is_replicated: any_now || has_event.is_some() })
     }
-}
-
-fn needs_refresh(position: SystemTime, now: SystemTime) -> bool {
-    position + POSITION_REFRESH < now
 }
 
 impl FeedRows {
@@ -289,15 +333,13 @@ impl FeedRows {
     fn pages(&self, requests: &[FeedRequest]) -> Result<HashMap<FeedRequest, FeedOutcome>, StorageError> {
         let Some(row) = self.rows.first() else { return Err(unexpected("the feed has no row")) };
         let epoch: i32 = row.try_get("epoch").map_err(unexpected)?;
-        let kept_since: SystemTime = row.try_get("kept_since").map_err(unexpected)?;
-        let read_at: SystemTime = row.try_get("read_at").map_err(unexpected)?;
-        let newest = number(row, "newest")?;
-        let head = EventPosition {
+        let dropped = EventPosition {
             epoch,
-            transaction: number(row, "oldest_running")?,
-            pet: 0,
-            at: millis(read_at)?,
+            transaction: transaction(row, "dropped_transaction")?,
+            number: row.try_get("dropped_number").map_err(unexpected)?,
         };
+        let head = EventPosition { epoch, transaction: transaction(row, "oldest_running")?, number: 0 };
+        let newest = transaction(row, "newest")?;
         let mut pages: Vec<Vec<Event>> = requests.iter().map(|_| Vec::new()).collect();
         for row in &self.rows {
             let Some(ordinality) = row.try_get::<_, Option<i64>>("ordinality").map_err(unexpected)? else {
@@ -311,18 +353,14 @@ impl FeedRows {
             events.sort_unstable_by_key(|event| event.position);
             let next = match (request.start, events.last()) {
                 (FeedStart::After(after), _)
-                    if after.epoch != epoch || after.time() < kept_since || after.transaction > newest =>
+                    if after.epoch != epoch || after < dropped || after.transaction > newest =>
                 {
                     return FeedOutcome::Expired;
                 }
                 (_, Some(last)) => last.position,
                 (FeedStart::Now, None) => head,
-                (FeedStart::After(after), None) if needs_refresh(after.time(), read_at) => head,
                 (FeedStart::After(after), None) => after,
-                // The same for a whole day, so that the tag of the page is.
-                (FeedStart::Oldest, None) => {
-                    EventPosition { transaction: 0, at: head.at - head.at.rem_euclid(86_400_000), ..head }
-                }
+                (FeedStart::Oldest, None) => dropped,
             };
             FeedOutcome::Page(FeedPage { events, next })
         };
@@ -332,28 +370,22 @@ impl FeedRows {
 
 fn event(row: &Row, epoch: i32) -> Result<Event, StorageError> {
     let pet: i64 = row.try_get("pet_id").map_err(unexpected)?;
-    let first_pet: Option<i64> = row.try_get("first_pet_id").map_err(unexpected)?;
+    let last_pet: Option<i64> = row.try_get("last_pet_id").map_err(unexpected)?;
     let order: Option<i64> = row.try_get("order_id").map_err(unexpected)?;
-    let key: Option<i64> = row.try_get("key_id").map_err(unexpected)?;
-    let at = millis(row.try_get("happened_at").map_err(unexpected)?)?;
+    let number = row.try_get("number").map_err(unexpected)?;
     Ok(Event {
-        position: EventPosition { epoch, transaction: number(row, "transaction")?, pet, at },
+        position: EventPosition { epoch, transaction: transaction(row, "transaction")?, number },
         event_type: row.try_get("type").map_err(unexpected)?,
-        pet_id: first_pet.unwrap_or(pet).try_into().map_err(unexpected)?,
-        last_pet_id: first_pet.map(|_| pet.try_into()).transpose().map_err(unexpected)?,
+        pet_id: pet.try_into().map_err(unexpected)?,
+        last_pet_id: last_pet.map(TryInto::try_into).transpose().map_err(unexpected)?,
         order_id: order.map(TryInto::try_into).transpose().map_err(unexpected)?,
-        key_id: key.map(KeyId),
+        at: row.try_get("happened_at").map_err(unexpected)?,
     })
 }
 
 /// A transaction id, which the driver has no type for.
-fn number(row: &Row, column: &str) -> Result<u64, StorageError> {
+fn transaction(row: &Row, column: &str) -> Result<u64, StorageError> {
     row.try_get::<_, &str>(column).map_err(unexpected)?.parse().map_err(unexpected)
-}
-
-fn millis(time: SystemTime) -> Result<i64, StorageError> {
-    let elapsed = time.duration_since(SystemTime::UNIX_EPOCH).map_err(unexpected)?;
-    elapsed.as_millis().try_into().map_err(unexpected)
 }
 
 impl_pg_enum!(EventType, "event_type");

@@ -8,20 +8,18 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::pets::{PetRow, insert, insert_idempotent};
+use super::pets::{insert, insert_idempotent};
 use super::postgres::error::unexpected;
 use super::postgres::executor::Database;
 use super::request_batcher::{BatchError, BatchHandler};
 use super::{Storage, StorageError};
 use crate::domain::idempotency::IdempotentRequest;
-use crate::domain::key_record::KeyId;
 use crate::domain::pet::{NewPet, Pet};
 
 /// A pet to insert; with an idempotency key, once.
 #[derive(Debug, Clone)]
 pub(super) struct InsertRequest {
     pet: NewPet,
-    key: KeyId,
     idempotency: Option<IdempotentRequest>,
 }
 
@@ -48,10 +46,9 @@ impl Storage {
     pub async fn insert_pet(
         &self,
         pet: NewPet,
-        key: KeyId,
         idempotency: Option<IdempotentRequest>,
     ) -> Result<InsertOutcome, StorageError> {
-        self.insert_pet.call(InsertRequest { pet, key, idempotency }).await.map_err(|error| match error {
+        self.insert_pet.call(InsertRequest { pet, idempotency }).await.map_err(|error| match error {
             BatchError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
             not_started => not_started.into(),
         })?
@@ -127,12 +124,11 @@ impl InsertPetsBatch {
     }
 
     async fn insert(&self, requests: &[&InsertRequest]) -> Result<Vec<InsertOutcome>, StorageError> {
-        let pets: Vec<PetRow<'_>> =
-            requests.iter().map(|request| PetRow { pet: &request.pet, key: Some(request.key) }).collect();
+        let pets: Vec<&NewPet> = requests.iter().map(|request| &request.pet).collect();
         if requests.iter().all(|request| request.idempotency.is_none()) {
             let ids = insert(&self.0, &pets).await?;
             let inserted =
-                pets.into_iter().zip(ids).map(|(row, id)| InsertOutcome::Inserted(row.pet.with_id(id)));
+                pets.into_iter().zip(ids).map(|(pet, id)| InsertOutcome::Inserted(pet.with_id(id)));
             return Ok(inserted.collect());
         }
         let keys: Vec<Option<IdempotentRequest>> =
@@ -168,7 +164,6 @@ mod tests {
         };
         InsertRequest {
             pet: pet.into_new_pet().unwrap(),
-            key: KeyId(1),
             idempotency: key.map(|key| IdempotentRequest {
                 digest: Digest128([key; 16]),
                 fingerprint: Digest128([fingerprint; 16]),

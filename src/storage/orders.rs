@@ -7,7 +7,6 @@
 //! that row again (READ COMMITTED). So it may lose a race without seeing the winner's other rows: then it is retried.
 
 use std::error::Error;
-use std::time::SystemTime;
 
 use tokio_postgres::Row;
 
@@ -19,7 +18,6 @@ use super::postgres::pg_enum::impl_pg_enum;
 use super::{Storage, StorageError};
 use crate::domain::event::EventType;
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
-use crate::domain::key_record::KeyId;
 use crate::domain::order::{
     NewOrder, ORDERABLE, ORDERED, Order, OrderEnd, OrderFilter, OrderId, OrderPageRequest, OrderReference,
     OrderStatus, RELEASED,
@@ -81,7 +79,7 @@ const FIND: &str = "\
     WHERE id = $1";
 
 /// Places an order for the pet `$1` if its status is `$2`, and sets the status to `$3`; with the idempotency key `$4`, once.
-/// `$6` is the API key, `$7` the reference, and `$8` the seconds that the order waits. Returns no row if the pet does not exist.
+/// `$6` is the reference, and `$7` the seconds that the order waits. Returns no row if the pet does not exist.
 const PLACE: &str = concat!(
     "WITH requested AS (
       SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
@@ -108,36 +106,37 @@ const PLACE: &str = concat!(
     placed AS (
       INSERT INTO orders (pet_id, status, created_at, updated_at, expires_at, reference)
       SELECT id, 'placed', date_trunc('milliseconds', now()), date_trunc('milliseconds', now()),
-        date_trunc('milliseconds', now()) + $8::double precision * interval '1 second', $7
+        date_trunc('milliseconds', now()) + $7::double precision * interval '1 second', $6
       FROM ordered_pet
-      RETURNING id, created_at, expires_at),
-    inserted_event AS (
-      INSERT INTO events (type, pet_id, order_id, key_id)
-      SELECT 'order.placed', $1, id, $6
-      FROM placed),
+      RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference),
+    found AS (
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference
+      FROM placed
+      UNION ALL
+      -- As it is now, so that a client that retries learns what has become of its order.
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference
+      FROM orders
+      WHERE id = (SELECT subject_id FROM stored)),
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
       SELECT digest, day, now(), fingerprint, id
       FROM placed, requested, days
       WHERE digest IS NOT NULL
       ORDER BY day)
-    SELECT placed.id AS placed_id, placed.created_at AS placed_at, placed.expires_at AS placed_until, pets.status AS pet_status,
-      EXISTS (SELECT FROM open_order) AS has_open_order,
-      stored.fingerprint AS stored_fingerprint, stored_order.id AS stored_id, stored_order.created_at AS stored_at,
-      stored_order.expires_at AS stored_until,
-      CASE WHEN stored_order.id IS NOT NULL THEN ",
+    SELECT found.*, EXISTS (SELECT FROM placed) AS placed_now, pets.status AS pet_status,
+      EXISTS (SELECT FROM open_order) AS has_open_order, stored.fingerprint AS stored_fingerprint,
+      CASE WHEN stored.subject_id IS NOT NULL THEN ",
     await_replication!(),
     " END
     -- The status is that of before the update: the snapshot of a statement does not see its own changes.
     FROM pets
-    LEFT JOIN placed ON true
+    LEFT JOIN found ON true
     LEFT JOIN stored ON true
-    LEFT JOIN orders AS stored_order ON stored_order.id = stored.subject_id
     WHERE pets.id = $1"
 );
 
 /// Sets the status of the order `$1` to `$2` if it is open, and that of its pet to `$3`; with the idempotency key `$4`, once.
-/// `$6` is the API key, `$7` the event. Returns no row if the order does not exist.
+/// Returns no row if the order does not exist.
 const END: &str = concat!(
     "WITH requested AS (
       SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
@@ -155,10 +154,6 @@ const END: &str = concat!(
       SET status = $2, updated_at = greatest(created_at, date_trunc('milliseconds', now()))
       WHERE id = (SELECT $1 FROM locked) AND status = 'placed' AND NOT EXISTS (SELECT FROM stored)
       RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference),
-    inserted_event AS (
-      INSERT INTO events (type, pet_id, order_id, key_id)
-      SELECT $7::event_type, pet_id, id, $6
-      FROM ended),
     released_pet AS (
       UPDATE pets
       SET status = $3
@@ -185,8 +180,8 @@ const END: &str = concat!(
     LEFT JOIN stored ON true"
 );
 
-/// Ends up to [`EXPIRE_LIMIT`] orders that are due, and sets the status of their pets to `$1`. Several nodes may run it at the same time: each
-/// takes those orders whose pets nobody else is changing.
+/// Ends up to [`EXPIRE_LIMIT`] orders that are due, and sets the status of their pets to `$1`. Skips those that somebody else is
+/// changing, so several nodes may run it at the same time, and a row that is locked in psql delays no other.
 const EXPIRE: &str = "\
     WITH due AS MATERIALIZED (
       SELECT id, pet_id
@@ -197,21 +192,24 @@ const EXPIRE: &str = "\
     locked AS MATERIALIZED (
       SELECT id
       FROM due
-      WHERE pg_try_advisory_xact_lock(pet_id)),
+      -- As lock_pet.
+      WHERE pg_try_advisory_xact_lock(1885697139, hashint8(pet_id))),
+    free AS MATERIALIZED (
+      SELECT orders.id
+      FROM orders
+      JOIN pets ON pets.id = orders.pet_id
+      -- An array, so that all pets are locked before anything is written.
+      WHERE orders.id = ANY (ARRAY(SELECT id FROM locked)) AND orders.status = 'placed'
+      FOR NO KEY UPDATE SKIP LOCKED),
     expired AS (
       UPDATE orders
       SET status = 'expired', updated_at = greatest(created_at, date_trunc('milliseconds', now()))
-      -- An array, so that all pets are locked before anything is written.
-      WHERE id = ANY (ARRAY(SELECT id FROM locked)) AND status = 'placed'
+      WHERE id = ANY (ARRAY(SELECT id FROM free))
       RETURNING id, pet_id),
     released_pets AS (
       UPDATE pets
       SET status = $1
-      WHERE id IN (SELECT pet_id FROM expired)),
-    inserted_events AS (
-      INSERT INTO events (type, pet_id, order_id)
-      SELECT 'order.expired', pet_id, id
-      FROM expired)
+      WHERE id IN (SELECT pet_id FROM expired))
     SELECT count(*) AS expired
     FROM expired";
 
@@ -237,7 +235,7 @@ const ATTEMPTS: usize = 3;
 pub enum PlaceOrderOutcome {
     /// The order was placed.
     Placed(Order),
-    /// An earlier request with the same key and content placed the order: as it was then.
+    /// An earlier request with the same key and content placed the order: as it is now.
     Replayed(Order),
     /// No pet has this id.
     PetNotFound,
@@ -307,19 +305,17 @@ impl Storage {
     pub async fn place_order(
         &self,
         new: &NewOrder,
-        key: KeyId,
         once: Option<IdempotentRequest>,
     ) -> Result<PlaceOrderOutcome, StorageError> {
         let (digest, fingerprint) = (once.map(|once| once.digest), once.map(|once| once.fingerprint));
         let reference = new.reference.as_ref().map(OrderReference::as_str);
         let hold = new.hold.map(|hold| f64::from(hold.seconds()));
-        let (pet, key) = (new.pet_id.get(), key.0);
         let parameters: Parameters<'_> =
-            &[&pet, &ORDERABLE, &ORDERED, &digest, &fingerprint, &key, &reference, &hold];
+            &[&new.pet_id.get(), &ORDERABLE, &ORDERED, &digest, &fingerprint, &reference, &hold];
         let in_progress = once.map(|_| PlaceOrderOutcome::InProgress);
         let decode = |rows: &[Row]| match rows.first() {
             None => Ok(Some(PlaceOrderOutcome::PetNotFound)),
-            Some(row) => place_outcome(row, new, fingerprint),
+            Some(row) => place_outcome(row, fingerprint),
         };
         let placing = self.retry_lost_race(PLACE, parameters, in_progress, decode);
         let acknowledges = |outcome: &PlaceOrderOutcome| {
@@ -327,7 +323,7 @@ impl Storage {
         };
         let outcome = self.database.write_or_find(placing, acknowledges).await?;
         if matches!(outcome, PlaceOrderOutcome::Placed(_)) {
-            count_events(EventType::OrderPlaced, 1);
+            count_order_events(EventType::OrderPlaced, 1);
         }
         Ok(outcome)
     }
@@ -337,13 +333,11 @@ impl Storage {
         &self,
         id: OrderId,
         end: OrderEnd,
-        key: KeyId,
         once: Option<IdempotentRequest>,
     ) -> Result<EndOrderOutcome, StorageError> {
         let (digest, fingerprint) = (once.map(|once| once.digest), once.map(|once| once.fingerprint));
-        let event_type = EventType::from(end);
         let parameters: Parameters<'_> =
-            &[&id.get(), &end.status(), &end.pet_status(), &digest, &fingerprint, &key.0, &event_type];
+            &[&id.get(), &end.status(), &end.pet_status(), &digest, &fingerprint];
         let in_progress = once.map(|_| EndOrderOutcome::InProgress);
         let decode = |rows: &[Row]| match rows.first() {
             None => Ok(Some(EndOrderOutcome::OrderNotFound)),
@@ -356,7 +350,7 @@ impl Storage {
         };
         let outcome = self.database.write_or_find(ending, acknowledges).await?;
         if matches!(outcome, EndOrderOutcome::Ended(_)) {
-            count_events(event_type, 1);
+            count_order_events(end.into(), 1);
         }
         Ok(outcome)
     }
@@ -368,7 +362,7 @@ impl Storage {
             _ => Err(unexpected("not one row")),
         };
         let expired = self.database.write(EXPIRE, &[&RELEASED], count).await?;
-        count_events(EventType::OrderExpired, expired);
+        count_order_events(EventType::OrderExpired, expired);
         Ok(expired)
     }
 
@@ -398,32 +392,25 @@ impl Storage {
     }
 }
 
+/// Counts the events of orders, each of which is also a change of the pet.
+fn count_order_events(event_type: EventType, count: usize) {
+    count_events(event_type, count);
+    count_events(EventType::PetUpdated, count);
+}
+
 /// Decodes a row of [`PLACE`]. None if the pet was available but a concurrent request ordered it: for a request with a key,
 /// that may have been another attempt of the same request.
 fn place_outcome(
     row: &Row,
-    new: &NewOrder,
     fingerprint: Option<Digest128>,
 ) -> Result<Option<PlaceOrderOutcome>, StorageError> {
-    let placed = |id: &str, at: &str, until: &str| -> Result<Order, StorageError> {
-        let at: SystemTime = row.try_get(at).map_err(unexpected)?;
-        Ok(Order {
-            id: id_column(row, id)?,
-            pet_id: new.pet_id,
-            status: OrderStatus::Placed,
-            created_at: at,
-            updated_at: at,
-            expires_at: row.try_get(until).map_err(unexpected)?,
-            reference: new.reference.clone(),
-        })
-    };
-    if row.try_get::<_, Option<i64>>("placed_id").map_err(unexpected)?.is_some() {
-        return Ok(Some(PlaceOrderOutcome::Placed(placed("placed_id", "placed_at", "placed_until")?)));
+    if row.try_get("placed_now").map_err(unexpected)? {
+        return Ok(Some(PlaceOrderOutcome::Placed(order(row)?)));
     }
     let stored: Option<Digest128> = row.try_get("stored_fingerprint").map_err(unexpected)?;
     if stored.is_some() {
         return Ok(Some(if stored == fingerprint {
-            PlaceOrderOutcome::Replayed(placed("stored_id", "stored_at", "stored_until")?)
+            PlaceOrderOutcome::Replayed(order(row)?)
         } else {
             PlaceOrderOutcome::KeyReused
         }));

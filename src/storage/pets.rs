@@ -21,7 +21,6 @@ use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};
 use crate::domain::event::EventType;
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
-use crate::domain::key_record::KeyId;
 use crate::domain::page::{Page, PageLimit};
 use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetPageRequest, PetStatus};
 
@@ -63,28 +62,21 @@ const FIND: &str = "\
     WHERE id = ANY ($1)";
 
 const INSERT: &str = "\
-    WITH inserted_pets AS (
-      INSERT INTO pets (name, category_id, status)
-      SELECT name, category_id, status
-      FROM unnest($1::text[], $2::bigint[], $3::pet_status[])
-        WITH ORDINALITY AS new (name, category_id, status, ordinality)
-      -- Ids are assigned and returned in the order of the arrays.
-      ORDER BY ordinality
-      RETURNING id),
-    inserted_events AS (
-      INSERT INTO events (type, pet_id, pet_ids, key_ids)
-      SELECT 'pet.created', max(id), array_agg(id), $4::bigint[]
-      FROM inserted_pets)
-    SELECT id
-    FROM inserted_pets";
+    INSERT INTO pets (name, category_id, status)
+    SELECT name, category_id, status
+    FROM unnest($1::text[], $2::bigint[], $3::pet_status[])
+      WITH ORDINALITY AS new (name, category_id, status, ordinality)
+    -- Ids are assigned and returned in the order of the arrays.
+    ORDER BY ordinality
+    RETURNING id";
 
 /// The same, but a pet with an idempotency key is inserted only if the key has no stored result; else that is returned.
 const INSERT_IDEMPOTENT: &str = concat!(
     "WITH requested AS (
       -- The id is assigned here because the key and the pet both need it. (Evaluated once: it is volatile.)
-      SELECT ordinality, name, category_id, status, key_id, digest, fingerprint, nextval('pets_id_seq') AS id
-      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::bigint[], $5::uuid[], $6::uuid[])
-        WITH ORDINALITY AS requested (name, category_id, status, key_id, digest, fingerprint, ordinality)),",
+      SELECT ordinality, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id
+      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::uuid[], $5::uuid[])
+        WITH ORDINALITY AS requested (name, category_id, status, digest, fingerprint, ordinality)),",
     idempotency_ctes!(),
     "
     fresh AS (
@@ -101,13 +93,7 @@ const INSERT_IDEMPOTENT: &str = concat!(
       INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE
       SELECT id, name, category_id, status
       FROM fresh
-      ORDER BY ordinality),
-    inserted_events AS (
-      INSERT INTO events (type, pet_id, pet_ids, key_ids)
-      SELECT 'pet.created', max(id), array_agg(id), array_agg(key_id)
-      FROM fresh
-      -- An aggregate has one row even if nothing is inserted.
-      HAVING count(*) > 0)
+      ORDER BY ordinality)
     SELECT ordinality, id AS new_id, stored.fingerprint AS stored_fingerprint, subject_id AS stored_id,
       CASE WHEN subject_id IS NOT NULL THEN ",
     await_replication!(),
@@ -134,14 +120,9 @@ const FIND_LOCKED: &str = "\
     WHERE id = $1";
 
 const UPDATE: &str = "\
-    WITH updated AS (
-      UPDATE pets
-      SET name = $2, category_id = $3, status = $4
-      WHERE id = $1
-      RETURNING id)
-    INSERT INTO events (type, pet_id, key_id)
-    SELECT 'pet.updated', id, $5
-    FROM updated";
+    UPDATE pets
+    SET name = $2, category_id = $3, status = $4
+    WHERE id = $1";
 
 pub(super) const STATEMENTS: &[&str] =
     &[LIST, LIST_BY_STATUS, FIND, INSERT, INSERT_IDEMPOTENT, LOCK, FIND_LOCKED, UPDATE];
@@ -162,8 +143,7 @@ impl Storage {
 
     /// Inserts an operator's pets in one statement: all or none.
     pub async fn insert_pets(&self, pets: &[NewPet]) -> Result<(), StorageError> {
-        let rows: Vec<PetRow<'_>> = pets.iter().map(|pet| PetRow { pet, key: None }).collect();
-        insert(&self.database, &rows).await.map(drop)
+        insert(&self.database, &pets.iter().collect::<Vec<_>>()).await.map(drop)
     }
 }
 
@@ -184,17 +164,15 @@ impl Storage {
     pub async fn change_pet<E>(
         &self,
         id: PetId,
-        key: KeyId,
         change: impl FnOnce(&Pet, bool) -> Result<Pet, E>,
     ) -> Result<UpdateOutcome<E>, StorageError> {
-        let changing = self.change_locked(id, key, change);
+        let changing = self.change_locked(id, change);
         self.database.write_or_find(changing, |outcome| matches!(outcome, UpdateOutcome::Updated(_))).await
     }
 
     async fn change_locked<E>(
         &self,
         id: PetId,
-        key: KeyId,
         change: impl FnOnce(&Pet, bool) -> Result<Pet, E>,
     ) -> Result<UpdateOutcome<E>, StorageError> {
         let (lock, rows) = self.database.lock_row(LOCK, FIND_LOCKED, &[&id.get()]).await?;
@@ -207,7 +185,7 @@ impl Storage {
         match &change {
             Ok(new) if *new != old => {
                 let Pet { id, name, category_id, status } = new;
-                let parameters: Parameters<'_> = &[&id.get(), &name.as_str(), &category_id.0, status, &key.0];
+                let parameters: Parameters<'_> = &[&id.get(), &name.as_str(), &category_id.0, status];
                 lock.write_and_commit(UPDATE, parameters).await?;
                 count_events(EventType::PetUpdated, 1);
             }
@@ -358,21 +336,15 @@ async fn find(
     rows.iter().map(|row| pet(row).map(|pet| (pet.id, pet))).collect()
 }
 
-/// A pet to insert, and the API key of the request, if it is one.
-pub(super) struct PetRow<'a> {
-    pub(super) pet: &'a NewPet,
-    pub(super) key: Option<KeyId>,
-}
-
 /// Inserts pets, and returns their ids in the same order.
-pub(super) async fn insert(database: &Database, pets: &[PetRow<'_>]) -> Result<Vec<PetId>, StorageError> {
-    let (names, categories, statuses, keys) = columns(pets);
+pub(super) async fn insert(database: &Database, pets: &[&NewPet]) -> Result<Vec<PetId>, StorageError> {
+    let (names, categories, statuses) = columns(pets);
     let ids = |rows: &[Row]| {
         let ids = rows.iter().map(|row| id(row, "id")).collect::<Result<Vec<_>, _>>()?;
         let complete = ids.len() == pets.len();
         complete.then_some(ids).ok_or_else(|| unexpected("not every pet has an id"))
     };
-    let ids = database.write(INSERT, &[&names, &categories, &statuses, &keys], ids).await?;
+    let ids = database.write(INSERT, &[&names, &categories, &statuses], ids).await?;
     count_events(EventType::PetCreated, ids.len());
     Ok(ids)
 }
@@ -389,13 +361,13 @@ pub(super) struct IdempotentInsert {
 /// [`StorageError::Raced`] if a concurrent statement inserted one of the keys.
 pub(super) async fn insert_idempotent(
     database: &Database,
-    pets: &[PetRow<'_>],
+    pets: &[&NewPet],
     idempotency: &[Option<IdempotentRequest>],
 ) -> Result<Vec<IdempotentInsert>, StorageError> {
-    let (names, categories, statuses, keys) = columns(pets);
+    let (names, categories, statuses) = columns(pets);
     let (digests, fingerprints): (Vec<Option<Digest128>>, Vec<Option<Digest128>>) =
         idempotency.iter().map(|key| (key.map(|key| key.digest), key.map(|key| key.fingerprint))).unzip();
-    let parameters: Parameters<'_> = &[&names, &categories, &statuses, &keys, &digests, &fingerprints];
+    let parameters: Parameters<'_> = &[&names, &categories, &statuses, &digests, &fingerprints];
     let outcomes = |rows: &[Row]| {
         let mut outcomes: Vec<Option<IdempotentInsert>> = pets.iter().map(|_| None).collect();
         for row in rows {
@@ -415,14 +387,9 @@ pub(super) async fn insert_idempotent(
     Ok(outcomes)
 }
 
-type InsertColumns<'a> = (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>, Vec<Option<i64>>);
-
 /// The columns of the pets, each as one array.
-fn columns<'a>(pets: &[PetRow<'a>]) -> InsertColumns<'a> {
-    let row = |PetRow { pet, key }: &PetRow<'a>| {
-        (pet.name.as_str(), pet.category_id.0, pet.status, key.map(|KeyId(id)| id))
-    };
-    pets.iter().map(row).collect()
+fn columns<'a>(pets: &[&'a NewPet]) -> (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>) {
+    pets.iter().map(|pet| (pet.name.as_str(), pet.category_id.0, pet.status)).collect()
 }
 
 fn id(row: &Row, column: impl RowIndex + Display) -> Result<PetId, StorageError> {

@@ -11,6 +11,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_process::Collector;
 use tokio::time::sleep;
 
+use crate::version::{COMMIT, VERSION};
+
 /// Defines each metric's constant, with its help text in the documentation and in `/metrics`.
 macro_rules! define_metrics {
     ($($kind:ident $constant:ident = $name:literal: $help:literal;)*) => {
@@ -27,7 +29,8 @@ macro_rules! define_metrics {
 
 define_metrics! {
     histogram REQUEST_DURATION = "http_server_request_duration_seconds":
-        "Time from a request's head to its response's head. Requests that match no route have the route \"-\".";
+        "Time from a request's head to its response's head, without the time that it waits for an event. Requests that match no \
+        route have the route \"-\".";
     gauge ACTIVE_REQUESTS = "http_server_active_requests": "Requests in flight.";
     gauge WAITING_REQUESTS = "petstore_waiting_requests": "Requests that wait for an event.";
     gauge CONNECTIONS = "petstore_connections": "Open client connections.";
@@ -68,6 +71,8 @@ define_metrics! {
     counter EVENTS = "petstore_events_total": "Events that this node has written, by type.";
     gauge FEED_LAG = "petstore_event_feed_lag_seconds":
         "How long the oldest event that readers do not see yet has been waiting for a running transaction.";
+    gauge FEED_STARTED = "petstore_event_feed_started_timestamp_seconds":
+        "When the current epoch of the feed of events began, in seconds since 1970. Readers from before get 410.";
     gauge ORDERS_OVERDUE = "petstore_orders_overdue_seconds":
         "For how long the first of the orders that should have expired has been due; 0 if none is.";
     histogram BATCH_SIZE = "petstore_batch_size": "Requests per batch, which share one statement.";
@@ -75,7 +80,9 @@ define_metrics! {
         "Time that the first request of a batch waited.";
     gauge PETS = "petstore_pets_estimated":
         "Pets by status, estimated from PostgreSQL's statistics and the size of the table.";
-    gauge BUILD_INFO = "petstore_build_info": "1, with the running version as a label.";
+    counter BACKGROUND_PANICS = "petstore_background_panics_total":
+        "Panics of background tasks, which were restarted. Each is a bug.";
+    gauge BUILD_INFO = "petstore_build_info": "1, with the running version and its commit as labels.";
 }
 
 /// From half a millisecond, which a request takes on an idle machine, to the longest deadline.
@@ -115,7 +122,7 @@ pub fn metrics() -> &'static Metrics {
         let process = Collector::default();
         process.describe();
         describe();
-        gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+        gauge!(BUILD_INFO, "version" => VERSION, "commit" => COMMIT).set(1.0);
         Metrics { prometheus, process }
     })
 }

@@ -22,6 +22,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use tokio::runtime::Handle;
 
 use crate::config::TraceSettings;
+use crate::version;
 
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 
@@ -55,7 +56,7 @@ pub fn start_tracing(settings: &TraceSettings) -> Result<TraceGuard, ExporterBui
         .build()?;
     let resource = Resource::builder()
         .with_service_name(env!("CARGO_PKG_NAME"))
-        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .with_attribute(KeyValue::new("service.version", version::FULL))
         .build();
     let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build();
     if TRACER.set(provider.tracer(env!("CARGO_PKG_NAME"))).is_err() {

@@ -10,7 +10,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::field_value::Scalar;
 use super::resource_description::{
-    ResourceDescription, ResourceField, date_time, identifier, integer, keyword, reference, string,
+    ResourceDescription, ResourceField, date_time, identifier, keyword, reference, string,
 };
 use crate::domain::event::{Event, EventPosition, EventType};
 
@@ -48,8 +48,8 @@ pub(crate) const EVENT: ResourceDescription<Event, ()> = ResourceDescription(&[
         get: |event| event.last_pet_id.map(|id| Scalar::Integer(id.get())),
         schema: Some(|| {
             identifier(
-                "Identifier of the last pet; only of `pets.imported`. Others may have been added at the same time, with \
-                 identifiers in between.",
+                "Identifier of the last pet; only of `pets.imported`. Some identifiers in between may belong to pets that \
+                 were added by other requests at the same time.",
             )
         }),
         input: None,
@@ -62,19 +62,9 @@ pub(crate) const EVENT: ResourceDescription<Event, ()> = ResourceDescription(&[
         input: None,
     },
     ResourceField {
-        name: "keyId",
-        required: false,
-        get: |event| event.key_id.map(|key| Scalar::Integer(key.0)),
-        schema: Some(|| {
-            integer("Identifier of the API key of the request. Absent if the service or an operator did it.")
-                .into()
-        }),
-        input: None,
-    },
-    ResourceField {
         name: "at",
         required: true,
-        get: |event| Some(Scalar::Time(event.position.time())),
+        get: |event| Some(Scalar::Time(event.at)),
         schema: Some(|| date_time("When it happened (RFC 3339, UTC).")),
         input: None,
     },
@@ -82,8 +72,8 @@ pub(crate) const EVENT: ResourceDescription<Event, ()> = ResourceDescription(&[
 
 impl PartialSchema for Event {
     fn schema() -> RefOr<Schema> {
-        let example = json!({"id": "AQAAAAcAAAAAAAAC0wAAAAAAAAAHAAABnaJ3uEA", "type": "order.placed", "petId": 7,
-            "orderId": 4711, "keyId": 1, "at": "2026-11-15T09:30:00.000Z"});
+        let example = json!({"id": "AgAAAAcAAAAAAAAC0wAAAAAAAAAq", "type": "order.placed", "petId": 7,
+            "orderId": 4711, "at": "2026-11-15T09:30:00.000Z"});
         EVENT.schema("Something that happened to a pet or an order.", example)
     }
 }
@@ -98,18 +88,15 @@ impl ToSchema for Event {}
 impl ToSchema for EventType {}
 
 /// The first byte of a position, so that its format can change without misreading old ones.
-const POSITION_VERSION: u8 = 1;
-/// The last millisecond of the year 9999, which every time can represent.
-const LATEST: i64 = 253_402_300_799_999;
+const POSITION_VERSION: u8 = 2;
 
 /// A position as text. It is opaque to clients but not secret: it grants nothing.
 pub(crate) fn encode_position(position: &EventPosition) -> String {
-    let EventPosition { epoch, transaction, pet, at } = position;
-    let mut bytes = [POSITION_VERSION; 29];
+    let EventPosition { epoch, transaction, number } = position;
+    let mut bytes = [POSITION_VERSION; 21];
     bytes[1..5].copy_from_slice(&epoch.to_be_bytes());
     bytes[5..13].copy_from_slice(&transaction.to_be_bytes());
-    bytes[13..21].copy_from_slice(&pet.to_be_bytes());
-    bytes[21..].copy_from_slice(&at.to_be_bytes());
+    bytes[13..].copy_from_slice(&number.to_be_bytes());
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
@@ -123,17 +110,11 @@ pub(crate) fn decode_position(text: &str) -> Result<EventPosition, PositionError
     let decoded = URL_SAFE_NO_PAD.decode(text).map_err(|_| PositionError)?;
     let [POSITION_VERSION, rest @ ..] = &*decoded else { return Err(PositionError) };
     let (epoch, rest) = rest.split_first_chunk().ok_or(PositionError)?;
-    let (transaction, rest) = rest.split_first_chunk().ok_or(PositionError)?;
-    let (pet, rest) = rest.split_first_chunk().ok_or(PositionError)?;
-    let at = i64::from_be_bytes(rest.try_into().map_err(|_| PositionError)?);
-    if !(0..=LATEST).contains(&at) {
-        return Err(PositionError);
-    }
+    let (transaction, number) = rest.split_first_chunk().ok_or(PositionError)?;
     Ok(EventPosition {
         epoch: i32::from_be_bytes(*epoch),
         transaction: u64::from_be_bytes(*transaction),
-        pet: i64::from_be_bytes(*pet),
-        at,
+        number: i64::from_be_bytes(number.try_into().map_err(|_| PositionError)?),
     })
 }
 
@@ -144,9 +125,9 @@ mod tests {
     #[test]
     fn a_position_is_read_back() {
         for position in [
-            EventPosition { epoch: 7, transaction: 723, pet: 7, at: 1_777_000_000_000 },
-            EventPosition { epoch: i32::MAX, transaction: u64::MAX, pet: i64::MAX, at: LATEST },
-            EventPosition { epoch: 0, transaction: 0, pet: 0, at: 0 },
+            EventPosition { epoch: 7, transaction: 723, number: 42 },
+            EventPosition { epoch: i32::MAX, transaction: u64::MAX, number: i64::MAX },
+            EventPosition { epoch: 0, transaction: 0, number: 0 },
         ] {
             assert_eq!(decode_position(&encode_position(&position)), Ok(position));
         }
@@ -154,22 +135,19 @@ mod tests {
 
     #[test]
     fn the_format_of_a_position_is_frozen() {
-        let position = EventPosition { epoch: 7, transaction: 723, pet: 7, at: 1_777_000_000_000 };
-        assert_eq!(encode_position(&position), "AQAAAAcAAAAAAAAC0wAAAAAAAAAHAAABnb10KgA");
+        let position = EventPosition { epoch: 7, transaction: 723, number: 42 };
+        assert_eq!(encode_position(&position), "AgAAAAcAAAAAAAAC0wAAAAAAAAAq");
     }
 
     #[test]
     fn what_is_not_a_position_is_refused() {
-        let past_the_year_9999 =
-            encode_position(&EventPosition { epoch: 1, transaction: 1, pet: 1, at: LATEST + 1 });
         for text in [
             "",
             "now",
             "AQAAAAAAAAAU",
-            "AgAAAAcAAAAAAAAC0wAAAAAAAAAHAAABnbyNBgA",
-            "AQAAAAcAAAAAAAAC0wAAAAAAAAAHAAABnb10KgAA",
-            "AQAAAAcAAAAAAAAC0wAAAAAAAAAHAAABnbyNBg",
-            &past_the_year_9999,
+            "AQAAAAcAAAAAAAAC0wAAAAAAAAAq",
+            "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAA",
+            "AgAAAAcAAAAAAAAC0wAAAAAAAAA",
         ] {
             assert_eq!(decode_position(text), Err(PositionError), "{text:?}");
         }

@@ -11,7 +11,7 @@ use super::resource_description::{
     FieldInput, LABEL_PATTERN, ResourceDescription, ResourceField, date_time, identifier, integer, keyword,
     reference, string,
 };
-use crate::domain::order::{NewOrder, Order, OrderHold, OrderReference, OrderStatus};
+use crate::domain::order::{NewOrder, Order, OrderHold, OrderHoldError, OrderReference, OrderStatus};
 use crate::domain::pet::PetId;
 
 /// What a client has set of an order so far.
@@ -102,7 +102,7 @@ pub(crate) const ORDER: ResourceDescription<Order, OrderDraft> = ResourceDescrip
         schema: None,
         input: Some(FieldInput {
             set: |order, value| {
-                let hold = OrderHold::try_from(value.integer()?);
+                let hold = value.integer().map_err(|_| OrderHoldError).and_then(OrderHold::try_from);
                 order.hold = Some(hold.map_err(|error| FieldValueError::Invalid(error.to_string()))?);
                 Ok(())
             },

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use futures_util::future::select_all;
 use petstore::config::{PoolSettings, ReadFrom};
 use petstore::domain::api_key::ApiKey;
-use petstore::domain::key_record::KeyId;
 use petstore::domain::pet::{Pet, PetId};
 use petstore::storage::Storage;
 use serde_json::json;
@@ -125,7 +124,7 @@ async fn a_connection_with_an_abandoned_statement_is_not_reused_before_the_state
     let rename =
         |pet: &Pet, _: bool| Ok::<_, ()>(Pet { name: "Bello".to_owned().try_into().unwrap(), ..pet.clone() });
     for _ in 0..2 {
-        let changing = timeout(Duration::from_millis(300), storage.change_pet(held, KeyId(1), rename)).await;
+        let changing = timeout(Duration::from_millis(300), storage.change_pet(held, rename)).await;
         assert!(changing.is_err(), "the pet is locked");
     }
     wait_for_blocked_statement(&database.connect().await).await;
@@ -139,7 +138,7 @@ async fn a_connection_with_an_abandoned_statement_is_not_reused_before_the_state
     lock.batch_execute("COMMIT").await.unwrap();
     // The abandoned changes have released their locks.
     eventually("the pet can be changed", async || {
-        timeout(Duration::from_millis(300), storage.change_pet(held, KeyId(1), rename)).await.is_ok()
+        timeout(Duration::from_millis(300), storage.change_pet(held, rename)).await.is_ok()
     })
     .await;
 }

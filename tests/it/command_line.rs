@@ -5,10 +5,12 @@ use std::io::Read;
 use std::process::Stdio;
 
 use petstore::domain::api_key::ApiKey;
+use petstore::version::{COMMIT, VERSION};
 use serde_json::Value;
 
+use crate::support::metrics::metric;
 use crate::support::program::{ServeProcess, petstore, run};
-use crate::support::{Client, TestDatabase};
+use crate::support::{Client, TestDatabase, TestService};
 
 #[test]
 fn help_describes_every_command() {
@@ -63,6 +65,20 @@ fn without_heading(paragraph: &str) -> &str {
         Some((heading, option)) if !heading.starts_with(' ') && !heading.contains('\n') => option,
         _ => paragraph,
     }
+}
+
+#[tokio::test]
+async fn the_version_and_the_commit_are_in_version_the_metrics_and_every_database_connection() {
+    let full = format!("{VERSION}+{COMMIT}");
+    assert_eq!(run(&["--version"], &[]).stdout, format!("petstore {VERSION} ({COMMIT})\n").into_bytes());
+    let service = TestService::start().await;
+    let labels = format!("petstore_build_info{{version=\"{VERSION}\",commit=\"{COMMIT}\"}}");
+    assert_eq!(metric(service.admin_address, &labels).await, Some(1.0));
+    let names = "SELECT DISTINCT application_name FROM pg_stat_activity \
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    let names = service.database.connect().await.query(names, &[]).await.unwrap();
+    let names: Vec<&str> = names.iter().map(|row| row.get(0)).collect();
+    assert_eq!(names, [format!("petstore/{full}")]);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Orders that end by themselves, and the shop's own references to orders.
+//! Order expiry, and the shop's own references to orders.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,9 +40,17 @@ fn hold(order: &Value) -> Option<i64> {
     Some(time("expiresAt")?.duration_since(time("createdAt")?).as_secs())
 }
 
+/// Lets orders expire.
+const HOLD: [&str; 1] = ["--order-hold=168h"];
+
+/// A shop whose orders expire.
+async fn start() -> TestService {
+    TestService::start_with(&HOLD).await
+}
+
 #[tokio::test]
 async fn an_order_that_is_not_completed_in_time_expires() {
-    let service = TestService::start().await;
+    let service = start().await;
     let client = &service.client;
     let pet = client.add("Rex", Some("available")).await;
     let new = json!({"petId": pet, "holdSeconds": 1, "reference": "basket 4711"});
@@ -65,7 +73,7 @@ async fn an_order_that_is_not_completed_in_time_expires() {
     }
     let replayed = client.post_with_key(ORDERS, "once", &new).await;
     assert!(replayed.is_replayed());
-    assert_eq!(replayed.body, placed.body, "as it was then");
+    assert_eq!(replayed.json(), expired, "as it is now");
     assert_eq!(client.get(&format!("{ORDERS}?status=expired")).await.json()[0]["id"], order["id"]);
     // The pet can be sold to another buyer.
     let next = place(client, json!({"petId": pet})).await;
@@ -76,7 +84,11 @@ async fn an_order_that_is_not_completed_in_time_expires() {
 async fn the_shorter_of_the_times_of_client_and_shop_counts() {
     let unlimited = TestService::start().await;
     assert_eq!(hold(&place(&unlimited.client, json!({})).await), None);
-    assert_eq!(hold(&place(&unlimited.client, json!({"holdSeconds": 604_800})).await), Some(604_800));
+    let pet = unlimited.client.add("Rex", Some("available")).await;
+    let refused = unlimited.client.post(ORDERS, &json!({"petId": pet, "holdSeconds": 60})).await;
+    assert_eq!(refused.error(), (400, "invalid_field".into()));
+    let reason = "`/holdSeconds` is not accepted, because orders do not expire in this shop: leave it out.";
+    assert_eq!(refused.json()["message"], reason);
     let limited = TestService::start_with(&["--order-hold=15m"]).await;
     assert_eq!(hold(&place(&limited.client, json!({})).await), Some(900));
     assert_eq!(hold(&place(&limited.client, json!({"holdSeconds": 60})).await), Some(60));
@@ -85,7 +97,7 @@ async fn the_shorter_of_the_times_of_client_and_shop_counts() {
 
 #[tokio::test]
 async fn an_order_that_has_ended_does_not_expire() {
-    let service = TestService::start().await;
+    let service = start().await;
     let client = &service.client;
     let orders = [
         (place(client, json!({"holdSeconds": 1})).await, "completed", "sold"),
@@ -104,8 +116,8 @@ async fn an_order_that_has_ended_does_not_expire() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_order_ends_once_whoever_ends_it() {
-    let service = TestService::start().await;
-    let another = service.start_another().await;
+    let service = start().await;
+    let another = service.start_another_with(&HOLD).await;
     let mut placing = JoinSet::new();
     for n in 0..60 {
         let client = if n % 2 == 0 { service.client.clone() } else { another.client.clone() };
@@ -175,7 +187,7 @@ async fn orders_are_found_by_reference() {
 
 #[tokio::test]
 async fn a_reference_and_a_hold_have_limits() {
-    let service = TestService::start().await;
+    let service = start().await;
     let client = &service.client;
     let pet = client.add("Rex", Some("available")).await;
     for (name, value) in [
@@ -187,11 +199,15 @@ async fn a_reference_and_a_hold_have_limits() {
         ("reference", json!(null)),
         ("holdSeconds", json!(0)),
         ("holdSeconds", json!(604_801)),
-        ("holdSeconds", json!("60")),
+        ("holdSeconds", json!("5")),
         ("holdSeconds", json!(1.5)),
     ] {
         let answer = client.post(ORDERS, &json!({"petId": pet, name: value})).await;
         assert_eq!(answer.error(), (400, "invalid_field".into()), "{name}: {value}");
+        if name == "holdSeconds" {
+            let bounds = "`/holdSeconds` must be an integer from 1 to 604800.";
+            assert_eq!(answer.json()["message"], bounds, "{value}");
+        }
     }
     let longest = "🐕".repeat(255);
     assert_eq!(place(client, json!({"petId": pet, "reference": longest})).await["reference"], longest);
@@ -199,12 +215,35 @@ async fn a_reference_and_a_hold_have_limits() {
 
 #[tokio::test]
 async fn a_key_is_not_reused_for_another_reference_or_hold() {
-    let service = TestService::start().await;
+    let service = start().await;
     let pet = service.client.add("Rex", Some("available")).await;
     let place = async |body: Value| service.client.post_with_key(ORDERS, "once", &body).await;
     assert_eq!(place(json!({"petId": pet})).await.status, 201);
     assert!(place(json!({"petId": pet})).await.is_replayed());
     for other in [json!({"petId": pet, "reference": "a"}), json!({"petId": pet, "holdSeconds": 60})] {
         assert_eq!(place(other).await.error(), (422, "idempotency_key_reused".into()));
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_has_locked_delays_the_expiry_of_no_other_order() {
+    let service = start().await;
+    let client = &service.client;
+    let mut orders = Vec::new();
+    for _ in 0..20 {
+        orders.push(place(client, json!({"holdSeconds": 1})).await);
+    }
+    let locked = service.database.connect().await;
+    let lock = "BEGIN; SELECT FROM orders WHERE id = 1 FOR UPDATE; SELECT FROM pets WHERE id = 2 FOR UPDATE";
+    locked.batch_execute(lock).await.unwrap();
+    for order in &orders[2..] {
+        wait_for_expiry(client, order).await;
+    }
+    for order in &orders[..2] {
+        assert_eq!(read(client, order).await["status"], "placed");
+    }
+    locked.batch_execute("ROLLBACK").await.unwrap();
+    for order in &orders[..2] {
+        wait_for_expiry(client, order).await;
     }
 }

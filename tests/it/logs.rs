@@ -3,6 +3,8 @@
 use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
 
+use petstore::version::{COMMIT, VERSION};
+
 use crate::support::postgres::connect;
 use crate::support::program::ServeProcess;
 use crate::support::wait::eventually;
@@ -106,7 +108,7 @@ async fn the_first_line_has_the_version_and_what_differs_from_the_defaults_but_n
     let log = service.terminate().1;
     let first = &lines(&log)[0];
     assert_eq!((&first["message"], &first["level"]), (&json!("starting"), &json!("INFO")));
-    assert_eq!(first["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!((&first["version"], &first["commit"]), (&json!(VERSION), &json!(COMMIT)));
     let settings = first["settings"].as_str().unwrap();
     assert!(settings.contains("--max-requests 99"), "{settings}");
     assert!(settings.contains(":***@"), "{settings}");

@@ -193,10 +193,9 @@ fn add_with_key_at(time: &str) -> String {
 /// Runs that statement. Returns the id of the pet, and whether it was replayed.
 async fn run_at(client: &tokio_postgres::Client, time: &str) -> Result<(i64, bool), tokio_postgres::Error> {
     let hash = vec!["00000000-0000-0000-0000-000000000001"];
-    let (names, categories, statuses, keys) = (vec!["Rex"], vec![1_i64], vec![None::<&str>], vec![1_i64]);
-    let row = client
-        .query_one(&add_with_key_at(time), &[&names, &categories, &statuses, &keys, &hash, &hash])
-        .await?;
+    let (names, categories, statuses) = (vec!["Rex"], vec![1_i64], vec![None::<&str>]);
+    let row =
+        client.query_one(&add_with_key_at(time), &[&names, &categories, &statuses, &hash, &hash]).await?;
     let replayed: Option<i64> = row.get(3);
     Ok((replayed.unwrap_or_else(|| row.get(1)), replayed.is_some()))
 }

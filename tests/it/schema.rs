@@ -52,7 +52,9 @@ async fn migrations_apply_one_by_one_to_a_database_with_data() {
     let client = database.connect().await;
     assert_eq!(migration_files().len(), usize::try_from(SCHEMA_LATEST).unwrap());
     for version in 1..=SCHEMA_LATEST {
-        assert_eq!(migrate(&url, version).await.unwrap().len(), 1, "version {version} is one step");
+        let applied = migrate(&url, version).await.unwrap();
+        let indexes = applied.iter().filter(|name| name.ends_with("_idx")).count();
+        assert_eq!((applied.len() - indexes, indexes), (1, if version == 9 { 2 } else { 0 }), "{applied:?}");
         for (_, sample) in SAMPLES.iter().filter(|(since, _)| *since == version) {
             client.batch_execute(sample).await.unwrap();
         }
@@ -180,9 +182,9 @@ async fn no_statement_needs_a_sequential_scan() {
         SELECT n, 'created', 'a test' FROM generate_series(1, 100000) n; \
         INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
         SELECT gen_random_uuid(), current_date - n % 2, now(), gen_random_uuid(), n FROM generate_series(1, 100000) n; \
-        INSERT INTO orders (pet_id, status, created_at, updated_at) \
+        INSERT INTO orders (pet_id, status, created_at, updated_at, expires_at, reference) \
         SELECT n, (CASE WHEN n % 100 = 0 THEN 'placed' WHEN n % 100 < 10 THEN 'cancelled' ELSE 'completed' END)::order_status, \
-          now(), now() FROM generate_series(1, 100000) n; \
+          now(), now(), now() + interval '1 hour', 'basket ' || n / 2 FROM generate_series(1, 100000) n; \
         DO $$ BEGIN FOR day IN 2..31 LOOP EXECUTE format( \
           'CREATE TABLE events_%s PARTITION OF events FOR VALUES FROM (%L) TO (%L)', day, \
           date_trunc('day', now(), 'UTC') - day * interval '1 day', \
@@ -285,6 +287,7 @@ async fn plan(client: &Client, statement: &str, status: &str) -> String {
             "pet_status[]" => format!("'{{{status}}}'"),
             "text" => "'x'".to_owned(),
             "text[]" => "'{}'".to_owned(),
+            "boolean" => "true".to_owned(),
             "bytea" => "sha256('x')".to_owned(),
             "bytea[]" => "ARRAY[sha256('x'), sha256('y')]".to_owned(),
             "uuid[]" => "ARRAY[gen_random_uuid(), gen_random_uuid()]".to_owned(),

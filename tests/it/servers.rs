@@ -3,16 +3,18 @@
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::support::Client;
+use crate::support::metrics::{metric, wait_for_metric};
 use crate::support::postgres::{TestDatabase, connect, wait_for_blocked_statement};
 use crate::support::program::{ServeProcess, signal};
-use crate::support::wait::PROMPTLY;
+use crate::support::wait::{PROMPTLY, eventually};
 use crate::unhealthy_database::PrivatePostgres;
 
 /// A URL that names another server before that of the database.
@@ -170,6 +172,56 @@ async fn a_repeated_request_is_acknowledged_only_once_a_standby_has_its_result()
     let unchanged = client.patch_pet(pet, &json!({"name": "Rex"})).await;
     assert_eq!(unchanged.status, 503, "{}", unchanged.body);
     assert_eq!(client.get(&format!("/v1/pets/{pet}")).await.status, 200, "reads wait for nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_wait_for_a_standby_use_a_bounded_number_of_server_processes_and_delay_no_read() {
+    let (postgres, key) = PrivatePostgres::start_with_key();
+    let service =
+        ServeProcess::start(&postgres.url, &["--database-timeout", "500ms", "--database-connections", "8"]);
+    let client = Client::new(service.address, Some(&key));
+    let rex = json!({"name": "Rex", "categoryId": 1, "status": "available"});
+    assert_eq!(client.post("/v1/pets", &rex).await.status, 201);
+    let admin = connect(&postgres.url).await;
+    admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'").await.unwrap();
+    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    while client.post("/v1/pets", &rex).await.status == 201 {}
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = JoinSet::new();
+    for worker in 0..16 {
+        let (client, stop, rex) = (client.clone(), stop.clone(), rex.clone());
+        writers.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let answer = match worker % 4 {
+                    0 => client.patch_pet(1, &json!({"name": format!("Rex {worker}")})).await,
+                    1 => client.post("/v1/store/orders", &json!({"petId": 1})).await,
+                    _ => client.post("/v1/pets", &rex).await,
+                };
+                assert_eq!(answer.status, 503, "{}", answer.body);
+            }
+        });
+    }
+    // The service, and one connection for notifications.
+    let processes = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'petstore/%'";
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    let count = async |sql: &str| -> i64 { admin.query_one(sql, &[]).await.unwrap().get(0) };
+    eventually("the writes use all of their connections", async || count(waiting).await >= 6).await;
+    for _ in 0..100 {
+        assert_eq!(client.get("/v1/pets/1").await.status, 200, "reads go on");
+        assert_eq!(client.get("/v1/pets").await.status, 200, "reads go on");
+        assert!(count(processes).await <= 9, "{} processes", count(processes).await);
+    }
+    let abandoned = r#"db_client_connections{state="abandoned"}"#;
+    assert!(metric(service.admin_address, abandoned).await >= Some(1.0));
+
+    stop.store(true, Ordering::Relaxed);
+    writers.join_all().await;
+    // The standby is back.
+    admin.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").await.unwrap();
+    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    eventually("writes succeed", async || client.post("/v1/pets", &rex).await.status == 201).await;
+    wait_for_metric(service.admin_address, abandoned, 0.0).await;
 }
 
 #[tokio::test]

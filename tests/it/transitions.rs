@@ -161,7 +161,7 @@ async fn the_service_follows_the_table_of_pets() {
 
 #[tokio::test]
 async fn the_service_follows_the_table_of_orders() {
-    let service = TestService::start().await;
+    let service = TestService::start_with(&["--order-hold=168h"]).await;
     let client = &service.client;
     for (from, what, outcome) in table("order") {
         let pet = client.add("Rex", Some("available")).await;

@@ -260,11 +260,12 @@ async fn a_statement_that_times_out_answers_503_and_frees_its_connection() {
 async fn an_exhausted_connection_pool_answers_503_quickly() {
     let service =
         TestService::start_with(&["--database-connections", "1", "--database-timeout", "60s"]).await;
-    service.client.get("/v1/pets").await;
+    let pet = service.client.add("Rex", None).await;
+    // A row, not the table: the size of the table is measured in the background.
     let blocker = service.database.connect().await;
-    blocker.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
+    blocker.batch_execute("BEGIN; SELECT FROM pets FOR UPDATE").await.unwrap();
     let client = service.client.clone();
-    let holding = tokio::spawn(async move { client.get("/v1/pets").await.status });
+    let holding = tokio::spawn(async move { client.patch_pet(pet, &json!({"name": "Max"})).await.status });
     wait_for_blocked_statement(&service.database.connect().await).await;
     let started = Instant::now();
     assert_eq!(service.client.get("/v1/pets").await.body, UNAVAILABLE);
@@ -274,12 +275,36 @@ async fn an_exhausted_connection_pool_answers_503_quickly() {
 }
 
 #[tokio::test]
+async fn a_table_that_somebody_changed_costs_a_session_and_not_the_service() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    client.add("Rex", None).await;
+    assert_eq!(client.get("/v1/pets/1").await.status, 200);
+    let database = service.database.connect().await;
+    // "cached plan must not change result type"
+    database.batch_execute("ALTER TABLE pets ALTER COLUMN name TYPE varchar(300)").await.unwrap();
+    eventually("the pet is found", async || {
+        let answer = client.get("/v1/pets/1").await;
+        assert!(matches!(answer.status, 200 | 503), "{}", answer.body);
+        answer.status == 200
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_write_that_loses_its_connection_says_that_its_outcome_is_unknown() {
     let service = TestService::start_with(&["--database-connections", "1"]).await;
-    // So that the statement is already prepared, and only its execution waits.
-    service.client.add("Max", None).await;
     let blocker = service.database.connect().await;
-    blocker.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
+    // Only inserting waits: neither preparing the statement nor measuring the table does.
+    blocker
+        .batch_execute(
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ \
+               BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$; \
+             CREATE TRIGGER wait BEFORE INSERT ON pets FOR EACH ROW EXECUTE FUNCTION wait(); \
+             SELECT pg_advisory_lock(42)",
+        )
+        .await
+        .unwrap();
     let client = service.client.clone();
     let adding = tokio::spawn(async move {
         client

@@ -21,11 +21,7 @@ pub(crate) struct Reader {
     stop: watch::Sender<bool>,
 }
 
-/// Pets that were added together share a row.
-const EVENTS: &str = "
-    SELECT type, coalesce(first_pet_id, event.pet_id), coalesce(order_id, 0)
-    FROM events
-    CROSS JOIN LATERAL unnest(coalesce(pet_ids, ARRAY[events.pet_id])) AS event (pet_id)";
+const EVENTS: &str = "SELECT type, pet_id, coalesce(order_id, 0) FROM events";
 
 impl Reader {
     /// Reads from these nodes.

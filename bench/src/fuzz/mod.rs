@@ -76,8 +76,10 @@ impl Fuzz {
         let url = database_url()?;
         let key = prepare(&url, PETS.into())?;
         let keys = keys(&url, key.clone())?;
-        let service =
-            Server::with_flags(&url, &["--header-timeout", "2s", "--body-timeout", "2s", "--log", "warn"])?;
+        let service = Server::with_flags(
+            &url,
+            &["--header-timeout", "2s", "--body-timeout", "2s", "--log", "warn", "--order-hold", "168h"],
+        )?;
         let tags = create_fixtures(service.address, &key).await?;
         let duration = Duration::from_secs(self.seconds);
         let run = Arc::new(Run {

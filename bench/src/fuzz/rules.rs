@@ -230,12 +230,12 @@ fn is_pet(body: &Value) -> bool {
 
 fn is_event(body: &Value) -> bool {
     let is_id = |name| body.get(name).is_none_or(|id| id.as_i64().is_some_and(|id| id > 0));
-    body.get("id").and_then(Value::as_str).is_some_and(|id| id.len() == 39)
+    body.get("id").and_then(Value::as_str).is_some_and(|id| id.len() == 28)
         && body.get("type").and_then(Value::as_str).is_some_and(|kind| kind.contains('.'))
         && body.get("petId").is_some()
-        && ["petId", "lastPetId", "orderId", "keyId"].into_iter().all(is_id)
+        && ["petId", "lastPetId", "orderId"].into_iter().all(is_id)
         && is_time(body, "at")
-        && has_only(body, &["id", "type", "petId", "lastPetId", "orderId", "keyId", "at"])
+        && has_only(body, &["id", "type", "petId", "lastPetId", "orderId", "at"])
 }
 
 fn is_time(body: &Value, name: &str) -> bool {

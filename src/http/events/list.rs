@@ -12,7 +12,7 @@ use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
 use crate::http::parameter_description::{ParameterDescription, document_parameters};
 use crate::http::request::{ApiRequest, QueryParameters, decimal};
-use crate::http::response::Response;
+use crate::http::response::{Response, Waited};
 use crate::storage::FeedOutcome;
 use crate::wire::event::{EVENT, decode_position, encode_position};
 use crate::wire::json::BodyError;
@@ -46,14 +46,16 @@ pub(crate) async fn list_events(request: ApiRequest<'_>) -> Result<Response, Api
     request.refuse_body()?;
     let query = request.query(PARAMETERS)?;
     let (wanted, wait) = (feed_request(&query)?, wait(&query)?);
-    let page = if wait.is_zero() {
-        read(&request, wanted).await?
+    let (page, spent_waiting) = if wait.is_zero() {
+        (read(&request, wanted).await?, Waited::default())
     } else {
         read_or_wait(&request, wanted, wait).await?
     };
     let next = request.app.links.next_events(wanted.limit, wait.as_secs(), &encode_position(&page.next));
     let (body, tag) = with_tag(EVENT.render_list(&page.events), Some(&next));
-    Ok(request.if_none_match().answer(body, tag, Some(next)))
+    let mut response = request.if_none_match().answer(body, tag, Some(next));
+    response.extensions_mut().insert(spent_waiting);
+    Ok(response)
 }
 
 async fn read(request: &ApiRequest<'_>, wanted: FeedRequest) -> Result<FeedPage, ApiError> {
@@ -63,20 +65,23 @@ async fn read(request: &ApiRequest<'_>, wanted: FeedRequest) -> Result<FeedPage,
     }
 }
 
-/// Reads a page, and if it is empty waits until there is an event, the time is over, or the service stops.
+/// Reads a page, and if it is empty waits until there is an event, the time is over, or the service stops. A client that has
+/// closed its side of the connection is answered at once: if it is gone, it does not hold its place any longer.
 async fn read_or_wait(
     request: &ApiRequest<'_>,
     mut wanted: FeedRequest,
     wait: Duration,
-) -> Result<FeedPage, ApiError> {
+) -> Result<(FeedPage, Waited), ApiError> {
     let app = request.app;
     let deadline = Instant::now() + wait;
+    let (mut spent_waiting, mut client_closed) = (Duration::ZERO, false);
     let mut subscription = app.storage.subscribe_to_events();
     loop {
         let page = read(request, wanted).await?;
-        if !page.events.is_empty() || Instant::now() >= deadline || app.is_stopping() {
-            return Ok(page);
+        if !page.events.is_empty() || Instant::now() >= deadline || app.is_closing() || client_closed {
+            return Ok((page, Waited(spent_waiting)));
         }
+        let started = Instant::now();
         // `now` is when the request arrived.
         wanted.start = FeedStart::After(page.next);
         {
@@ -85,10 +90,12 @@ async fn read_or_wait(
             select! {
                 () = subscription.has_event_after(page.next) => {}
                 () = sleep_until(deadline) => {}
-                () = app.stopping() => {}
+                () = app.closing() => {}
+                () = request.presence.closed() => client_closed = true,
             }
             waiting.resume()?;
         }
+        spent_waiting += started.elapsed();
         request.authenticate_again().await?;
     }
 }

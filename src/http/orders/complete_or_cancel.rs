@@ -66,7 +66,7 @@ async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiErr
     let (key, id) = (request.idempotency_key()?, request.order_id()?);
     let lineage = request.caller.key.lineage;
     let once = key.map(|key| IdempotentRequest::end_order(lineage, &key, id, end));
-    match request.app.storage.end_order(id, end, request.caller.key.id, once).await? {
+    match request.app.storage.end_order(id, end, once).await? {
         EndOrderOutcome::Ended(order) | EndOrderOutcome::HadEnded(order) => Ok(ended(&order)),
         EndOrderOutcome::Replayed(order) => Ok(mark_replayed(ended(&order))),
         EndOrderOutcome::OrderNotFound => Err(ApiError::OrderNotFound),

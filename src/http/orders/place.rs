@@ -39,9 +39,12 @@ pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response,
     let lineage = request.caller.key.lineage;
     let once = request.idempotency_key()?.map(|key| IdempotentRequest::place_order(lineage, &key, &new));
     let app = request.app;
+    if new.hold.is_some() && app.order_hold.is_none() {
+        return Err(orders_do_not_expire());
+    }
     // The shorter of what the client asks for and the shop allows.
     let hold = [new.hold, app.order_hold].into_iter().flatten().min();
-    match app.storage.place_order(&NewOrder { hold, ..new }, request.caller.key.id, once).await? {
+    match app.storage.place_order(&NewOrder { hold, ..new }, once).await? {
         PlaceOrderOutcome::Placed(order) => Ok(placed(app, &order)),
         PlaceOrderOutcome::Replayed(order) => Ok(mark_replayed(placed(app, &order))),
         PlaceOrderOutcome::PetNotFound => Err(no_such_pet()),
@@ -63,12 +66,18 @@ fn no_such_pet() -> ApiError {
     BodyError::InvalidField { name: "petId", problem: "must be the id of an existing pet".into() }.into()
 }
 
+fn orders_do_not_expire() -> ApiError {
+    let problem = "is not accepted, because orders do not expire in this shop: leave it out";
+    BodyError::InvalidField { name: "holdSeconds", problem: problem.into() }.into()
+}
+
 /// The errors of this operation, in addition to those of every operation.
 pub(crate) fn place_order_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
         BodyError::MissingField { name: "petId", expected: "must be the id of a pet" }.into(),
         no_such_pet(),
+        orders_do_not_expire(),
         BodyError::UnknownField { name: "petID".into(), known: vec!["petId"] }.into(),
         ApiError::UnknownParameter { name: "dryRun".into(), known: Vec::new() },
         ApiError::RequestTimeout,

@@ -39,7 +39,7 @@ pub(crate) async fn create_pet(mut request: ApiRequest<'_>) -> Result<Response, 
     let lineage = request.caller.key.lineage;
     let once = request.idempotency_key()?.map(|key| IdempotentRequest::create_pet(lineage, &key, &new));
     let app = request.app;
-    match app.storage.insert_pet(new, request.caller.key.id, once).await? {
+    match app.storage.insert_pet(new, once).await? {
         InsertOutcome::Inserted(pet) => Ok(created(app, &pet)),
         InsertOutcome::Replayed(pet) => Ok(mark_replayed(created(app, &pet))),
         InsertOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),

@@ -16,7 +16,7 @@ use super::failure_log::FailureLog;
 use crate::domain::key_record::KeyId;
 use crate::http::error::LoggedCause;
 use crate::http::hex::hex_digits;
-use crate::http::response::{LoggedChange, Response, ascii_value};
+use crate::http::response::{LoggedChange, Response, Waited, ascii_value};
 use crate::telemetry::metrics::REQUEST_DURATION;
 use crate::telemetry::traces;
 
@@ -118,7 +118,9 @@ impl<'a> RequestLogEntry<'a> {
     ) -> Response {
         add_common_headers(response.headers_mut(), self.request_id);
         let (elapsed, status) = (self.started.elapsed(), response.status());
-        self.route.record(self.method, status, elapsed);
+        // A long poll is not slow.
+        let Waited(waited) = response.extensions().get().copied().unwrap_or_default();
+        self.route.record(self.method, status, elapsed.saturating_sub(waited));
         let (method, route, status) = (self.method, self.route.pattern.as_str(), status.as_u16());
         let trace_id = self.trace.map(|trace| traces::end_request(&trace, method, route, status));
         let request_id = request_id_of(&response);

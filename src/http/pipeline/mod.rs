@@ -28,6 +28,7 @@ use jiff::Timestamp;
 use metrics::{Counter, counter};
 use opentelemetry::context::FutureExt as _;
 
+use super::client_presence::ClientPresence;
 use super::error::ApiError;
 use super::request::ApiRequest;
 use super::request_body::RequestBody;
@@ -73,6 +74,7 @@ pub(super) struct ConnectionPipeline {
     /// The client's address, unless the peer is a trusted proxy.
     client: Option<IpAddr>,
     peer: Peer,
+    presence: ClientPresence,
     last_caller: LastCaller,
 }
 
@@ -99,9 +101,14 @@ impl RequestPipeline {
     }
 
     /// The pipeline of a new connection. `client` is its address, unless the peer is a trusted proxy.
-    pub(super) fn connection(&self, peer: IpAddr, client: Option<IpAddr>) -> ConnectionPipeline {
+    pub(super) fn connection(
+        &self,
+        peer: IpAddr,
+        client: Option<IpAddr>,
+        presence: ClientPresence,
+    ) -> ConnectionPipeline {
         let (pipeline, peer) = (self.clone(), Peer::new(peer));
-        ConnectionPipeline { pipeline, client, peer, last_caller: LastCaller::default() }
+        ConnectionPipeline { pipeline, client, peer, presence, last_caller: LastCaller::default() }
     }
 }
 
@@ -223,7 +230,8 @@ impl ConnectionPipeline {
             Endpoint::Operation(operation) => {
                 let caller = caller.ok_or(ApiError::MissingApiKey)?;
                 caller.check_scope(operation.scope())?;
-                operation.call(ApiRequest { app, caller, head, body, id_in_path, now }).await
+                let presence = &self.presence;
+                operation.call(ApiRequest { app, caller, head, body, id_in_path, now, presence }).await
             }
             Endpoint::Document => app.document.answer(head),
             Endpoint::DocsFile(file) => app.docs_page.answer(file, head),

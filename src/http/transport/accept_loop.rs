@@ -14,6 +14,7 @@ use super::body_wake::run_connection;
 use super::client_io::ClientIo;
 use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::config::TimeoutSettings;
+use crate::http::client_presence::ClientPresence;
 use crate::http::pipeline::RequestPipeline;
 
 /// The read buffer for a request head. Larger than the largest allowed head, so that our own checks report most heads that
@@ -57,8 +58,10 @@ pub async fn serve(
                 };
                 // A response is written at once; waiting to fill a packet would only delay it.
                 let _ = socket.set_nodelay(true);
+                let socket = Arc::new(socket);
                 let client = permit.as_ref().and_then(ConnectionPermit::client_address);
-                let pipeline = Arc::new(pipeline.connection(peer.ip(), client));
+                let presence = ClientPresence::new(socket.clone());
+                let pipeline = Arc::new(pipeline.connection(peer.ip(), client, presence));
                 let service = service_fn(move |request| {
                     let pipeline = pipeline.clone();
                     // Boxed, because hyper reserves memory for an unboxed future as long as the connection lasts.
@@ -87,7 +90,7 @@ pub async fn serve(
 /// Answers 503 and closes the connection; without an answer if too many others are being refused.
 fn refuse_connection(limiter: &ConnectionLimiter, socket: TcpStream, timeouts: &TimeoutSettings) {
     let Some(permit) = limiter.acquire_refusal() else { return };
-    let client = ClientIo::new(socket, timeouts, None);
+    let client = ClientIo::new(Arc::new(socket), timeouts, None);
     tokio::spawn(async move {
         client.refuse().await;
         drop(permit);

@@ -11,15 +11,15 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::net::Shutdown;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
@@ -41,7 +41,8 @@ const READ_BYTES: usize = 4096;
 
 /// A client's socket, as hyper uses it.
 pub(crate) struct ClientIo {
-    socket: TcpStream,
+    /// Shared with [`ClientPresence`](crate::http::client_presence::ClientPresence).
+    socket: Arc<TcpStream>,
     head: HeadScanner,
     head_deadline: HeadDeadline,
     /// What is left to write of the response that replaces hyper's own.
@@ -96,7 +97,7 @@ impl HeadDeadline {
 impl ClientIo {
     /// A client that takes too long to send a head, or reads nothing of a response for the body timeout, is disconnected.
     pub(crate) fn new(
-        socket: TcpStream,
+        socket: Arc<TcpStream>,
         timeouts: &TimeoutSettings,
         permit: Option<ConnectionPermit>,
     ) -> Self {
@@ -104,7 +105,7 @@ impl ClientIo {
     }
 
     fn with_timeouts(
-        socket: TcpStream,
+        socket: Arc<TcpStream>,
         header_timeout: Duration,
         write_timeout: Duration,
         permit: Option<ConnectionPermit>,
@@ -131,15 +132,15 @@ impl ClientIo {
         }
     }
 
-    fn socket(&mut self) -> Pin<&mut TcpStream> {
-        Pin::new(&mut self.socket)
+    fn poll_write_socket(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        retry_if_blocked(|| self.socket.poll_write_ready(cx), || self.socket.try_write(bytes))
     }
 
     /// Writes what is left of the replacement.
     fn poll_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.replacement.is_empty() {
             let rest = self.replacement.clone();
-            let written = self.socket().poll_write(cx, &rest);
+            let written = self.poll_write_socket(cx, &rest);
             let written = ready!(self.with_write_timeout(cx, written))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -172,19 +173,19 @@ impl Read for ClientIo {
         cx: &mut Context<'_>,
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
-        let mut read = ReadBuf::uninit(&mut scratch[..buf.remaining().min(READ_BYTES)]);
-        if self.socket().poll_read(cx, &mut read)?.is_pending() {
+        let mut scratch = [0; READ_BYTES];
+        let size = buf.remaining().min(READ_BYTES);
+        let Poll::Ready(read) = poll_read_socket(&self.socket, cx, &mut scratch[..size])? else {
             if self.head.is_awaiting_head() {
                 ready!(self.head_deadline.poll_overdue(cx));
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             return Poll::Pending;
-        }
-        if self.head.scan(read.filled_mut()) {
+        };
+        if self.head.scan(&mut scratch[..read]) {
             self.head_deadline.met();
         }
-        buf.put_slice(read.filled());
+        buf.put_slice(&scratch[..read]);
         Poll::Ready(Ok(()))
     }
 }
@@ -194,7 +195,7 @@ impl Write for ClientIo {
         if self.replacement.is_empty() {
             match replacement(buf, self.head.problem()) {
                 None => {
-                    let written = self.socket().poll_write(cx, buf);
+                    let written = self.poll_write_socket(cx, buf);
                     return self.with_write_timeout(cx, written);
                 }
                 Some(response) => self.replacement = response,
@@ -213,38 +214,39 @@ impl Write for ClientIo {
         if let [only] = bufs {
             return self.poll_write(cx, only);
         }
-        let written = self.socket().poll_write_vectored(cx, bufs);
+        let written =
+            retry_if_blocked(|| self.socket.poll_write_ready(cx), || self.socket.try_write_vectored(bufs));
         self.with_write_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket().poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The kernel has everything that was written.
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
-            ready!(self.socket().poll_shutdown(cx))?;
+            SockRef::from(&*self.socket).shutdown(Shutdown::Write)?;
             self.linger =
                 Some(LingeringClose { deadline: Box::pin(sleep(LINGER)), bytes_left: LINGER_BYTES });
         }
         let Self { socket, linger: Some(linger), .. } = &mut *self else {
             return Poll::Ready(Ok(()));
         };
-        let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
+        let mut scratch = [0; READ_BYTES];
         while linger.bytes_left > 0 {
-            let mut buf = ReadBuf::uninit(&mut scratch);
-            if Pin::new(&mut *socket).poll_read(cx, &mut buf).is_pending() {
-                ready!(linger.deadline.as_mut().poll(cx));
-                break;
-            }
-            match buf.filled().len() {
+            match poll_read_socket(socket, cx, &mut scratch) {
+                Poll::Pending => {
+                    ready!(linger.deadline.as_mut().poll(cx));
+                    break;
+                }
                 // The client has closed, too, or is gone.
-                0 => break,
-                read => linger.bytes_left = linger.bytes_left.saturating_sub(read),
+                Poll::Ready(Ok(0) | Err(_)) => break,
+                Poll::Ready(Ok(read)) => linger.bytes_left = linger.bytes_left.saturating_sub(read),
             }
         }
         Poll::Ready(Ok(()))
@@ -257,14 +259,29 @@ impl Drop for ClientIo {
         if self.linger.is_some() || self.write_deadline.is_some() || !self.has_written {
             return;
         }
-        let (Ok(socket), Ok(runtime)) = (self.socket.as_fd().try_clone_to_owned(), Handle::try_current())
-        else {
-            return;
-        };
-        let Ok(socket) = TcpStream::from_std(socket.into()) else { return };
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (socket, permit) = (self.socket.clone(), self.permit.take());
         let (header_timeout, write_timeout) = (self.head_deadline.timeout, self.write_timeout);
-        let mut rest = Self::with_timeouts(socket, header_timeout, write_timeout, self.permit.take());
+        let mut rest = Self::with_timeouts(socket, header_timeout, write_timeout, permit);
         runtime.spawn(async move { poll_fn(|cx| Pin::new(&mut rest).poll_shutdown(cx)).await });
+    }
+}
+
+fn poll_read_socket(socket: &TcpStream, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    retry_if_blocked(|| socket.poll_read_ready(cx), || socket.try_read(buffer))
+}
+
+/// Tries an operation as often as the socket is said to be ready for it.
+fn retry_if_blocked(
+    mut poll_ready: impl FnMut() -> Poll<io::Result<()>>,
+    mut attempt: impl FnMut() -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(poll_ready())?;
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return Poll::Ready(result),
+        }
     }
 }
 

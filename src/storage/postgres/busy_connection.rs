@@ -2,27 +2,38 @@
 //!
 //! **Invariants:**
 //! - a connection returns to the pool only when its statement has finished, even if the caller is gone;
-//! - statements that may wait for a row lock use at most half of the connections, so a locked row never delays
-//!   statements that do not need it.
+//! - a write that was given up keeps its place in the pool until the server has finished it. A commit that waits for a standby
+//!   cannot be cancelled safely, and its server process stays even if the connection is closed: so the pool limits the server
+//!   processes, too;
+//! - writes use at most three quarters of the connections, and those that may wait for a row lock at most half. So commits that
+//!   wait for a standby never delay reads, and a locked row never delays statements that do not need it.
 
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deadpool::managed::{PoolError, TimeoutType};
 use tokio::runtime::Handle;
+use tokio::select;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::error::StatementError::{self, NotSent, Sent};
-use super::pool::{Connection, ConnectionPool, GetConnectionError, Session};
+use super::error::StatementError::{self, Deadline, NotSent, Sent};
+use super::pool::{Connection, ConnectionPool, GetConnectionError, POOL_WAIT, Session};
 use crate::config::PoolSettings;
 
 /// How long a statement that may wait for a row lock waits for its turn: those before it may wait for the same row. With
 /// the time for a connection and for the statement itself, a request still gets its response within 10 seconds.
 const ROW_WRITER_WAIT: Duration = Duration::from_secs(3);
+
+/// A server that has not answered anything for this long is gone, and with it what it was doing. While it is there, the metrics
+/// are read from it every few seconds.
+const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE_CHECK: Duration = Duration::from_secs(1);
 
 /// A connection on which a statement may be in progress.
 ///
@@ -34,7 +45,8 @@ pub(in crate::storage) struct BusyConnection {
     deadline: Duration,
     /// If it is dropped in a transaction, it is closed.
     pub(super) in_transaction: bool,
-    row_writer: Option<OwnedSemaphorePermit>,
+    /// Of a write.
+    permit: Option<WritePermit>,
 }
 
 /// The parameters of a statement.
@@ -42,7 +54,7 @@ pub(in crate::storage) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 impl BusyConnection {
     pub(in crate::storage) fn new(connection: Connection, deadline: Duration) -> Self {
-        Self { connection: Some(connection), deadline, in_transaction: false, row_writer: None }
+        Self { connection: Some(connection), deadline, in_transaction: false, permit: None }
     }
 
     /// Runs a statement, prepared at its first use on this connection.
@@ -81,7 +93,10 @@ impl BusyConnection {
 
     /// Returns the connection to its pool after an error, or closes it if it is no longer usable.
     pub(in crate::storage) fn failed(self, error: &StatementError) {
-        if error.invalidates_connection() {
+        if matches!(error, Deadline(_)) && self.permit.is_some() {
+            // Waits for the server, in the background.
+            drop(self);
+        } else if error.invalidates_connection() {
             let pool = self.connection.as_ref().and_then(Connection::pool);
             self.close();
             // The others most likely lead to the same server, and each would cost another request the same wait.
@@ -108,39 +123,126 @@ impl Deref for BusyConnection {
 impl Drop for BusyConnection {
     fn drop(&mut self) {
         let (Some(connection), Ok(runtime)) = (self.connection.take(), Handle::try_current()) else { return };
-        let (deadline, in_transaction, row_writer) =
-            (self.deadline, self.in_transaction, self.row_writer.take());
+        let (deadline, in_transaction, permit) = (self.deadline, self.in_transaction, self.permit.take());
         runtime.spawn(async move {
-            // Responses come in the order of the statements: an empty statement completes after the abandoned one.
-            let finished = timeout(deadline, connection.batch_execute("")).await;
-            if in_transaction || !matches!(finished, Ok(Ok(()))) {
+            let finished = match &permit {
+                None => {
+                    timeout(deadline, connection.batch_execute("")).await.is_ok_and(|ended| ended.is_ok())
+                }
+                Some(permit) => {
+                    let _abandoned = permit.abandoned();
+                    outlasts_abandoned_write(&connection).await
+                }
+            };
+            if in_transaction || !finished {
                 drop(Connection::take(connection));
             }
-            drop(row_writer);
+            drop(permit);
         });
     }
 }
 
-/// Limits the number of statements that may wait for a row lock at the same time. Cheap to clone.
-#[derive(Clone)]
-pub(in crate::storage) struct RowWriteLimiter(Arc<Semaphore>);
+/// Waits until the server has finished the write on this connection, or is gone. Returns whether the connection is usable.
+async fn outlasts_abandoned_write(connection: &Connection) -> bool {
+    // Responses come in the order of the statements: an empty statement completes after the abandoned one.
+    let mut ending = pin!(connection.batch_execute(""));
+    loop {
+        select! {
+            ended = &mut ending => return ended.is_ok(),
+            () = sleep(SILENCE_CHECK) => {}
+        }
+        if Connection::pool(connection).is_none_or(|pool| pool.manager().silence() > SILENCE) {
+            return false;
+        }
+    }
+}
 
-impl RowWriteLimiter {
+/// Limits the writes at the server, finished for their callers or not. Cheap to clone.
+#[derive(Clone)]
+pub(in crate::storage) struct WriteLimiter {
+    writes: Arc<Semaphore>,
+    row_writes: Arc<Semaphore>,
+    abandoned: Arc<AtomicUsize>,
+}
+
+/// Allows a write until dropped.
+pub(super) struct WritePermit {
+    _write: OwnedSemaphorePermit,
+    _row_write: Option<OwnedSemaphorePermit>,
+    abandoned: Arc<AtomicUsize>,
+}
+
+impl WritePermit {
+    /// Counts the write as abandoned until dropped.
+    fn abandoned(&self) -> AbandonedWrite {
+        self.abandoned.fetch_add(1, Ordering::Relaxed);
+        AbandonedWrite(self.abandoned.clone())
+    }
+}
+
+struct AbandonedWrite(Arc<AtomicUsize>);
+
+impl Drop for AbandonedWrite {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl WriteLimiter {
     pub(in crate::storage) fn new(settings: &PoolSettings) -> Self {
-        Self(Arc::new(Semaphore::new(usize::from(settings.database_connections / 2).max(1))))
+        let connections = usize::from(settings.database_connections);
+        let writes = connections - (connections / 4).max(1);
+        Self {
+            writes: Arc::new(Semaphore::new(writes.max(1))),
+            row_writes: Arc::new(Semaphore::new((connections / 2).max(1))),
+            abandoned: Arc::default(),
+        }
     }
 
-    /// Gets a connection for such a statement.
+    /// How many writes were given up and are still in progress at the server.
+    pub(in crate::storage) fn abandoned(&self) -> usize {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Gets a connection for a write.
     pub(in crate::storage) async fn connection(
         &self,
         pool: &ConnectionPool,
         deadline: Duration,
     ) -> Result<BusyConnection, GetConnectionError> {
-        let Ok(Ok(permit)) = timeout(ROW_WRITER_WAIT, self.0.clone().acquire_owned()).await else {
-            return Err(PoolError::Timeout(TimeoutType::Wait));
-        };
+        self.connect(pool, deadline, None).await
+    }
+
+    /// Gets a connection for a write that may wait for a row lock.
+    pub(in crate::storage) async fn row_connection(
+        &self,
+        pool: &ConnectionPool,
+        deadline: Duration,
+    ) -> Result<BusyConnection, GetConnectionError> {
+        let row_write = acquire(&self.row_writes, ROW_WRITER_WAIT).await?;
+        self.connect(pool, deadline, Some(row_write)).await
+    }
+
+    async fn connect(
+        &self,
+        pool: &ConnectionPool,
+        deadline: Duration,
+        row_write: Option<OwnedSemaphorePermit>,
+    ) -> Result<BusyConnection, GetConnectionError> {
+        let write = acquire(&self.writes, POOL_WAIT).await?;
         let mut connection = BusyConnection::new(pool.get().await?, deadline);
-        connection.row_writer = Some(permit);
+        connection.permit =
+            Some(WritePermit { _write: write, _row_write: row_write, abandoned: self.abandoned.clone() });
         Ok(connection)
+    }
+}
+
+async fn acquire(
+    semaphore: &Arc<Semaphore>,
+    wait: Duration,
+) -> Result<OwnedSemaphorePermit, GetConnectionError> {
+    match timeout(wait, semaphore.clone().acquire_owned()).await {
+        Ok(Ok(permit)) => Ok(permit),
+        _ => Err(PoolError::Timeout(TimeoutType::Wait)),
     }
 }

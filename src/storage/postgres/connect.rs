@@ -21,6 +21,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::credentials::{Credentials, CredentialsError};
 use super::database_url::{DEFAULT_PORT, DatabaseUrlError, SslMode, UrlParameters};
 use crate::config::DatabaseUrl;
+use crate::version;
 
 /// How long opening a connection may take, including authentication and reading the schema version.
 pub(in crate::storage) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -108,7 +109,7 @@ impl Connector {
             SslMode::Require | SslMode::VerifyFull => config::SslMode::Require,
         });
         if config.get_application_name().is_none() {
-            config.application_name("petstore");
+            config.application_name(version::APPLICATION_NAME);
         }
         let count = config.get_hosts().len().max(config.get_hostaddrs().len());
         let servers: Arc<[Config]> = (0..count).map(|index| server_config(&config, index)).collect();

@@ -86,7 +86,9 @@ impl StatementError {
     pub(in crate::storage) fn invalidates_connection(&self) -> bool {
         match self {
             Self::Deadline(_) => true,
-            Self::Sent(error) => error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION),
+            Self::Sent(error) => {
+                error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) || is_stale_session(error)
+            }
             Self::NoConnection(_) | Self::NotSent(_) | Self::NoPrimary | Self::Unproven(_) => false,
         }
     }
@@ -187,12 +189,23 @@ pub(super) fn is_missing_partition(error: &tokio_postgres::Error) -> bool {
     check.is_some_and(|error| error.constraint().is_none())
 }
 
-/// A retry may succeed: the server is unreachable, stopping, starting, full, overloaded, read-only or too slow.
+/// A retry may succeed: the server is unreachable, stopping, starting, full, overloaded, read-only or too slow, or the session is
+/// stale.
 fn is_transient(error: &tokio_postgres::Error) -> bool {
     let Some(state) = error.code() else {
         let broken = error.source().is_some_and(<dyn Error>::is::<io::Error>);
         return broken || error.is_closed();
     };
     let class = &state.code()[..2];
-    matches!(class, "08" | "40" | "53" | "57" | "58") || *state == SqlState::READ_ONLY_SQL_TRANSACTION
+    matches!(class, "08" | "40" | "53" | "57" | "58")
+        || *state == SqlState::READ_ONLY_SQL_TRANSACTION
+        || is_stale_session(error)
+}
+
+/// The session knows a table or a type as it was before somebody changed it: "cached plan must not change result type", "cache
+/// lookup failed for type". A new session succeeds.
+fn is_stale_session(error: &tokio_postgres::Error) -> bool {
+    // The text of the first is translated, and no statement of ours uses what is not supported. Internal errors are not translated.
+    error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED)
+        || error.as_db_error().is_some_and(|error| error.message().starts_with("cache lookup failed"))
 }

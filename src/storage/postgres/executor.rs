@@ -15,7 +15,7 @@ use tokio_postgres::{AsyncMessage, Client, Row};
 
 use super::availability::Availability;
 pub(in crate::storage) use super::busy_connection::Parameters;
-use super::busy_connection::{BusyConnection, RowWriteLimiter};
+use super::busy_connection::{BusyConnection, WriteLimiter};
 use super::cluster::{Cluster, Guarantee};
 use super::connect::{Connector, Target};
 use super::database_url::DatabaseUrlError;
@@ -52,7 +52,7 @@ pub(in crate::storage) struct Database {
     /// None with a single server.
     pub(in crate::storage) cluster: Option<Cluster>,
     pub(in crate::storage) availability: Availability,
-    row_writers: RowWriteLimiter,
+    write_limiter: WriteLimiter,
     connector: Connector,
     deadline: Duration,
     durations: Histogram,
@@ -77,7 +77,7 @@ impl Database {
             pool,
             cluster: Cluster::new(&connector, settings, deadline, availability.clone())?,
             availability,
-            row_writers: RowWriteLimiter::new(settings),
+            write_limiter: WriteLimiter::new(settings),
             connector,
             deadline,
             durations: histogram!(STATEMENT_DURATION),
@@ -106,6 +106,15 @@ impl Database {
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StorageError> {
         self.query(statement, parameters).await.map_err(StatementError::into_read_error)
+    }
+
+    /// The same for a statement that waits for replication like a write.
+    pub(in crate::storage) async fn read_replicated(
+        &self,
+        statement: &'static str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, StorageError> {
+        self.query_as_write(statement, parameters).await.map_err(StatementError::into_read_error)
     }
 
     fn read_cluster<'a>(
@@ -206,7 +215,8 @@ impl Database {
         parameters: Parameters<'_>,
         decode: impl FnOnce(&[Row]) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let rows = self.query(statement, parameters).await.map_err(StatementError::into_write_error)?;
+        let rows =
+            self.query_as_write(statement, parameters).await.map_err(StatementError::into_write_error)?;
         decode(&rows).map_err(outcome_unknown)
     }
 
@@ -257,8 +267,26 @@ impl Database {
 
     /// Gets a connection for a statement that may wait for a row lock.
     async fn row_writer(&self) -> Result<BusyConnection, StatementError> {
-        let connection = self.row_writers.connection(self.writers().await?, self.deadline).await;
+        let connection = self.write_limiter.row_connection(self.writers().await?, self.deadline).await;
         connection.map_err(NoConnection).map_err(StatementError::counted)
+    }
+
+    /// How many writes were given up and are still in progress at the server.
+    pub(in crate::storage) fn abandoned_writes(&self) -> usize {
+        self.write_limiter.abandoned()
+    }
+
+    /// Boxed: the future is large, and would be part of those of all callers.
+    fn query_as_write<'a>(
+        &'a self,
+        statement: &'static str,
+        parameters: Parameters<'a>,
+    ) -> BoxFuture<'a, Result<Vec<Row>, StatementError>> {
+        Box::pin(async move {
+            let connection = self.write_limiter.connection(self.writers().await?, self.deadline).await;
+            let connection = connection.map_err(NoConnection).map_err(StatementError::counted)?;
+            self.query_on(connection, statement, parameters).await
+        })
     }
 
     /// Boxed: the future is large, and would be part of those of all callers.

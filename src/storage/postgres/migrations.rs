@@ -2,7 +2,8 @@
 //!
 //! **Invariants:**
 //! - one node migrates at a time; the others wait for it and then have nothing to do;
-//! - a migration waits for a table lock so briefly that the requests queued behind it still succeed.
+//! - a migration waits for a table lock so briefly that the requests queued behind it still succeed;
+//! - an index on a table with rows is built without blocking writes.
 
 use std::error::Error;
 use std::time::Duration;
@@ -22,10 +23,34 @@ mod embedded {
 }
 
 /// The latest schema version that this program contains.
-pub const SCHEMA_LATEST: i32 = 10;
+pub const SCHEMA_LATEST: i32 = 11;
 
 /// The oldest schema version that this program runs on.
-pub const SCHEMA_NEEDED: i32 = 9;
+pub const SCHEMA_NEEDED: i32 = 11;
+
+/// An index on a table that may have many rows. A migration file is one transaction, in which it could not be built
+/// concurrently.
+struct LaterIndex {
+    /// The version that adds its columns.
+    version: i32,
+    name: &'static str,
+    definition: &'static str,
+}
+
+const LATER_INDEXES: [LaterIndex; 2] = [
+    // For finding the orders that are due.
+    LaterIndex {
+        version: 9,
+        name: "orders_expires_at_idx",
+        definition: "orders (expires_at) WHERE status = 'placed' AND expires_at IS NOT NULL",
+    },
+    // For the list filtered by reference, with or without a status, in the order of its pages.
+    LaterIndex {
+        version: 9,
+        name: "orders_reference_status_id_idx",
+        definition: "orders (reference, status, id) WHERE reference IS NOT NULL",
+    },
+];
 
 /// The table of applied migrations.
 pub(in crate::storage) const HISTORY: &str = "refinery_schema_history";
@@ -35,6 +60,8 @@ const LOCK: i64 = i64::from_be_bytes(*b"petstore");
 
 /// How long one attempt waits for a table lock. Requests on the same table queue behind it, and wait for at most a second.
 const SET_LOCK_TIMEOUT: &str = "SET lock_timeout = '500ms'";
+/// How often to check whether another node has finished its migration.
+const OTHER_NODE_PAUSE: Duration = Duration::from_millis(100);
 /// The pause before the next attempt, for the requests that queued.
 const LOCK_PAUSE: Duration = Duration::from_millis(1500);
 
@@ -61,10 +88,11 @@ pub enum MigrateError {
         "other transactions hold locks that a migration needs (waited {0:?}): end them (see pg_stat_activity) and \
          migrate again"
     )]
-    Locked(Duration, #[source] refinery::Error),
+    Locked(Duration, #[source] Box<dyn Error + Send + Sync>),
 }
 
-/// Applies the missing migrations up to and including version `up_to`, and returns their names.
+/// Applies the missing migrations up to and including version `up_to`, builds the missing indexes, and returns the names of
+/// both.
 pub async fn migrate(url: &DatabaseUrl, up_to: i32) -> Result<Vec<String>, MigrateError> {
     migrate_within(url, up_to, Duration::ZERO).await
 }
@@ -78,8 +106,11 @@ pub async fn migrate_within(
     let mut client = Connector::new(url)?.open().await?;
     let encoding = client.query_one("SELECT current_setting('server_encoding') AS encoding", &[]).await?;
     check_encoding(encoding.try_get("encoding")?).map_err(MigrateError::Encoding)?;
-    // Held until the connection closes.
-    client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await?;
+    // Held until the connection closes. Not pg_advisory_lock: a session that waits in it has a snapshot, for which an index
+    // that is built concurrently would wait in turn.
+    while !client.query_one("SELECT pg_try_advisory_lock($1) AS locked", &[&LOCK]).await?.try_get("locked")? {
+        sleep(OTHER_NODE_PAUSE).await;
+    }
     // After the advisory lock, because another node's migration may take longer than this timeout.
     client.batch_execute(SET_LOCK_TIMEOUT).await?;
     let runner = embedded::migrations::runner()
@@ -93,14 +124,46 @@ pub async fn migrate_within(
         let report = outcome.as_ref().map_or_else(refinery::Error::report, Some);
         applied.extend(report.iter().flat_map(|report| report.applied_migrations()).map(ToString::to_string));
         match outcome {
-            Ok(_) => return Ok(applied),
+            Ok(_) => break,
             Err(error) if !is_lock_timeout(&error) => return Err(error.into()),
-            Err(error) if Instant::now() >= deadline => return Err(MigrateError::Locked(patience, error)),
+            Err(error) if Instant::now() >= deadline => {
+                return Err(MigrateError::Locked(patience, error.into()));
+            }
             Err(_) => {
                 tracing::warn!("another transaction holds a lock that a migration needs: retrying");
                 sleep(LOCK_PAUSE).await;
             }
         }
+    }
+    for index in LATER_INDEXES.iter().filter(|index| index.version <= up_to) {
+        if build_index(&client, index, patience).await? {
+            applied.push(index.name.to_owned());
+        }
+    }
+    Ok(applied)
+}
+
+/// Builds an index unless it exists, and returns whether it did not.
+async fn build_index(client: &Client, index: &LaterIndex, patience: Duration) -> Result<bool, MigrateError> {
+    let LaterIndex { name, definition, .. } = index;
+    let is_valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)";
+    let found = client.query_opt(is_valid, &[name]).await?.map(|row| row.get("indisvalid"));
+    if found == Some(true) {
+        return Ok(false);
+    }
+    // It waits for transactions that use the table. No request waits for it.
+    let wait = patience.max(Duration::from_secs(1)).as_millis();
+    client.batch_execute(&format!("SET lock_timeout = {wait}")).await?;
+    if found == Some(false) {
+        // Left by an attempt that failed.
+        client.batch_execute(&format!("DROP INDEX CONCURRENTLY {name}")).await?;
+    }
+    match client.batch_execute(&format!("CREATE INDEX CONCURRENTLY {name} ON {definition}")).await {
+        Ok(()) => Ok(true),
+        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            Err(MigrateError::Locked(patience, error.into()))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

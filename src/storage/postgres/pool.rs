@@ -43,8 +43,14 @@ pub(in crate::storage) fn pool(
     availability: Option<Availability>,
 ) -> Result<ConnectionPool, DatabaseUrlError> {
     let connector = connector.for_requests(settings.database_timeout);
-    let circuit = CircuitBreaker::default();
-    Pool::builder(ConnectionManager(Arc::new(ConnectionOpener { connector, target, circuit, availability })))
+    let opener = ConnectionOpener {
+        connector,
+        target,
+        circuit: CircuitBreaker::default(),
+        availability,
+        answered_at: Mutex::new(Instant::now()),
+    };
+    Pool::builder(ConnectionManager(Arc::new(opener)))
         .max_size(settings.database_connections.into())
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(POOL_WAIT))
@@ -98,6 +104,8 @@ struct ConnectionOpener {
     target: Target,
     circuit: CircuitBreaker,
     availability: Option<Availability>,
+    /// When the server last answered on a connection of the pool.
+    answered_at: Mutex<Instant>,
 }
 
 impl ConnectionOpener {
@@ -127,7 +135,13 @@ impl ConnectionOpener {
 impl ConnectionManager {
     /// Records that the server has answered on one of the pool's connections.
     pub(super) fn answered(&self) {
+        *self.0.answered_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.0.availability.iter().for_each(Availability::answered);
+    }
+
+    /// For how long the server has not answered.
+    pub(super) fn silence(&self) -> Duration {
+        self.0.answered_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 }
 

@@ -152,11 +152,13 @@ pub(crate) async fn connect(url: &str) -> Client {
     client
 }
 
-/// Waits until a statement in this database waits for a lock, and returns the id of its server process. Do not call this
-/// in a transaction: within one, `pg_stat_activity` does not change.
+/// Waits until the statement of a request in this database waits for a lock, and returns the id of its server process. Do not
+/// call this in a transaction: within one, `pg_stat_activity` does not change.
 pub(crate) async fn wait_for_blocked_statement(watch: &Client) -> i32 {
+    // A node measures tables in the background.
     let blocked = "SELECT pid FROM pg_stat_activity \
-        WHERE wait_event_type = 'Lock' AND datname = current_database() LIMIT 1";
+        WHERE wait_event_type = 'Lock' AND datname = current_database() \
+          AND query NOT LIKE '%pg_relation_size%' LIMIT 1";
     let pid = async || watch.query_opt(blocked, &[]).await.unwrap();
     poll("a statement waits for a lock", pid, Option::is_some).await.unwrap().get(0)
 }

@@ -51,7 +51,12 @@ impl TestService {
 
     /// Starts another node on the same database.
     pub(crate) async fn start_another(&self) -> Self {
-        Self::start_on(self.database.clone(), &[], Arc::new(Timestamp::now)).await
+        self.start_another_with(&[]).await
+    }
+
+    /// The same with these flags.
+    pub(crate) async fn start_another_with(&self, flags: &[&str]) -> Self {
+        Self::start_on(self.database.clone(), flags, Arc::new(Timestamp::now)).await
     }
 
     async fn start_on(database: Arc<TestDatabase>, flags: &[&str], clock: Clock) -> Self {

@@ -36,17 +36,13 @@ export type Event = {
      */
     petId: number;
     /**
-     * Identifier of the last pet; only of `pets.imported`. Others may have been added at the same time, with identifiers in between.
+     * Identifier of the last pet; only of `pets.imported`. Some identifiers in between may belong to pets that were added by other requests at the same time.
      */
     lastPetId?: number;
     /**
      * Identifier of the order; only of events of orders.
      */
     orderId?: number;
-    /**
-     * Identifier of the API key of the request. Absent if the service or an operator did it.
-     */
-    keyId?: number;
     /**
      * When it happened (RFC 3339, UTC).
      */
@@ -56,7 +52,7 @@ export type Event = {
 /**
  * Type of an event.
  */
-export type EventType = 'pet.created' | 'pet.updated' | 'pets.imported' | 'order.placed' | 'order.completed' | 'order.cancelled' | 'order.expired';
+export type EventType = 'pet.created' | 'pet.updated' | 'pet.deleted' | 'pets.imported' | 'order.placed' | 'order.completed' | 'order.cancelled' | 'order.expired' | 'order.updated' | 'order.deleted';
 
 /**
  * An order to place.

@@ -23,12 +23,10 @@ class Event:
     at: datetime.datetime
     """When it happened (RFC 3339, UTC)."""
     last_pet_id: int | None = None
-    """Identifier of the last pet; only of `pets.imported`. Others may have been added at the same time, with
-    identifiers in between."""
+    """Identifier of the last pet; only of `pets.imported`. Some identifiers in between may belong to pets that were
+    added by other requests at the same time."""
     order_id: int | None = None
     """Identifier of the order; only of events of orders."""
-    key_id: int | None = None
-    """Identifier of the API key of the request. Absent if the service or an operator did it."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -40,7 +38,6 @@ class Event:
             at=datetime.datetime.fromisoformat(values["at"].replace("Z", "+00:00")),
             last_pet_id=values.get("lastPetId"),
             order_id=values.get("orderId"),
-            key_id=values.get("keyId"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,6 +49,5 @@ class Event:
             "at": self.at.isoformat(),
             "lastPetId": self.last_pet_id,
             "orderId": self.order_id,
-            "keyId": self.key_id,
         }
         return {name: value for name, value in values.items() if value is not None}

@@ -1,5 +1,14 @@
 from typing import Literal
 
 EventType = Literal[
-    "order.cancelled", "order.completed", "order.expired", "order.placed", "pet.created", "pet.updated", "pets.imported"
+    "order.cancelled",
+    "order.completed",
+    "order.deleted",
+    "order.expired",
+    "order.placed",
+    "order.updated",
+    "pet.created",
+    "pet.deleted",
+    "pet.updated",
+    "pets.imported",
 ]
