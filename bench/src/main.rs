@@ -28,6 +28,7 @@ mod scale;
 mod stale_reads;
 mod telemetry_cost;
 mod tools;
+mod upgrade;
 
 use std::error::Error;
 
@@ -78,6 +79,8 @@ enum Command {
     /// Restarts nodes in turn behind a load balancer; no request may fail.
     Rolling(rolling::Rolling),
     Outage(outage::Outage),
+    /// Upgrades from the previous release, rolls back and upgrades again, under load.
+    Upgrade(upgrade::Upgrade),
     /// Measures how throughput grows with pets, nodes and connections; writes docs/scaling.md.
     Scale(scale::Scale),
     /// Sells pets on nodes that are killed, and checks the whole history.
@@ -111,6 +114,7 @@ async fn main() -> Outcome {
         Command::Fuzz(fuzz) => fuzz.run().await,
         Command::Rolling(rolling) => rolling.run().await,
         Command::Outage(outage) => outage.run().await,
+        Command::Upgrade(upgrade) => upgrade.run().await,
         Command::Scale(scale) => scale.run().await,
         Command::OrderHistory(order_history) => order_history.run().await,
         Command::ReadQuorum(read_quorum) => read_quorum.run(),

@@ -17,7 +17,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::Outcome;
 use crate::http::Connection;
 use crate::report::Samples;
-use crate::tools::{Server, database_url, free_address, free_addresses, node_log, output, prepare, psql};
+use crate::tools::{
+    PETSTORE, Server, database_url, free_address, free_addresses, node_log, output, prepare, psql,
+};
 
 /// The load balancer's configuration, as shipped.
 const SETTINGS: &str = "deploy/haproxy/haproxy.cfg";
@@ -42,7 +44,7 @@ pub(crate) struct Rolling {
 
 /// The results of the requests.
 #[derive(Default)]
-struct Results {
+pub(crate) struct Results {
     reads: u64,
     pets_added: u64,
     failures: Vec<String>,
@@ -61,7 +63,7 @@ impl Rolling {
         sleep(Duration::from_secs(2)).await;
         for round in 1..=self.restarts {
             for (number, node) in nodes.iter_mut().enumerate() {
-                let stopped_in = node.restart(&url).await?;
+                let stopped_in = node.restart(PETSTORE, &url).await?;
                 println!(
                     "restart {round} of node {}: stopped in {:.1} s; {:.0} s since the start",
                     number + 1,
@@ -80,7 +82,8 @@ impl Rolling {
 }
 
 impl Results {
-    fn check(self, url: &str) -> Outcome {
+    /// Prints the results. No request may have failed, and every acknowledged pet must exist.
+    pub(crate) fn check(self, url: &str) -> Outcome {
         println!(
             "{} reads, {} creates, {} failures; p50 {:.1} ms, p99 {:.1} ms, maximum {:.0} ms",
             self.reads,
@@ -102,7 +105,7 @@ impl Results {
 }
 
 /// Sends a request at each tick, whether earlier ones are answered or not, over keep-alive connections.
-async fn send(address: SocketAddr, key: String, rate: u32, done: Arc<AtomicBool>) -> Results {
+pub(crate) async fn send(address: SocketAddr, key: String, rate: u32, done: Arc<AtomicBool>) -> Results {
     let results = Arc::new(Mutex::new(Results::default()));
     let idle = Arc::new(Mutex::new(VecDeque::new()));
     let mut requests = JoinSet::new();
@@ -165,8 +168,17 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(url: &str) -> Outcome<Self> {
+        Self::start_version(PETSTORE, url)
+    }
+
+    /// Starts a node of another version.
+    pub(crate) fn start_version(program: &str, url: &str) -> Outcome<Self> {
         let (address, admin) = free_addresses()?;
-        Ok(Self { server: Server::node(url, address, admin)?, address, admin })
+        Ok(Self { server: Server::node_of(program, url, address, admin)?, address, admin })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// What it has logged so far.
@@ -175,9 +187,9 @@ impl Node {
     }
 
     /// Sends SIGTERM, waits for the exit, starts a new process and gives the load balancer time to find it.
-    async fn restart(&mut self, url: &str) -> Outcome<Duration> {
+    pub(crate) async fn restart(&mut self, program: &str, url: &str) -> Outcome<Duration> {
         let stopped_in = self.server.terminate().await?;
-        self.server = Server::node(url, self.address, self.admin)?;
+        self.server = Server::node_of(program, url, self.address, self.admin)?;
         sleep(Duration::from_secs(2)).await;
         Ok(stopped_in)
     }

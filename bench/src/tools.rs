@@ -220,11 +220,17 @@ impl Server {
         )
     }
 
-    /// The service on this address.
+    /// The service on this address. It accepts `holdSeconds`.
     pub(crate) fn petstore_at(url: &str, address: SocketAddr) -> Outcome<Self> {
         let (one, other) = free_addresses()?;
         let admin = if one == address { other } else { one };
-        Self::start_program(PETSTORE, url, (address, admin), &["--drain-delay", "0s"], LOG)
+        Self::start_program(
+            PETSTORE,
+            url,
+            (address, admin),
+            &["--drain-delay", "0s", "--order-hold", "168h"],
+            LOG,
+        )
     }
 
     /// The service with room for thousands of connections that stay open.
@@ -235,7 +241,12 @@ impl Server {
 
     /// A node behind a load balancer: on these addresses, with the default drain delay.
     pub(crate) fn node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
-        Self::start_program(PETSTORE, url, (address, admin), &["--header-timeout", "75s"], &node_log(address))
+        Self::node_of(PETSTORE, url, address, admin)
+    }
+
+    /// The same of another version.
+    pub(crate) fn node_of(program: &str, url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
+        Self::start_program(program, url, (address, admin), &["--header-timeout", "75s"], &node_log(address))
     }
 
     /// Another version of the service.

@@ -38,7 +38,7 @@ pub(crate) struct Record {
 pub(crate) async fn follow(
     addresses: Vec<SocketAddr>,
     key: String,
-    position: Option<&str>,
+    position: Option<String>,
     count: Arc<AtomicU64>,
     stop: watch::Receiver<bool>,
 ) -> Outcome<Record> {

@@ -90,7 +90,7 @@ impl Lag {
         let reader = tokio::spawn(follow(
             vec![service.address],
             key.to_owned(),
-            Some("now"),
+            Some("now".to_owned()),
             Arc::new(AtomicU64::new(0)),
             stopped.clone(),
         ));

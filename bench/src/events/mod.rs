@@ -11,6 +11,7 @@ mod reader;
 use clap::Subcommand;
 
 use crate::Outcome;
+pub(crate) use follower::follow;
 pub(crate) use reader::Reader;
 
 #[derive(Subcommand)]
