@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_line_names_everything_that_the_event_is_about() {
         let placed = Event {
-            position: EventPosition { epoch: 1, transaction: 700, number: 42 },
+            position: EventPosition { epoch: 1, transaction: 700, number: 42, pet: 7 },
             event_type: EventType::OrderPlaced,
             pet_id: 7.try_into().unwrap(),
             last_pet_id: None,

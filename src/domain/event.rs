@@ -64,8 +64,10 @@ pub struct EventPosition {
     pub epoch: i32,
     /// The transaction, of which later ones have larger numbers.
     pub transaction: u64,
-    /// Orders the events of the transaction. 0 is before all of them.
+    /// Orders what the transaction did. 0 is before all of it.
     pub number: i64,
+    /// The pet: one statement may change several.
+    pub pet: i64,
 }
 
 /// An event.

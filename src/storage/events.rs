@@ -27,27 +27,43 @@ use crate::domain::event::{Event, EventPosition, EventType, FeedPage, FeedReques
 use crate::domain::page::PageLimit;
 use crate::telemetry::metrics::{EVENTS, FEED_STARTED};
 
-/// The pages of many requests: `$1` and `$2` have the position that each starts after, null for the oldest event, and `$3` its
-/// number of rows. `$4` is whether a request asks for the head of the feed. At least one row, without an event if there is none;
-/// no row if the feed is not prepared.
+/// The columns of each event, in a row of its own: the pets that one statement changed share one in the table.
+macro_rules! event_columns {
+    () => {
+        "xid, number, happened_at, type, event.pet_id, last_pet_id, order_id
+          FROM events
+          CROSS JOIN LATERAL unnest(coalesce(pet_ids, ARRAY[events.pet_id])) AS event (pet_id)"
+    };
+}
+
+/// The pages of many requests: `$1`, `$2` and `$3` have the position that each starts after, null for the oldest event, and `$4`
+/// its number of rows. `$5` is whether a request asks for the head of the feed. At least one row, without an event if there is
+/// none; no row if the feed is not prepared.
 const FEED: &str = concat!(
-    "WITH page AS MATERIALIZED (
-      SELECT requested.ordinality, page.*
+    "WITH requested AS (
+      -- The oldest event is the first after those that were dropped.
+      SELECT ordinality, row_limit, coalesce(xid, dropped_xid) AS xid, coalesce(number, dropped_number) AS number,
+        coalesce(pet_id, dropped_pet_id) AS pet_id
       FROM event_feed
-      CROSS JOIN unnest($1::text[]::xid8[], $2::bigint[], $3::bigint[])
-        WITH ORDINALITY AS requested (after_xid, after_number, row_limit, ordinality)
+      CROSS JOIN unnest($1::text[]::xid8[], $2::bigint[], $3::bigint[], $4::bigint[])
+        WITH ORDINALITY AS after (xid, number, pet_id, row_limit, ordinality)),
+    page AS MATERIALIZED (
+      SELECT requested.ordinality, page.*
+      FROM requested
       CROSS JOIN LATERAL (
         SELECT * FROM (
-          SELECT xid, number, happened_at, type, pet_id, last_pet_id, order_id
-          FROM events
-          -- The oldest event is the first after those that were dropped.
-          WHERE (xid, number) > (coalesce(after_xid, dropped_xid), coalesce(after_number, dropped_number))
+          SELECT ",
+    event_columns!(),
+    "
+          -- A row may have been read in part.
+          WHERE (xid, number) >= (requested.xid, requested.number)
+            AND (xid, number, event.pet_id) > (requested.xid, requested.number, requested.pet_id)
             AND xid < pg_snapshot_xmin(pg_current_snapshot())
-          ORDER BY xid, number
+          ORDER BY xid, number, event.pet_id
           -- The longest page.
           LIMIT 100) AS longest
         LIMIT requested.row_limit) AS page)
-    SELECT epoch, dropped_xid::text AS dropped_transaction, dropped_number,
+    SELECT epoch, dropped_xid::text AS dropped_transaction, dropped_number, dropped_pet_id,
       pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running,
       pg_snapshot_xmax(pg_current_snapshot())::text AS newest,
       page.ordinality, page.xid::text AS transaction, page.number, page.happened_at, page.type, page.pet_id,
@@ -56,7 +72,7 @@ const FEED: &str = concat!(
       (SELECT ",
     await_replication!(),
     "
-        WHERE $4 OR EXISTS (SELECT FROM page))
+        WHERE $5 OR EXISTS (SELECT FROM page))
     FROM event_feed
     LEFT JOIN page ON true
     -- Not that of a restored dump, whose events have the transaction ids of another database.
@@ -77,17 +93,19 @@ const HEAD: &str = "\
     LIMIT 1";
 
 /// The newest events that readers may see, `$1` of them.
-const NEWEST: &str = "\
-    SELECT epoch, newest.xid::text AS transaction, number, happened_at, type, pet_id, last_pet_id, order_id
+const NEWEST: &str = concat!(
+    "SELECT epoch, newest.xid::text AS transaction, number, happened_at, type, pet_id, last_pet_id, order_id
     FROM event_feed
     CROSS JOIN (
       SELECT * FROM (
-        SELECT xid, number, happened_at, type, pet_id, last_pet_id, order_id
-        FROM events
+        SELECT ",
+    event_columns!(),
+    "
         WHERE xid < pg_snapshot_xmin(pg_current_snapshot())
-        ORDER BY xid DESC, number DESC
+        ORDER BY xid DESC, number DESC, event.pet_id DESC
         LIMIT 1000) AS longest
-      LIMIT $1) AS newest";
+      LIMIT $1) AS newest"
+);
 
 /// How long the oldest committed event has been waiting for a running transaction, in seconds. No row if none waits.
 pub(super) const LAG: &str = "\
@@ -269,7 +287,7 @@ impl FeedEpoch {
 pub struct FeedSubscription(watch::Receiver<Option<(u64, i64)>>);
 
 impl FeedSubscription {
-    /// Waits until the feed has an event after this position.
+    /// Waits until the feed has an event of a later statement than that of this position.
     pub async fn has_event_after(&mut self, position: EventPosition) {
         let after = Some((position.transaction, position.number));
         // It ends with the service.
@@ -308,17 +326,18 @@ struct FeedRows {
 
 impl ReadEventsBatch {
     async fn read(&self, requests: &[FeedRequest]) -> Result<FeedRows, StorageError> {
-        let after = |request: &FeedRequest| match request.start {
-            FeedStart::After(position) => (Some(position.transaction.to_string()), Some(position.number)),
-            FeedStart::Oldest | FeedStart::Now => (None, None),
-        };
-        let (transactions, numbers): (Vec<Option<String>>, Vec<Option<i64>>) =
-            requests.iter().map(after).unzip();
+        let after = requests.iter().map(|request| match request.start {
+            FeedStart::After(EventPosition { transaction, number, pet, .. }) => {
+                (Some(transaction.to_string()), Some(number), Some(pet))
+            }
+            FeedStart::Oldest | FeedStart::Now => (None, None, None),
+        });
+        let (transactions, numbers, pets): (Vec<_>, Vec<_>, Vec<_>) = after.collect();
         let is_now = |request: &FeedRequest| request.start == FeedStart::Now;
         let limit = |request| if is_now(request) { 0 } else { i64::from(request.limit.get()) };
         let limits: Vec<i64> = requests.iter().map(limit).collect();
         let any_now = requests.iter().any(is_now);
-        let rows = self.0.read_replicated(FEED, &[&transactions, &numbers, &limits, &any_now]).await?;
+        let rows = self.0.read_replicated(FEED, &[&transactions, &numbers, &pets, &limits, &any_now]).await?;
         let Some(row) = rows.first() else {
             self.0.partition_missing.notify_one();
             return Err(StorageError::Unavailable(error_message("the feed is being prepared")));
@@ -337,8 +356,10 @@ impl FeedRows {
             epoch,
             transaction: transaction(row, "dropped_transaction")?,
             number: row.try_get("dropped_number").map_err(unexpected)?,
+            pet: row.try_get("dropped_pet_id").map_err(unexpected)?,
         };
-        let head = EventPosition { epoch, transaction: transaction(row, "oldest_running")?, number: 0 };
+        let head =
+            EventPosition { epoch, transaction: transaction(row, "oldest_running")?, number: 0, pet: 0 };
         let newest = transaction(row, "newest")?;
         let mut pages: Vec<Vec<Event>> = requests.iter().map(|_| Vec::new()).collect();
         for row in &self.rows {
@@ -374,7 +395,7 @@ fn event(row: &Row, epoch: i32) -> Result<Event, StorageError> {
     let order: Option<i64> = row.try_get("order_id").map_err(unexpected)?;
     let number = row.try_get("number").map_err(unexpected)?;
     Ok(Event {
-        position: EventPosition { epoch, transaction: transaction(row, "transaction")?, number },
+        position: EventPosition { epoch, transaction: transaction(row, "transaction")?, number, pet },
         event_type: row.try_get("type").map_err(unexpected)?,
         pet_id: pet.try_into().map_err(unexpected)?,
         last_pet_id: last_pet.map(TryInto::try_into).transpose().map_err(unexpected)?,

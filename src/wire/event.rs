@@ -72,7 +72,7 @@ pub(crate) const EVENT: ResourceDescription<Event, ()> = ResourceDescription(&[
 
 impl PartialSchema for Event {
     fn schema() -> RefOr<Schema> {
-        let example = json!({"id": "AgAAAAcAAAAAAAAC0wAAAAAAAAAq", "type": "order.placed", "petId": 7,
+        let example = json!({"id": "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAAAAAAAAAAc", "type": "order.placed", "petId": 7,
             "orderId": 4711, "at": "2026-11-15T09:30:00.000Z"});
         EVENT.schema("Something that happened to a pet or an order.", example)
     }
@@ -92,11 +92,12 @@ const POSITION_VERSION: u8 = 2;
 
 /// A position as text. It is opaque to clients but not secret: it grants nothing.
 pub(crate) fn encode_position(position: &EventPosition) -> String {
-    let EventPosition { epoch, transaction, number } = position;
-    let mut bytes = [POSITION_VERSION; 21];
+    let EventPosition { epoch, transaction, number, pet } = position;
+    let mut bytes = [POSITION_VERSION; 29];
     bytes[1..5].copy_from_slice(&epoch.to_be_bytes());
     bytes[5..13].copy_from_slice(&transaction.to_be_bytes());
-    bytes[13..].copy_from_slice(&number.to_be_bytes());
+    bytes[13..21].copy_from_slice(&number.to_be_bytes());
+    bytes[21..].copy_from_slice(&pet.to_be_bytes());
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
@@ -110,11 +111,13 @@ pub(crate) fn decode_position(text: &str) -> Result<EventPosition, PositionError
     let decoded = URL_SAFE_NO_PAD.decode(text).map_err(|_| PositionError)?;
     let [POSITION_VERSION, rest @ ..] = &*decoded else { return Err(PositionError) };
     let (epoch, rest) = rest.split_first_chunk().ok_or(PositionError)?;
-    let (transaction, number) = rest.split_first_chunk().ok_or(PositionError)?;
+    let (transaction, rest) = rest.split_first_chunk().ok_or(PositionError)?;
+    let (number, pet) = rest.split_first_chunk().ok_or(PositionError)?;
     Ok(EventPosition {
         epoch: i32::from_be_bytes(*epoch),
         transaction: u64::from_be_bytes(*transaction),
-        number: i64::from_be_bytes(number.try_into().map_err(|_| PositionError)?),
+        number: i64::from_be_bytes(*number),
+        pet: i64::from_be_bytes(pet.try_into().map_err(|_| PositionError)?),
     })
 }
 
@@ -125,9 +128,9 @@ mod tests {
     #[test]
     fn a_position_is_read_back() {
         for position in [
-            EventPosition { epoch: 7, transaction: 723, number: 42 },
-            EventPosition { epoch: i32::MAX, transaction: u64::MAX, number: i64::MAX },
-            EventPosition { epoch: 0, transaction: 0, number: 0 },
+            EventPosition { epoch: 7, transaction: 723, number: 42, pet: 7 },
+            EventPosition { epoch: i32::MAX, transaction: u64::MAX, number: i64::MAX, pet: i64::MAX },
+            EventPosition { epoch: 0, transaction: 0, number: 0, pet: 0 },
         ] {
             assert_eq!(decode_position(&encode_position(&position)), Ok(position));
         }
@@ -135,8 +138,8 @@ mod tests {
 
     #[test]
     fn the_format_of_a_position_is_frozen() {
-        let position = EventPosition { epoch: 7, transaction: 723, number: 42 };
-        assert_eq!(encode_position(&position), "AgAAAAcAAAAAAAAC0wAAAAAAAAAq");
+        let position = EventPosition { epoch: 7, transaction: 723, number: 42, pet: 7 };
+        assert_eq!(encode_position(&position), "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAAAAAAAAAAc");
     }
 
     #[test]
@@ -145,9 +148,9 @@ mod tests {
             "",
             "now",
             "AQAAAAAAAAAU",
-            "AQAAAAcAAAAAAAAC0wAAAAAAAAAq",
-            "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAA",
-            "AgAAAAcAAAAAAAAC0wAAAAAAAAA",
+            "AQAAAAcAAAAAAAAC0wAAAAAAAAAqAAAAAAAAAAc",
+            "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAAAAAAAAAAcA",
+            "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAAAAAAAAAA",
         ] {
             assert_eq!(decode_position(text), Err(PositionError), "{text:?}");
         }

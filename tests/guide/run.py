@@ -37,7 +37,7 @@ PAGES = ["README.md", "docs/guide.md", "docs/events.md", "clients/typescript/REA
 PLACEHOLDERS = {
     "<request id>": r"[0-9a-f]{32}",
     "<date>": r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT",
-    "<event id>": r"[\w-]{28}",
+    "<event id>": r"[\w-]{39}",
     "<etag>": r'"[0-9a-f]{16}"',
     "<seconds>": r"\d{1,2}",
     "<time>": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z",

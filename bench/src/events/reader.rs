@@ -21,7 +21,11 @@ pub(crate) struct Reader {
     stop: watch::Sender<bool>,
 }
 
-const EVENTS: &str = "SELECT type, pet_id, coalesce(order_id, 0) FROM events";
+const EVENTS: &str = "
+    SELECT type, event.pet_id, coalesce(order_id, 0)
+    FROM events
+    -- The pets that one statement changed share a row.
+    CROSS JOIN LATERAL unnest(coalesce(pet_ids, ARRAY[events.pet_id])) AS event (pet_id)";
 
 impl Reader {
     /// Reads from these nodes.

@@ -230,7 +230,7 @@ fn is_pet(body: &Value) -> bool {
 
 fn is_event(body: &Value) -> bool {
     let is_id = |name| body.get(name).is_none_or(|id| id.as_i64().is_some_and(|id| id > 0));
-    body.get("id").and_then(Value::as_str).is_some_and(|id| id.len() == 28)
+    body.get("id").and_then(Value::as_str).is_some_and(|id| id.len() == 39)
         && body.get("type").and_then(Value::as_str).is_some_and(|kind| kind.contains('.'))
         && body.get("petId").is_some()
         && ["petId", "lastPetId", "orderId"].into_iter().all(is_id)
