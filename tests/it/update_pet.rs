@@ -1,12 +1,14 @@
 //! `PATCH /pets/{petId}`: changing a pet, with `If-Match` only in the state that the client has seen.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
+use crate::support::wait::PROMPTLY;
 use crate::support::{Answer, Client, TestService};
 
 /// Sends text as a patch, with these headers.
@@ -263,4 +265,17 @@ async fn exactly_one_of_many_changes_on_one_node_with_the_same_etag_succeeds() {
         statuses.sort_unstable();
         assert_eq!(statuses, [&[200][..], &[412; 15]].concat());
     }
+}
+
+#[tokio::test]
+async fn an_id_that_is_the_key_of_one_of_the_services_own_locks_waits_for_nothing() {
+    let service = TestService::start_with(&["--database-timeout", "60s"]).await;
+    let database = service.database.connect().await;
+    // Under this lock, old partitions are dropped.
+    let id = i64::from_be_bytes(*b"petonce!");
+    database.execute("SELECT pg_advisory_lock($1)", &[&id]).await.unwrap();
+    let started = Instant::now();
+    let answer = service.client.patch_pet(id, &json!({"name": "Rex"})).await;
+    assert_eq!(answer.error(), (404, "pet_not_found".into()));
+    assert!(started.elapsed() < PROMPTLY, "{:?}", started.elapsed());
 }

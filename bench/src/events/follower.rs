@@ -20,6 +20,7 @@ pub(crate) struct Event {
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) pet_id: i64,
+    pub(crate) last_pet_id: Option<i64>,
     pub(crate) order_id: Option<i64>,
     pub(crate) at: String,
 }
@@ -42,6 +43,18 @@ pub(crate) async fn follow(
     count: Arc<AtomicU64>,
     stop: watch::Receiver<bool>,
 ) -> Outcome<Record> {
+    follow_pages(addresses, key, 100, position, count, stop).await
+}
+
+/// The same with pages of this size.
+pub(super) async fn follow_pages(
+    addresses: Vec<SocketAddr>,
+    key: String,
+    limit: u32,
+    position: Option<String>,
+    count: Arc<AtomicU64>,
+    stop: watch::Receiver<bool>,
+) -> Outcome<Record> {
     let mut record = Record::default();
     let (mut connection, mut node) = (None, 0);
     let mut after = position.map_or_else(String::new, |position| format!("&after={position}"));
@@ -51,7 +64,7 @@ pub(crate) async fn follow(
                 Some(open) => open,
                 None => Connection::open(addresses[node], &key).await?,
             };
-            let path = format!("/v1/events?limit=100&wait=5{after}");
+            let path = format!("/v1/events?limit={limit}&wait=5{after}");
             connection.insert(open).send("GET", &path, "").await
         };
         match timeout(Duration::from_secs(20), attempt).await {

@@ -38,7 +38,7 @@ pub(crate) struct Kills {
 
 /// The pets and orders that clients choose from: few, so that they compete.
 #[derive(Default)]
-struct Shared {
+pub(super) struct Shared {
     pets: Mutex<Vec<i64>>,
     orders: Mutex<Vec<i64>>,
     acknowledged: AtomicU64,
@@ -46,6 +46,13 @@ struct Shared {
 }
 
 const CHOICES: usize = 300;
+
+impl Shared {
+    /// Lets the clients stop.
+    pub(super) fn finish(&self) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+}
 
 impl Kills {
     pub(crate) async fn run(self) -> Outcome {
@@ -93,7 +100,7 @@ impl Kills {
                 );
             }
         }
-        shared.done.store(true, Ordering::Relaxed);
+        shared.finish();
         clients.join_all().await;
         let (record, history) = reader.finish(&url).await?;
         history.explains(&url)?;
@@ -117,15 +124,15 @@ impl Kills {
 }
 
 /// Adds, changes, orders and ends at random, without retries: what is unknown to the client must be in the feed all the same.
-struct Client {
-    address: SocketAddr,
-    key: String,
-    random: Random,
-    shared: Arc<Shared>,
+pub(super) struct Client {
+    pub(super) address: SocketAddr,
+    pub(super) key: String,
+    pub(super) random: Random,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Client {
-    async fn work(mut self) {
+    pub(super) async fn work(mut self) {
         let mut connection = None;
         while !self.shared.done.load(Ordering::Relaxed) {
             let (method, path, body) = self.request();

@@ -6,6 +6,7 @@ mod follower;
 mod history;
 mod kills;
 mod lag;
+mod model;
 mod reader;
 
 use clap::Subcommand;
@@ -18,6 +19,8 @@ pub(crate) use reader::Reader;
 pub(crate) enum Events {
     /// Kills the nodes and the database under clients and a reader; the feed must explain the state of every pet and order.
     Kills(kills::Kills),
+    /// Lets everybody change everything while nodes and the database are killed; seven readers and an index must agree.
+    Model(model::Model),
     /// Measures how far a reader is behind, under load and during imports.
     Lag(lag::Lag),
     /// Measures the cost of the events, against a version of the service without them.
@@ -28,6 +31,7 @@ impl Events {
     pub(crate) async fn run(self) -> Outcome {
         match self {
             Self::Kills(kills) => kills.run().await,
+            Self::Model(model) => model.run().await,
             Self::Lag(lag) => lag.run().await,
             Self::Cost(cost) => cost.run(),
         }

@@ -1,0 +1,294 @@
+//! Everybody who can change a pet or an order does, on two nodes that are killed like the database: clients, imports, expiry,
+//! and an operator in psql who updates, deletes, adds many and keeps transactions open. Afterwards the sequence of each of seven
+//! readers must be that of the table of events, and an index that one of them kept by `pet.…` events alone must equal the pets.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::time::sleep;
+
+use super::follower::{Event, Record, follow_pages};
+use super::kills::{Client, Shared};
+use crate::Outcome;
+use crate::http::Connection;
+use crate::random::Random;
+use crate::tools::{PETSTORE, Postgres, Server, free_addresses, prepare, psql};
+
+/// A private PostgreSQL, two nodes, writers of every kind, seven readers.
+#[derive(Args)]
+pub(crate) struct Model {
+    /// Kills: of the one node, of the other, and of the database, in turn.
+    #[arg(long, default_value_t = 45)]
+    rounds: u32,
+    /// Clients.
+    #[arg(long, default_value_t = 16)]
+    clients: u64,
+    /// Seed of the requests and of the times of the kills.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// The page size of each reader, and after how many kills it starts at the end of the feed; none starts at the beginning.
+const READERS: [(u32, Option<u32>); 7] =
+    [(100, None), (7, None), (33, None), (64, None), (100, Some(0)), (13, Some(0)), (100, Some(4))];
+
+/// All events in their order.
+const EVENTS: &str = "
+    SELECT type, event.pet_id, coalesce(order_id, 0)
+    FROM events
+    CROSS JOIN LATERAL unnest(coalesce(pet_ids, ARRAY[events.pet_id])) AS event (pet_id)
+    ORDER BY events.xid, number, event.pet_id";
+
+/// What an operator does. The pets that the clients order are left alone, except for their names.
+const OPERATOR: [&str; 6] = [
+    "UPDATE pets SET name = 'renamed ' || id WHERE id % 50 = 7",
+    "DELETE FROM pets WHERE category_id = 77 AND id % 3 = 0",
+    "INSERT INTO pets (name, category_id) SELECT 'many', 77 FROM generate_series(1, 2300)",
+    "INSERT INTO pets (name, category_id) SELECT 'few', 77 FROM generate_series(1, 5)",
+    "BEGIN; INSERT INTO pets (name, category_id) VALUES ('slow', 77); SELECT pg_sleep(2); COMMIT",
+    "BEGIN; UPDATE pets SET category_id = category_id WHERE id = 1; SELECT pg_sleep(1); ROLLBACK",
+];
+
+const IMPORT: &str = "target/events-model.ndjson";
+
+type Reading = JoinHandle<Outcome<Record>>;
+
+impl Model {
+    pub(crate) async fn run(self) -> Outcome {
+        let postgres = Postgres::temporary();
+        let mut url = postgres.start()?;
+        let key = prepare(&url, 0)?;
+        let addresses: [_; 2] = free_addresses()?.into();
+        let mut nodes = [Server::petstore_at(&url, addresses[0])?, Server::petstore_at(&url, addresses[1])?];
+        let (stop, stopped) = watch::channel(false);
+        let mut readers: Vec<(Reading, Arc<AtomicU64>)> = Vec::new();
+        let mut next_reader = READERS.into_iter();
+        let mirror = tokio::spawn(mirror(addresses.to_vec(), key.clone(), stopped.clone()));
+
+        let shared = Arc::new(Shared::default());
+        let mut clients = JoinSet::new();
+        for number in 0..self.clients {
+            let random = Random::of_worker(self.seed, number);
+            let address = addresses[usize::from(number % 2 == 0)];
+            clients.spawn(Client { address, key: key.clone(), random, shared: shared.clone() }.work());
+        }
+        let done = Arc::new(AtomicBool::new(false));
+        let operator = spawn_blocking({
+            let (url, done, seed) = (url.clone(), done.clone(), self.seed);
+            move || operate(&url, seed, &done)
+        });
+        let (started, mut random) = (Instant::now(), Random(self.seed));
+        for kill in 0..self.rounds {
+            while let Some((limit, start)) = next_reader.clone().next()
+                && start.is_none_or(|start| start <= kill)
+            {
+                next_reader.next();
+                let position = match start {
+                    None => None,
+                    Some(_) => Some(end_of_feed(addresses, &key).await?),
+                };
+                let count = Arc::new(AtomicU64::new(0));
+                let reading = follow_pages(
+                    addresses.to_vec(),
+                    key.clone(),
+                    limit,
+                    position,
+                    count.clone(),
+                    stopped.clone(),
+                );
+                readers.push((tokio::spawn(reading), count));
+            }
+            sleep(Duration::from_millis(500 + random.below(2_000))).await;
+            match kill % 3 {
+                2 => {
+                    postgres.crash()?;
+                    url = postgres.start()?;
+                }
+                node => {
+                    let node = usize::from(node == 1);
+                    nodes[node].kill();
+                    nodes[node] = Server::petstore_at(&url, addresses[node])?;
+                }
+            }
+        }
+        shared.finish();
+        clients.join_all().await;
+        done.store(true, Ordering::Relaxed);
+        let operations = operator.await??;
+        let events = wait_for_the_last(&url, &readers[0].1).await?;
+        // Time for the slowest reader and the mirror, of which the last page is the proof.
+        sleep(Duration::from_secs(3)).await;
+        stop.send_replace(true);
+        for ((reading, _), (limit, start)) in readers.into_iter().zip(READERS) {
+            check(&reading.await??, &events, start.is_none())
+                .map_err(|problem| format!("limit {limit}: {problem}"))?;
+        }
+        let pets = compare(&url, &mirror.await??)?;
+        println!(
+            "{} kills in {} s, {} clients, {operations} changes by imports and in SQL: {} events; the sequences of {} readers \
+             equal the table, and an index kept by the events of pets equals all {pets} pets",
+            self.rounds,
+            started.elapsed().as_secs(),
+            self.clients,
+            events.len(),
+            READERS.len()
+        );
+        Ok(())
+    }
+}
+
+/// Imports pets and changes them in SQL until told to stop. What fails during a kill is tried no more.
+fn operate(url: &str, seed: u64, done: &AtomicBool) -> Outcome<u64> {
+    let mut random = Random(seed);
+    fs::write(IMPORT, "{\"name\":\"imported\",\"categoryId\":77}\n".repeat(3_200))?;
+    let mut changes = 0;
+    while !done.load(Ordering::Relaxed) {
+        let choice = random.index(OPERATOR.len() + 1);
+        let succeeded = if let Some(statement) = OPERATOR.get(choice) {
+            psql(url, statement).is_ok()
+        } else {
+            let mut import = Command::new(PETSTORE);
+            import.args(["import", "--database-url", url, IMPORT]);
+            import.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success()
+        };
+        changes += u64::from(succeeded);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    fs::remove_file(IMPORT)?;
+    Ok(changes)
+}
+
+/// The position at the end of the feed.
+async fn end_of_feed(addresses: [SocketAddr; 2], key: &str) -> Outcome<String> {
+    for attempt in 0..200 {
+        if let Ok(mut connection) = Connection::open(addresses[attempt % 2], key).await
+            && let Ok((200, _)) = connection.send("GET", "/v1/events?after=now", "").await
+        {
+            let head = connection.head();
+            let position = head.split("after=").nth(1).and_then(|rest| rest.split(['&', '>']).next());
+            return position.map(ToOwned::to_owned).ok_or_else(|| "no position".into());
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    Err("no node answered".into())
+}
+
+/// Waits until all orders that are due have expired and the first reader has everything, and returns all events.
+async fn wait_for_the_last(url: &str, read: &AtomicU64) -> Outcome<Vec<String>> {
+    let deadline = Instant::now() + Duration::from_mins(2);
+    let due =
+        "SELECT count(*) FROM orders WHERE status = 'placed' AND expires_at <= now() + interval '2 seconds'";
+    loop {
+        // Before the events: then there are no more of them.
+        let is_quiet = psql(url, due)?.trim() == "0";
+        let events: Vec<String> = psql(url, EVENTS)?.lines().map(ToOwned::to_owned).collect();
+        if is_quiet && read.load(Ordering::Relaxed) == events.len() as u64 {
+            return Ok(events);
+        }
+        if Instant::now() > deadline {
+            return Err(
+                format!("{} of {} events were read", read.load(Ordering::Relaxed), events.len()).into()
+            );
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// Checks that a reader has all events in their order, or all from its first one on.
+fn check(record: &Record, events: &[String], from_the_beginning: bool) -> Result<(), String> {
+    let line =
+        |event: &Event| format!("{}|{}|{}", event.kind, event.pet_id, event.order_id.unwrap_or_default());
+    let read: Vec<String> = record.events.iter().map(|(event, _)| line(event)).collect();
+    let expected =
+        if from_the_beginning { events } else { &events[events.len().saturating_sub(read.len())..] };
+    let ids: HashSet<&str> = record.events.iter().map(|(event, _)| &*event.id).collect();
+    if ids.len() != read.len() {
+        return Err(format!("{} of {} events were shown twice", read.len() - ids.len(), read.len()));
+    }
+    match read.iter().zip(expected).position(|(read, expected)| read != expected) {
+        Some(place) => Err(format!("event {place} is {}, and {} in the table", read[place], expected[place])),
+        None if read.len() != expected.len() || read.is_empty() => {
+            Err(format!("{} events of {}", read.len(), expected.len()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A copy of the pets: name, category and status by id.
+type Mirror = BTreeMap<i64, (String, i64, Option<String>)>;
+
+/// Keeps a copy of all pets by the events of pets alone, fetching each pet that an event names.
+async fn mirror(addresses: Vec<SocketAddr>, key: String, stop: watch::Receiver<bool>) -> Outcome<Mirror> {
+    let (mut copy, mut after, mut node) = (Mirror::new(), String::new(), 0);
+    while !*stop.borrow() {
+        let attempt = async {
+            let mut connection = Connection::open(addresses[node], &key).await?;
+            let path = format!("/v1/events?limit=100&wait=1{after}");
+            let (200, body) = connection.send("GET", &path, "").await? else { return Err("no page".into()) };
+            let events: Vec<Event> = serde_json::from_str(&body)?;
+            let of_pets = events.iter().filter(|event| event.kind.starts_with("pet"));
+            let ids: Vec<i64> =
+                of_pets.flat_map(|event| event.pet_id..=event.last_pet_id.unwrap_or(event.pet_id)).collect();
+            let mut fetched = Mirror::new();
+            for ids in ids.chunks(100) {
+                let query: Vec<String> = ids.iter().map(|id| format!("id={id}")).collect();
+                let path = format!("/v1/pets?{}", query.join("&"));
+                let (200, body) = connection.send("GET", &path, "").await? else {
+                    return Err("no pets".into());
+                };
+                fetched.extend(pets(&body)?);
+            }
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>((events, ids, fetched))
+        };
+        if let Ok((events, ids, fetched)) = attempt.await {
+            for id in ids {
+                copy.remove(&id);
+            }
+            copy.extend(fetched);
+            if let Some(last) = events.last() {
+                after = format!("&after={}", last.id);
+            }
+        } else {
+            node = (node + 1) % addresses.len();
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    Ok(copy)
+}
+
+fn pets(body: &str) -> Outcome<Mirror> {
+    let pets: Vec<Value> = serde_json::from_str(body)?;
+    let pet = |pet: &Value| {
+        let status = pet["status"].as_str().map(ToOwned::to_owned);
+        Some((pet["id"].as_i64()?, (pet["name"].as_str()?.to_owned(), pet["categoryId"].as_i64()?, status)))
+    };
+    pets.iter().map(pet).collect::<Option<_>>().ok_or_else(|| "not a pet".into())
+}
+
+/// Compares the copy with the table, and returns the number of pets.
+fn compare(url: &str, copy: &Mirror) -> Outcome<usize> {
+    let rows = psql(url, "SELECT id, name, category_id, coalesce(status::text, '') FROM pets")?;
+    let mut stored = Mirror::new();
+    for row in rows.lines() {
+        let fields: Vec<&str> = row.split('|').collect();
+        let [id, name, category, status] = fields[..] else { return Err(format!("not a pet: {row}").into()) };
+        let status = (!status.is_empty()).then(|| status.to_owned());
+        stored.insert(id.parse()?, (name.to_owned(), category.parse()?, status));
+    }
+    if let Some((id, pet)) = stored.iter().find(|(id, pet)| copy.get(id) != Some(pet)) {
+        return Err(format!("pet {id} is {pet:?}, and {:?} in the copy", copy.get(id)).into());
+    }
+    if let Some(id) = copy.keys().find(|id| !stored.contains_key(id)) {
+        return Err(format!("pet {id} was deleted, and is in the copy").into());
+    }
+    Ok(stored.len())
+}
