@@ -56,22 +56,25 @@ impl Servers {
         (service, client)
     }
 
-    /// Makes the first standby the primary, and lets the second one follow it.
-    async fn fail_over(&self) {
-        let [new, other] = &self.standbys;
+    /// Makes the standby that has more the primary, lets the other one follow it, and returns the new primary.
+    async fn fail_over(&self) -> &PrivatePostgres {
+        let [one, two] = &self.standbys;
+        let mut received = Vec::new();
+        for standby in [one, two] {
+            follow(standby, "").await;
+            let session = connect(&standby.url).await;
+            eventually("the standby receives nothing", async || {
+                session.query("SELECT FROM pg_stat_wal_receiver", &[]).await.unwrap().is_empty()
+            })
+            .await;
+            let row = session.query_one("SELECT pg_last_wal_receive_lsn()", &[]).await.unwrap();
+            received.push(row.get::<_, PgLsn>(0));
+        }
         // A standby can follow only a server that has all that it has itself.
-        follow(other, "").await;
-        let received = async |server: &PrivatePostgres| -> PgLsn {
-            connect(&server.url)
-                .await
-                .query_one("SELECT pg_last_wal_receive_lsn()", &[])
-                .await
-                .unwrap()
-                .get(0)
-        };
-        eventually("the more advanced standby", async || received(new).await >= received(other).await).await;
+        let (new, other) = if received[0] >= received[1] { (one, two) } else { (two, one) };
         new.promote();
         follow(other, &format!("{}?application_name={}", new.url, other.name())).await;
+        new
     }
 }
 
@@ -194,8 +197,7 @@ async fn a_former_primary_that_lives_on_is_not_read() {
     let servers = Servers::start().await;
     let (_service, client) = servers.serve(&[]).await;
     client.add("before", None).await;
-    servers.fail_over().await;
-    let new = connect(&servers.standbys[0].url).await;
+    let new = connect(&servers.fail_over().await.url).await;
     for round in 0..20 {
         let name = format!("after {round}");
         // Acknowledged by the new primary and its standby.
@@ -268,8 +270,7 @@ async fn a_key_revoked_on_the_new_primary_is_refused_within_5_seconds() {
     let servers = Servers::start().await;
     let (_service, client) = servers.serve(&[]).await;
     // The former primary lives on, with the connection that listens for changes.
-    servers.fail_over().await;
-    let new = connect(&servers.standbys[0].url).await;
+    let new = connect(&servers.fail_over().await.url).await;
     new.execute("UPDATE api_keys SET revoked_at = now()", &[]).await.unwrap();
     let revoked = Instant::now();
     loop {
