@@ -79,17 +79,7 @@ impl Kills {
             if kills == self.rounds {
                 continue;
             }
-            match kills % 3 {
-                2 => {
-                    postgres.crash()?;
-                    url = postgres.start()?;
-                }
-                node => {
-                    let node = usize::from(node == 1);
-                    nodes[node].kill();
-                    nodes[node] = Server::petstore_at(&url, addresses[node])?;
-                }
-            }
+            kill_in_turn(kills, &postgres, &mut url, &mut nodes, addresses)?;
             kills += 1;
             if kills % 20 == 0 {
                 println!(
@@ -121,6 +111,28 @@ impl Kills {
         }
         Ok(())
     }
+}
+
+/// Kills and restarts the one node, the other or the database, whichever turn it is.
+pub(super) fn kill_in_turn(
+    turn: u32,
+    postgres: &Postgres,
+    url: &mut String,
+    nodes: &mut [Server; 2],
+    addresses: [SocketAddr; 2],
+) -> Outcome {
+    match turn % 3 {
+        2 => {
+            postgres.crash()?;
+            *url = postgres.start()?;
+        }
+        node => {
+            let node = usize::from(node == 1);
+            nodes[node].kill();
+            nodes[node] = Server::petstore_at(url, addresses[node])?;
+        }
+    }
+    Ok(())
 }
 
 /// Adds, changes, orders and ends at random, without retries: what is unknown to the client must be in the feed all the same.

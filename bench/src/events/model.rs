@@ -17,7 +17,8 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use super::follower::{Event, Record, follow_pages};
-use super::kills::{Client, Shared};
+use super::kills::{Client, Shared, kill_in_turn};
+use super::reader::EVENTS;
 use crate::Outcome;
 use crate::http::Connection;
 use crate::random::Random;
@@ -40,13 +41,6 @@ pub(crate) struct Model {
 /// The page size of each reader, and after how many kills it starts at the end of the feed; none starts at the beginning.
 const READERS: [(u32, Option<u32>); 7] =
     [(100, None), (7, None), (33, None), (64, None), (100, Some(0)), (13, Some(0)), (100, Some(4))];
-
-/// All events in their order.
-const EVENTS: &str = "
-    SELECT type, event.pet_id, coalesce(order_id, 0)
-    FROM events
-    CROSS JOIN LATERAL unnest(coalesce(pet_ids, ARRAY[events.pet_id])) AS event (pet_id)
-    ORDER BY events.xid, number, event.pet_id";
 
 /// What an operator does. The pets that the clients order are left alone, except for their names.
 const OPERATOR: [&str; 6] = [
@@ -108,17 +102,7 @@ impl Model {
                 readers.push((tokio::spawn(reading), count));
             }
             sleep(Duration::from_millis(500 + random.below(2_000))).await;
-            match kill % 3 {
-                2 => {
-                    postgres.crash()?;
-                    url = postgres.start()?;
-                }
-                node => {
-                    let node = usize::from(node == 1);
-                    nodes[node].kill();
-                    nodes[node] = Server::petstore_at(&url, addresses[node])?;
-                }
-            }
+            kill_in_turn(kill, &postgres, &mut url, &mut nodes, addresses)?;
         }
         shared.finish();
         clients.join_all().await;
@@ -185,12 +169,13 @@ async fn end_of_feed(addresses: [SocketAddr; 2], key: &str) -> Outcome<String> {
 /// Waits until all orders that are due have expired and the first reader has everything, and returns all events.
 async fn wait_for_the_last(url: &str, read: &AtomicU64) -> Outcome<Vec<String>> {
     let deadline = Instant::now() + Duration::from_mins(2);
+    let in_order = format!("{EVENTS} ORDER BY events.xid, number, event.pet_id");
     let due =
         "SELECT count(*) FROM orders WHERE status = 'placed' AND expires_at <= now() + interval '2 seconds'";
     loop {
         // Before the events: then there are no more of them.
         let is_quiet = psql(url, due)?.trim() == "0";
-        let events: Vec<String> = psql(url, EVENTS)?.lines().map(ToOwned::to_owned).collect();
+        let events: Vec<String> = psql(url, &in_order)?.lines().map(ToOwned::to_owned).collect();
         if is_quiet && read.load(Ordering::Relaxed) == events.len() as u64 {
             return Ok(events);
         }

@@ -21,7 +21,8 @@ pub(crate) struct Reader {
     stop: watch::Sender<bool>,
 }
 
-const EVENTS: &str = "
+/// Every event, in a row of its own.
+pub(super) const EVENTS: &str = "
     SELECT type, event.pet_id, coalesce(order_id, 0)
     FROM events
     -- The pets that one statement changed share a row.
