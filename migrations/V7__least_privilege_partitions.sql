@@ -67,20 +67,6 @@ BEGIN
 END
 $$;
 
--- For nodes of the previous release. A failed drop must not undo what was created.
-CREATE OR REPLACE FUNCTION turn_idempotency_pages() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
-BEGIN
-  PERFORM create_idempotency_partitions();
-  BEGIN
-    PERFORM drop_idempotency_partitions();
-  EXCEPTION WHEN OTHERS THEN
-    -- Not a warning: nodes close a connection on which the server warns.
-    RAISE LOG 'could not drop idempotency partitions: %', SQLERRM;
-  END;
-END
-$$;
-
 -- A caller must not be able to put an object of its own in front of ours, nor call what it was not granted.
 DO $$
 DECLARE
@@ -88,7 +74,7 @@ DECLARE
 BEGIN
   FOREACH name IN ARRAY ARRAY[
     'create_daily_partitions(regclass)', 'daily_partitions_before(regclass, date)',
-    'create_idempotency_partitions()', 'drop_idempotency_partitions()', 'turn_idempotency_pages()'
+    'create_idempotency_partitions()', 'drop_idempotency_partitions()'
   ] LOOP
     EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', name, current_schema());
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', name);

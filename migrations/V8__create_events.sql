@@ -193,7 +193,7 @@ END
 $$;
 
 -- For nodes of the previous release, which know nothing of events: a week after a rollback to it, its writes would find no
--- partition.
+-- partition. A failed drop must not undo what was created.
 CREATE OR REPLACE FUNCTION turn_idempotency_pages() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 BEGIN

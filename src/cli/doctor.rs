@@ -13,7 +13,7 @@ use super::environment::check_environment;
 use super::{CommandError, print};
 use crate::config::ServeSettings;
 use crate::storage::{
-    Diagnosis, FeedEpoch, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis, check_encoding,
+    Diagnosis, EVENT_TRIGGERS, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis, check_encoding,
     diagnose,
 };
 use crate::telemetry;
@@ -113,7 +113,7 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
         schema(found.schema),
         role(found),
         partitions(found.days_prepared),
-        events(found.feed.as_ref()),
+        events(found),
         replication(found),
         clock(found.clock_ahead),
         connections(found.connections, pool),
@@ -211,22 +211,21 @@ fn partitions(days: Option<i32>) -> DoctorCheck {
     }
 }
 
-fn events(feed: Option<&FeedEpoch>) -> DoctorCheck {
-    let Some(feed) = feed else {
+fn events(found: &Diagnosis) -> DoctorCheck {
+    let Some(feed) = &found.feed else {
         return warning("events", "there is no feed yet: a running service prepares it".to_owned());
     };
-    let FeedEpoch { triggers, reason, .. } = feed;
-    if *triggers < FeedEpoch::TRIGGERS {
+    if found.enabled_triggers < EVENT_TRIGGERS {
         let advice = "changes are missing in the feed: enable them (ALTER TABLE … ENABLE TRIGGER USER), then call \
             start_event_epoch()";
-        let all = FeedEpoch::TRIGGERS;
+        let enabled = found.enabled_triggers;
         return failure(
             "events",
-            format!("{triggers} of {all} triggers that record events are enabled: {advice}"),
+            format!("{enabled} of {EVENT_TRIGGERS} triggers that record events are enabled: {advice}"),
         );
     }
     let since = Timestamp::try_from(feed.started_at).unwrap_or(Timestamp::MIN);
-    let says = format!("recorded without a gap since {since:.0}, when {reason}");
+    let says = format!("recorded without a gap since {since:.0}, when {}", feed.reason);
     if feed.is_interruption() && feed.age < RECENT_EPOCH {
         warning("events", format!("{says}: readers from before get 410"))
     } else {

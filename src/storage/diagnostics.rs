@@ -73,6 +73,14 @@ const MISSING_PRIVILEGES: &str = "\
     ) AS needed (name)
     WHERE NOT has_function_privilege(to_regprocedure(name), 'EXECUTE')";
 
+/// How many of the triggers that record events are enabled.
+const ENABLED_TRIGGERS: &str = "\
+    SELECT count(*) AS triggers
+    FROM pg_trigger
+    WHERE tgrelid IN (to_regclass('pets'), to_regclass('orders'))
+      AND starts_with(tgname, tgrelid::regclass || '_record_')
+      AND tgenabled = 'O'";
+
 /// The state of one server.
 #[derive(Debug)]
 pub struct ServerDiagnosis {
@@ -119,6 +127,8 @@ pub struct Diagnosis {
     pub days_prepared: Option<i32>,
     /// When and why the feed of events began; none without the feed, or if the role may not read it.
     pub feed: Option<FeedEpoch>,
+    /// How many of the [`EVENT_TRIGGERS`] are enabled.
+    pub enabled_triggers: i64,
     /// Whether the server is a standby, which is read-only.
     pub is_standby: bool,
     /// The number of its standbys.
@@ -132,6 +142,9 @@ pub struct Diagnosis {
     /// By how many seconds the server's clock is ahead of the local one; negative if it is behind.
     pub clock_ahead: f64,
 }
+
+/// The number of triggers that record events.
+pub const EVENT_TRIGGERS: i64 = 8;
 
 /// What is promised of reads from a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,6 +227,7 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
     Ok(Diagnosis {
         servers,
         feed: feed.and_then(|row| FeedEpoch::read(&row).ok()),
+        enabled_triggers: client.query_one(ENABLED_TRIGGERS, &[]).await?.try_get("triggers")?,
         reads,
         connecting,
         round_trip,

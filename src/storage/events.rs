@@ -115,13 +115,9 @@ pub(super) const LAG: &str = "\
     ORDER BY xid, number
     LIMIT 1";
 
-/// When and why the current epoch began, and how many of the triggers that write events are enabled.
+/// When and why the current epoch began.
 pub(super) const EPOCH: &str = "\
-    SELECT epoch, reason, started_at, extract(epoch FROM now() - started_at)::float8 AS age,
-      (SELECT count(*) FROM pg_trigger
-       WHERE tgrelid IN (to_regclass('pets'), to_regclass('orders'))
-         AND starts_with(tgname, tgrelid::regclass || '_record_')
-         AND tgenabled = 'O') AS triggers
+    SELECT epoch, reason, started_at, extract(epoch FROM now() - started_at)::float8 AS age
     FROM event_feed";
 
 /// An expression that waits until no other transaction changes the pet. Statements evaluate it before they write anything.
@@ -255,14 +251,9 @@ pub struct FeedEpoch {
     pub reason: String,
     /// How long ago it began.
     pub age: Duration,
-    /// How many triggers that write events are enabled.
-    pub triggers: i64,
 }
 
 impl FeedEpoch {
-    /// The number of triggers that write events.
-    pub const TRIGGERS: i64 = 8;
-
     /// Reads a row of [`EPOCH`].
     pub(super) fn read(row: &Row) -> Result<Self, StorageError> {
         let age: f64 = row.try_get("age").map_err(unexpected)?;
@@ -271,7 +262,6 @@ impl FeedEpoch {
             started_at: row.try_get("started_at").map_err(unexpected)?,
             reason: row.try_get("reason").map_err(unexpected)?,
             age: Duration::try_from_secs_f64(age).unwrap_or_default(),
-            triggers: row.try_get("triggers").map_err(unexpected)?,
         })
     }
 

@@ -31,7 +31,9 @@ use crate::config::{DatabaseUrl, PoolSettings, ReadFrom};
 
 use api_keys::FindKeysBatch;
 pub use demo_database_check::{DatabaseContents, database_contents};
-pub use diagnostics::{Diagnosis, ExamineError, ReadFreshness, ServerDiagnosis, ServerRole, diagnose};
+pub use diagnostics::{
+    Diagnosis, EVENT_TRIGGERS, ExamineError, ReadFreshness, ServerDiagnosis, ServerRole, diagnose,
+};
 pub use events::{FeedEpoch, FeedOutcome, FeedSubscription};
 use events::{FeedHead, ReadEventsBatch, start_counting_events};
 pub use exports::ExportStream;
