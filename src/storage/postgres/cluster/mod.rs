@@ -7,6 +7,9 @@
 //! - until a primary was seen, nothing is read: only a primary tells whether replication is synchronous;
 //! - once reads are proven, only a confirmed primary ends that. (A former primary may have other settings.)
 
+mod fresh_read;
+mod server_report;
+
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -27,10 +30,10 @@ use super::connect::{Connector, ServerAddress, Target};
 use super::database_url::DatabaseUrlError;
 use super::error::StatementError::{self, Deadline, NoConnection, NotSent, Sent};
 use super::pool::{self, ConnectionPool};
-use super::server_report::{REPORT, Upstreams};
 use crate::config::{PoolSettings, ReadFrom};
 use crate::storage::read_quorum::{LastPrimary, Lsn, Report, Role, Source, choose};
 use crate::telemetry::metrics::{DATABASE_READS, READS_PROVEN, SERVER_POSITION, SERVER_ROLE, count};
+use server_report::{REPORT, Upstreams};
 
 /// How often all servers are asked.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use tokio::net::lookup_host;
 use tokio_postgres::Statement;
 use tokio_postgres::types::PgLsn;
 
-use super::connect::ServerAddress;
+use crate::storage::postgres::connect::ServerAddress;
 use crate::storage::read_quorum::{Lsn, Report, Role};
 
 /// The role and position of a server. As simple as possible: it runs with every read. (The view `pg_stat_wal_receiver`, a

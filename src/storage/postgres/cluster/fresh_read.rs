@@ -25,11 +25,11 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_postgres::Row;
 
-use super::busy_connection::{BusyConnection, Parameters};
-use super::cluster::{Cluster, ClusterView, Guarantee, Rank};
-use super::error::StatementError::{self, Deadline, NotSent, Sent, Unproven};
 use super::server_report::REPORT;
+use super::{Cluster, ClusterView, Guarantee, Rank};
 use crate::config::ReadFrom;
+use crate::storage::postgres::busy_connection::{BusyConnection, Parameters};
+use crate::storage::postgres::error::StatementError::{self, Deadline, NotSent, Sent, Unproven};
 use crate::storage::read_quorum::{NotFresh, Report, Source, choose};
 use crate::telemetry::metrics::DATABASE_READS;
 
@@ -53,7 +53,7 @@ type Answer = (usize, Result<(Report, BusyConnection), StatementError>);
 
 impl Cluster {
     /// Runs a read-only statement on a server that has every write that was acknowledged before.
-    pub(super) async fn read(
+    pub(in crate::storage) async fn read(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
