@@ -19,19 +19,20 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join};
 use futures_util::stream::FuturesUnordered;
-use metrics::counter;
 use tokio::select;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_postgres::Row;
 
+use super::Cluster;
+use super::server::Rank;
+use super::server_metrics::count_read;
 use super::server_report::REPORT;
-use super::{Cluster, ClusterView, Guarantee, Rank};
+use super::view::{ClusterView, Guarantee};
 use crate::config::ReadFrom;
 use crate::storage::postgres::busy_connection::{BusyConnection, Parameters};
 use crate::storage::postgres::error::StatementError::{self, Deadline, NotSent, Sent, Unproven};
 use crate::storage::read_quorum::{NotFresh, Report, Source, choose};
-use crate::telemetry::metrics::DATABASE_READS;
 
 /// How long to look for a server that is proven to be fresh.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(1);
@@ -362,12 +363,8 @@ impl<'a> Proof<'a> {
 
     /// The next reads start with the server that was read.
     fn remember(&self, source: Result<Source, NotFresh>) {
-        let (server, label) = match source {
-            Ok(Source::Primary(server)) => (server, "primary"),
-            Ok(Source::Standby(server)) => (server, "standby"),
-            Err(_) => return,
-        };
-        counter!(DATABASE_READS, "source" => label).increment(1);
+        let Ok(source @ (Source::Primary(server) | Source::Standby(server))) = source else { return };
+        count_read(source);
         match self.cluster.reads() {
             ReadFrom::Primary if self.cluster.source() != server => {
                 self.cluster.set_source(server);
