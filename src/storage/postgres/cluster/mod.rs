@@ -2,7 +2,7 @@
 //!
 //! Every server has its own pool, with its own circuit breaker. Once a second each of them is asked for a report
 //! (`probe.rs`), and the [`ClusterView`] is made from the answers. A read asks enough of them again, to prove that its server
-//! has every acknowledged write (`fresh_read.rs`).
+//! has every acknowledged write (`fresh_read/`).
 
 mod fresh_read;
 mod observation;
