@@ -5,6 +5,9 @@
 //! that is queued*, up to a maximum, as the next batch: usually with one round trip to the database. There is no timer:
 //! under load the batches grow by themselves.
 //!
+//! Each slot has a worker, a task that takes the slot over from a caller: when that has its response and requests are queued,
+//! or when it is gone before the end of its batch. Workers are started with the [`Batcher`], and end with it.
+//!
 //! **Invariants:**
 //! - a request joins only a batch that starts after the request arrived, so its response is as fresh as if it had been
 //!   handled alone;
@@ -30,8 +33,7 @@ use metrics::{Counter, Histogram, counter, histogram};
 use opentelemetry::Context;
 use opentelemetry::context::FutureExt as _;
 use thiserror::Error;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::postgres::error::StorageError;
@@ -101,13 +103,24 @@ struct Shared<H: BatchHandler> {
     limits: QueueLimits,
     state: Mutex<State<H>>,
     metrics: BatchMetrics,
-    /// Runs the batches that no caller runs.
-    runtime: Handle,
+    /// The worker of each slot.
+    workers: Vec<mpsc::Sender<Handover<H>>>,
 }
 
 struct State<H: BatchHandler> {
     queue: VecDeque<QueuedRequest<H>>,
-    busy_slots: usize,
+    free_slots: Vec<usize>,
+}
+
+impl<H: BatchHandler> State<H> {
+    /// Frees a slot if nothing is queued, and returns whether it did.
+    fn free_if_idle(&mut self, slot: usize) -> bool {
+        let is_idle = self.queue.is_empty();
+        if is_idle {
+            self.free_slots.push(slot);
+        }
+        is_idle
+    }
 }
 
 struct BatchMetrics {
@@ -124,29 +137,33 @@ impl<H: BatchHandler> Clone for Batcher<H> {
 }
 
 impl<H: BatchHandler> Batcher<H> {
-    /// The name is the label `queue` of the metrics. Must be called within the Tokio runtime that is to run the batches.
+    /// Starts the workers. The name is the label `queue` of the metrics. Must be called within the Tokio runtime that is to
+    /// run the batches.
     pub(super) fn new(name: &'static str, handler: H, limits: QueueLimits) -> Self {
+        let start_worker = |_| {
+            // Room for the only slot that is ever sent to this worker.
+            let (worker, handovers) = mpsc::channel(1);
+            tokio::spawn(work(handovers));
+            worker
+        };
         Self(Arc::new(Shared {
             handler,
             limits,
-            state: Mutex::new(State { queue: VecDeque::new(), busy_slots: 0 }),
+            state: Mutex::new(State { queue: VecDeque::new(), free_slots: (0..limits.slots).collect() }),
             metrics: BatchMetrics {
                 size: histogram!(BATCH_SIZE, "queue" => name),
                 wait: histogram!(BATCH_WAIT, "queue" => name),
                 late: counter!(REQUESTS_SHED, "reason" => "late"),
                 full: counter!(REQUESTS_SHED, "reason" => "queue"),
             },
-            runtime: Handle::current(),
+            workers: (0..limits.slots).map(start_worker).collect(),
         }))
     }
 
     /// Handles a request, now or in a later batch, and returns its response.
     pub(super) async fn call(&self, request: H::Request) -> Response<H> {
         match Slot::take_or_queue(&self.0, request)? {
-            Admission::Start(slot, request) => {
-                let future = Some(slot.run_single(request).boxed());
-                Uninterrupted { future, runtime: &self.0.runtime }.await
-            }
+            Admission::Start(slot, request) => slot.run_single(request).await,
             Admission::Queued(response) => response.await.unwrap_or(Err(BatchError::Lost)),
         }
     }
@@ -160,20 +177,20 @@ enum Admission<H: BatchHandler> {
     Queued(oneshot::Receiver<Response<H>>),
 }
 
-/// The permission to run one batch. When it is dropped, it passes to the queued requests, or becomes free.
+/// The permission to run one batch at a time. When its batch ends, it becomes free, or passes to its worker if requests are
+/// queued.
 struct Slot<H: BatchHandler> {
     shared: Arc<Shared<H>>,
-    /// Whether its batch has started.
-    started: bool,
+    index: usize,
+    is_free: bool,
 }
 
 impl<H: BatchHandler> Slot<H> {
     /// Takes a free slot, or else queues the request.
     fn take_or_queue(shared: &Arc<Shared<H>>, request: H::Request) -> Result<Admission<H>, BatchError> {
         let mut state = shared.state();
-        if state.busy_slots < shared.limits.slots {
-            state.busy_slots += 1;
-            return Ok(Admission::Start(Self { shared: shared.clone(), started: true }, request));
+        if let Some(index) = state.free_slots.pop() {
+            return Ok(Admission::Start(Self { shared: shared.clone(), index, is_free: false }, request));
         }
         if state.queue.len() >= shared.limits.capacity {
             shared.metrics.full.increment(1);
@@ -185,31 +202,113 @@ impl<H: BatchHandler> Slot<H> {
         Ok(Admission::Queued(receiver))
     }
 
-    /// Handles a request that was not queued.
+    /// Handles a request that was not queued, in the task of its caller.
     async fn run_single(self, request: H::Request) -> Response<H> {
-        self.shared.metrics.wait.record(Duration::ZERO);
-        let responses = self.handle(vec![request], traces::current().into_iter().collect()).await;
+        let shared = self.shared.clone();
+        shared.metrics.wait.record(Duration::ZERO);
+        let traces = traces::current().into_iter().collect();
+        let batch = async move { shared.handle(vec![request], traces).await }.boxed();
+        let responses = CallerBatch(Some((self, batch))).await;
         responses.into_iter().next().ok_or(BatchError::Lost)
     }
 
     /// Handles what is queued, batch after batch, until the queue is empty.
-    async fn run(mut self) {
-        self.started = true;
-        loop {
-            let batch: Vec<QueuedRequest<H>> = {
-                let mut state = self.shared.state();
-                let size = state.queue.len().min(self.shared.limits.batch_size);
-                state.queue.drain(..size).collect()
-            };
-            if batch.is_empty() {
-                return;
-            }
-            self.run_batch(batch).await;
+    async fn run_queue(mut self) {
+        while let Some(batch) = self.next_batch() {
+            self.shared.run_batch(batch).await;
         }
     }
 
+    /// Takes everything that is queued, up to a maximum. If nothing is, it frees the slot.
+    fn next_batch(&mut self) -> Option<Vec<QueuedRequest<H>>> {
+        let mut state = self.shared.state();
+        self.is_free = state.free_if_idle(self.index);
+        let size = state.queue.len().min(self.shared.limits.batch_size);
+        (!self.is_free).then(|| state.queue.drain(..size).collect())
+    }
+
+    /// Ends the batch of a caller: frees the slot if nothing is queued, or else lets the worker handle that.
+    fn end_single(mut self) {
+        self.is_free = self.shared.state().free_if_idle(self.index);
+        if !self.is_free {
+            self.hand_over(None);
+        }
+    }
+
+    /// Lets the worker finish this batch, and then handle what is queued.
+    fn hand_over(self, unfinished: Option<BatchFuture<H>>) {
+        let (shared, index) = (self.shared.clone(), self.index);
+        // It fails only if the worker is gone, and drops the slot.
+        let _ = shared.workers[index].try_send(Handover { slot: self, unfinished });
+    }
+}
+
+impl<H: BatchHandler> Drop for Slot<H> {
+    /// A slot is dropped before it is free only if its worker is gone: the runtime is shutting down, and no batch will start.
+    /// The queued callers get [`BatchError::Lost`].
+    fn drop(&mut self) {
+        if self.is_free {
+            return;
+        }
+        let mut state = self.shared.state();
+        state.free_slots.push(self.index);
+        let lost = mem::take(&mut state.queue);
+        drop(state);
+        drop(lost);
+    }
+}
+
+/// A batch in progress.
+type BatchFuture<H> = BoxFuture<'static, Vec<<H as BatchHandler>::Response>>;
+
+/// What a worker takes over from a caller.
+struct Handover<H: BatchHandler> {
+    slot: Slot<H>,
+    /// The batch of a caller that is gone: nobody needs its response.
+    unfinished: Option<BatchFuture<H>>,
+}
+
+/// The worker of a slot.
+async fn work<H: BatchHandler>(mut handovers: mpsc::Receiver<Handover<H>>) {
+    while let Some(Handover { slot, unfinished }) = handovers.recv().await {
+        if let Some(batch) = unfinished {
+            batch.await;
+        }
+        slot.run_queue().await;
+    }
+}
+
+/// A batch in the task of its caller. If it is dropped before its end, it continues in the worker of its slot.
+struct CallerBatch<H: BatchHandler>(Option<(Slot<H>, BatchFuture<H>)>);
+
+impl<H: BatchHandler> Future for CallerBatch<H> {
+    type Output = Vec<H::Response>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        let Some((_, batch)) = &mut self.0 else { unreachable!("polled after its end") };
+        let responses = ready!(batch.poll_unpin(context));
+        if let Some((slot, _)) = self.0.take() {
+            slot.end_single();
+        }
+        Poll::Ready(responses)
+    }
+}
+
+impl<H: BatchHandler> Drop for CallerBatch<H> {
+    fn drop(&mut self) {
+        if let Some((slot, batch)) = self.0.take() {
+            slot.hand_over(Some(batch));
+        }
+    }
+}
+
+impl<H: BatchHandler> Shared<H> {
+    fn state(&self) -> MutexGuard<'_, State<H>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn run_batch(&self, batch: Vec<QueuedRequest<H>>) {
-        let Shared { limits, metrics, .. } = &*self.shared;
+        let Self { limits, metrics, .. } = self;
         let now = Instant::now();
         metrics.wait.record(now - batch[0].arrived);
         let (mut requests, mut callers) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
@@ -236,64 +335,13 @@ impl<H: BatchHandler> Slot<H> {
 
     /// Handles a batch. After a panic there are no responses.
     async fn handle(&self, requests: Vec<H::Request>, traces: Vec<Context>) -> Vec<H::Response> {
-        self.shared.metrics.size.record(count(requests.len()));
-        let handling = AssertUnwindSafe(self.shared.handler.handle(requests)).catch_unwind();
+        self.metrics.size.record(count(requests.len()));
+        let handling = AssertUnwindSafe(self.handler.handle(requests)).catch_unwind();
         let responses = match traces::shared(traces) {
             None => handling.await,
             Some(trace) => handling.with_context(trace).await,
         };
         responses.unwrap_or_default()
-    }
-}
-
-impl<H: BatchHandler> Shared<H> {
-    fn state(&self) -> MutexGuard<'_, State<H>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<H: BatchHandler> Drop for Slot<H> {
-    fn drop(&mut self) {
-        let mut state = self.shared.state();
-        if state.queue.is_empty() {
-            state.busy_slots -= 1;
-        } else if self.started {
-            drop(state);
-            let next = Self { shared: self.shared.clone(), started: false };
-            self.shared.runtime.spawn(next.run());
-        } else {
-            // The runtime is shutting down, and no batch will start. The callers get `BatchError::Lost`.
-            state.busy_slots -= 1;
-            let lost = mem::take(&mut state.queue);
-            drop(state);
-            drop(lost);
-        }
-    }
-}
-
-/// A future that continues in the background if it is dropped before its end.
-struct Uninterrupted<'a, T: Send + 'static> {
-    /// Absent after the end.
-    future: Option<BoxFuture<'static, T>>,
-    runtime: &'a Handle,
-}
-
-impl<T: Send + 'static> Future for Uninterrupted<'_, T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<T> {
-        let Some(future) = &mut self.future else { unreachable!("polled after its end") };
-        let output = ready!(future.poll_unpin(context));
-        self.future = None;
-        Poll::Ready(output)
-    }
-}
-
-impl<T: Send + 'static> Drop for Uninterrupted<'_, T> {
-    fn drop(&mut self) {
-        if let Some(future) = self.future.take() {
-            self.runtime.spawn(future);
-        }
     }
 }
 
@@ -303,8 +351,8 @@ mod tests {
 
     use futures_util::future::join_all;
     use proptest::prelude::*;
-    use tokio::runtime::{Builder, Runtime};
-    use tokio::task::JoinHandle;
+    use tokio::runtime::{Builder, Handle, Runtime};
+    use tokio::task::{self, JoinHandle};
     use tokio::time::sleep;
 
     use super::*;
@@ -381,6 +429,27 @@ mod tests {
         assert_eq!(handler.batches(), [[21]]);
     }
 
+    /// Returns the task in which it handles a request.
+    struct TaskOfBatch;
+
+    impl BatchHandler for TaskOfBatch {
+        type Request = ();
+        type Response = task::Id;
+
+        async fn handle(&self, requests: Vec<()>) -> Vec<task::Id> {
+            task::yield_now().await;
+            vec![task::id(); requests.len()]
+        }
+    }
+
+    #[tokio::test]
+    async fn a_single_call_is_handled_in_the_task_of_its_caller() {
+        let batcher = Batcher::new("test", TaskOfBatch, LIMITS);
+        let call = tokio::spawn(async move { batcher.call(()).await });
+        let caller = call.id();
+        assert_eq!(call.await.unwrap(), Ok(caller));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn queued_calls_share_a_batch_in_their_order() {
         let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });
@@ -421,7 +490,7 @@ mod tests {
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let waiting = call_all(&batcher, [1, 2, 3]);
-        tokio::task::yield_now().await;
+        task::yield_now().await;
         let asked = Instant::now();
         assert_eq!(batcher.call(4).await, Err(BatchError::QueueFull));
         assert_eq!(asked.elapsed(), Duration::ZERO);
@@ -453,7 +522,7 @@ mod tests {
         let busy = call_all(&batcher, [0]);
         sleep(Duration::from_millis(1)).await;
         let waiting = call_all(&batcher, [1, 2, 3]);
-        tokio::task::yield_now().await;
+        task::yield_now().await;
         waiting[1].abort();
         assert_eq!(responses(busy).await, [Ok(0)]);
         sleep(Duration::from_millis(20)).await;
@@ -491,7 +560,7 @@ mod tests {
         let gone = call_all(&batcher, [1]);
         sleep(Duration::from_millis(4)).await;
         let waiting = call_all(&batcher, [2, 3]);
-        tokio::task::yield_now().await;
+        task::yield_now().await;
         gone[0].abort();
         sleep(Duration::from_millis(1)).await;
         assert_eq!(handler.batches(), [[1]], "its slot is not free before its end");
@@ -516,6 +585,33 @@ mod tests {
         assert_eq!(handler.finished(), 2);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn slots_are_free_again_when_all_their_callers_are_gone() {
+        let (handler, batcher) = start(10, LIMITS);
+        for _ in 0..3 {
+            let gone = call_all(&batcher, [1, 2, 3, 4]);
+            sleep(Duration::from_millis(1)).await;
+            gone.iter().for_each(JoinHandle::abort);
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(handler.finished(), 6, "in the two slots; the queued calls are skipped");
+        let started = Instant::now();
+        assert_eq!(responses(call_all(&batcher, [5, 6])).await, [Ok(10), Ok(12)]);
+        assert_eq!(started.elapsed(), Duration::from_millis(10), "both at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn workers_end_with_the_batcher() {
+        let (handler, batcher) = start(10, LIMITS);
+        let gone = call_all(&batcher, 1..=12);
+        sleep(Duration::from_millis(1)).await;
+        gone[0].abort();
+        drop(batcher);
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(handler.batches().concat(), (1..=12).collect::<Vec<_>>());
+        assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+    }
+
     #[test]
     fn calls_end_when_the_runtime_of_the_batches_ends() {
         let (of_batches, of_calls) = (paused_runtime(), paused_runtime());
@@ -530,15 +626,32 @@ mod tests {
         let responses = of_calls.block_on(responses(calls));
         assert_eq!(responses[0], Ok(2), "handled in the caller's task");
         assert_eq!(responses[1..], [Err(BatchError::Lost); 5]);
+        assert_eq!(of_calls.block_on(batcher.call(7)), Ok(14), "its slot is free again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn calls_queued_at_the_end_are_still_answered() {
         let (_, batcher) = start(10, LIMITS);
         let calls = call_all(&batcher, 100..140);
-        tokio::task::yield_now().await;
+        task::yield_now().await;
         drop(batcher);
         assert_eq!(responses(calls).await, (100..140).map(|number| Ok(number * 2)).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn every_call_gets_its_response_however_slots_pass_from_thread_to_thread() {
+        let batcher = Batcher::new("test", TaskOfBatch, LIMITS);
+        let caller = |_| {
+            let batcher = batcher.clone();
+            tokio::spawn(async move {
+                for _ in 0..10_000 {
+                    assert!(batcher.call(()).await.is_ok());
+                }
+            })
+        };
+        for calls in (0..8).map(caller).collect::<Vec<_>>() {
+            calls.await.unwrap();
+        }
     }
 
     proptest! {
