@@ -1,4 +1,4 @@
-//! Inserts pets in batches, those with an `Idempotency-Key` once.
+//! SQL that inserts pets, in batches; those with an `Idempotency-Key` once.
 //!
 //! **Invariants:**
 //! - a request with a key takes effect once: one statement stores both the pet and the key;
@@ -8,13 +8,61 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::pets::{insert, insert_idempotent};
+use tokio_postgres::Row;
+
+use super::events::count_events;
+use super::idempotency_keys::idempotency_ctes;
+use super::pets::{id, index};
 use super::postgres::error::unexpected;
-use super::postgres::executor::Database;
+use super::postgres::executor::{Database, Parameters, await_replication};
 use super::request_batcher::{BatchError, BatchHandler};
 use super::{Storage, StorageError};
-use crate::domain::idempotency::IdempotentRequest;
-use crate::domain::pet::{NewPet, Pet};
+use crate::domain::event::EventType;
+use crate::domain::idempotency::{Digest128, IdempotentRequest};
+use crate::domain::pet::{NewPet, Pet, PetId, PetStatus};
+
+const INSERT: &str = "\
+    INSERT INTO pets (name, category_id, status)
+    SELECT name, category_id, status
+    FROM unnest($1::text[], $2::bigint[], $3::pet_status[])
+      WITH ORDINALITY AS new (name, category_id, status, ordinality)
+    -- Ids are assigned and returned in the order of the arrays.
+    ORDER BY ordinality
+    RETURNING id";
+
+/// The same, but a pet with an idempotency key is inserted only if the key has no stored result; else that is returned.
+const INSERT_IDEMPOTENT: &str = concat!(
+    "WITH requested AS (
+      -- The id is assigned here because the key and the pet both need it. (Evaluated once: it is volatile.)
+      SELECT ordinality, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id
+      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::uuid[], $5::uuid[])
+        WITH ORDINALITY AS requested (name, category_id, status, digest, fingerprint, ordinality)),",
+    idempotency_ctes!(),
+    "
+    fresh AS (
+      SELECT * FROM requested
+      WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM stored)),
+    inserted_keys AS (
+      INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
+      SELECT digest, day, now(), fingerprint, id
+      FROM fresh, days
+      WHERE digest IS NOT NULL
+      -- In the same order in every statement, so that two of them cannot deadlock.
+      ORDER BY day, digest),
+    inserted_pets AS (
+      INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE
+      SELECT id, name, category_id, status
+      FROM fresh
+      ORDER BY ordinality)
+    SELECT ordinality, id AS new_id, stored.fingerprint AS stored_fingerprint, subject_id AS stored_id,
+      CASE WHEN subject_id IS NOT NULL THEN ",
+    await_replication!(),
+    " END
+    FROM requested
+    LEFT JOIN stored USING (digest)"
+);
+
+pub(super) const STATEMENTS: &[&str] = &[INSERT, INSERT_IDEMPOTENT];
 
 /// A pet to insert; with an idempotency key, once.
 #[derive(Debug, Clone)]
@@ -52,6 +100,11 @@ impl Storage {
             BatchError::Lost => StorageError::OutcomeUnknown(Arc::new(error)),
             not_started => not_started.into(),
         })?
+    }
+
+    /// Inserts an operator's pets in one statement: all or none.
+    pub async fn insert_pets(&self, pets: &[NewPet]) -> Result<(), StorageError> {
+        insert(&self.database, &pets.iter().collect::<Vec<_>>()).await.map(drop)
     }
 }
 
@@ -150,10 +203,65 @@ impl InsertPetsBatch {
     }
 }
 
+/// Inserts pets, and returns their ids in the same order.
+async fn insert(database: &Database, pets: &[&NewPet]) -> Result<Vec<PetId>, StorageError> {
+    let (names, categories, statuses) = columns(pets);
+    let ids = |rows: &[Row]| {
+        let ids = rows.iter().map(|row| id(row, "id")).collect::<Result<Vec<_>, _>>()?;
+        let complete = ids.len() == pets.len();
+        complete.then_some(ids).ok_or_else(|| unexpected("not every pet has an id"))
+    };
+    let ids = database.write(INSERT, &[&names, &categories, &statuses], ids).await?;
+    count_events(EventType::PetCreated, ids.len());
+    Ok(ids)
+}
+
+/// The outcome of one row of [`insert_idempotent`].
+struct IdempotentInsert {
+    /// The new pet, or the one that an earlier request with the same key inserted.
+    id: PetId,
+    /// The fingerprint of the earlier request.
+    stored_fingerprint: Option<Digest128>,
+}
+
+/// Inserts pets, those with an idempotency key once; no two have the same key. The outcomes are in the same order.
+/// [`StorageError::Raced`] if a concurrent statement inserted one of the keys.
+async fn insert_idempotent(
+    database: &Database,
+    pets: &[&NewPet],
+    idempotency: &[Option<IdempotentRequest>],
+) -> Result<Vec<IdempotentInsert>, StorageError> {
+    let (names, categories, statuses) = columns(pets);
+    let (digests, fingerprints): (Vec<Option<Digest128>>, Vec<Option<Digest128>>) =
+        idempotency.iter().map(|key| (key.map(|key| key.digest), key.map(|key| key.fingerprint))).unzip();
+    let parameters: Parameters<'_> = &[&names, &categories, &statuses, &digests, &fingerprints];
+    let outcomes = |rows: &[Row]| {
+        let mut outcomes: Vec<Option<IdempotentInsert>> = pets.iter().map(|_| None).collect();
+        for row in rows {
+            let stored_fingerprint: Option<Digest128> =
+                row.try_get("stored_fingerprint").map_err(unexpected)?;
+            let id = id(row, if stored_fingerprint.is_some() { "stored_id" } else { "new_id" })?;
+            let outcome = outcomes.get_mut(index(row, "ordinality")?);
+            *outcome.ok_or_else(|| unexpected("a row for an unknown pet"))? =
+                Some(IdempotentInsert { id, stored_fingerprint });
+        }
+        let complete: Option<Vec<_>> = outcomes.into_iter().collect();
+        complete.ok_or_else(|| unexpected("not every pet has an outcome"))
+    };
+    let outcomes = database.write(INSERT_IDEMPOTENT, parameters, outcomes).await?;
+    let inserted = outcomes.iter().filter(|outcome| outcome.stored_fingerprint.is_none());
+    count_events(EventType::PetCreated, inserted.count());
+    Ok(outcomes)
+}
+
+/// The columns of the pets, each as one array.
+fn columns<'a>(pets: &[&'a NewPet]) -> (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>) {
+    pets.iter().map(|pet| (pet.name.as_str(), pet.category_id.0, pet.status)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::idempotency::Digest128;
     use crate::domain::pet::{CategoryId, PetPatch};
 
     fn request(key: Option<u8>, fingerprint: u8) -> InsertRequest {

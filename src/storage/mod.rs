@@ -58,8 +58,14 @@ pub use postgres::session_check::NoSession;
 use request_batcher::{Batcher, QueueLimits};
 
 /// Every statement that serves requests, so that a test can check the plan of each.
-pub const STATEMENTS: [&[&str]; 5] =
-    [pets::STATEMENTS, api_keys::STATEMENTS, orders::STATEMENTS, events::STATEMENTS, partitions::STATEMENTS];
+pub const STATEMENTS: [&[&str]; 6] = [
+    pets::STATEMENTS,
+    insert_pets::STATEMENTS,
+    api_keys::STATEMENTS,
+    orders::STATEMENTS,
+    events::STATEMENTS,
+    partitions::STATEMENTS,
+];
 
 /// The limits of each queue. However many unknown keys arrive, for example, their lookups use two connections.
 const LIMITS: QueueLimits = QueueLimits { capacity: 4_096, batch_size: 128, slots: 2, max_wait: POOL_WAIT };

@@ -1,7 +1,7 @@
-//! SQL on the `pets` table. Requests that arrive at the same time share a statement: see
-//! [`request_batcher`](super::request_batcher).
+//! SQL that reads and changes the `pets` table; [`insert_pets`](super::insert_pets) adds to it. Requests that arrive at the same
+//! time share a statement: see [`request_batcher`](super::request_batcher).
 //!
-//! **Invariant:** rows leave as domain values. Besides this file only those of orders, imports and exports name this table.
+//! **Invariant:** rows leave as domain values. Only these two files and those of orders, imports and exports name this table.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -13,16 +13,14 @@ use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
 use super::events::{count_events, lock_pet};
-use super::idempotency_keys::idempotency_ctes;
 use super::postgres::error::unexpected;
-use super::postgres::executor::{Database, Parameters, await_replication};
+use super::postgres::executor::{Database, Parameters};
 use super::postgres::pg_enum::impl_pg_enum;
 use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};
 use crate::domain::event::EventType;
-use crate::domain::idempotency::{Digest128, IdempotentRequest};
 use crate::domain::page::{Page, PageLimit};
-use crate::domain::pet::{CategoryId, NewPet, Pet, PetId, PetName, PetPageRequest, PetStatus};
+use crate::domain::pet::{CategoryId, Pet, PetId, PetName, PetPageRequest, PetStatus};
 
 /// The pages of many requests: `$1` has the id that each page starts after, `$2` its number of rows.
 const LIST: &str = "\
@@ -61,47 +59,6 @@ const FIND: &str = "\
     FROM pets
     WHERE id = ANY ($1)";
 
-const INSERT: &str = "\
-    INSERT INTO pets (name, category_id, status)
-    SELECT name, category_id, status
-    FROM unnest($1::text[], $2::bigint[], $3::pet_status[])
-      WITH ORDINALITY AS new (name, category_id, status, ordinality)
-    -- Ids are assigned and returned in the order of the arrays.
-    ORDER BY ordinality
-    RETURNING id";
-
-/// The same, but a pet with an idempotency key is inserted only if the key has no stored result; else that is returned.
-const INSERT_IDEMPOTENT: &str = concat!(
-    "WITH requested AS (
-      -- The id is assigned here because the key and the pet both need it. (Evaluated once: it is volatile.)
-      SELECT ordinality, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id
-      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::uuid[], $5::uuid[])
-        WITH ORDINALITY AS requested (name, category_id, status, digest, fingerprint, ordinality)),",
-    idempotency_ctes!(),
-    "
-    fresh AS (
-      SELECT * FROM requested
-      WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM stored)),
-    inserted_keys AS (
-      INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
-      SELECT digest, day, now(), fingerprint, id
-      FROM fresh, days
-      WHERE digest IS NOT NULL
-      -- In the same order in every statement, so that two of them cannot deadlock.
-      ORDER BY day, digest),
-    inserted_pets AS (
-      INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE
-      SELECT id, name, category_id, status
-      FROM fresh
-      ORDER BY ordinality)
-    SELECT ordinality, id AS new_id, stored.fingerprint AS stored_fingerprint, subject_id AS stored_id,
-      CASE WHEN subject_id IS NOT NULL THEN ",
-    await_replication!(),
-    " END
-    FROM requested
-    LEFT JOIN stored USING (digest)"
-);
-
 const LOCK: &str = concat!(
     "SELECT FROM pets
     WHERE id = (SELECT $1 FROM ",
@@ -124,8 +81,7 @@ const UPDATE: &str = "\
     SET name = $2, category_id = $3, status = $4
     WHERE id = $1";
 
-pub(super) const STATEMENTS: &[&str] =
-    &[LIST, LIST_BY_STATUS, FIND, INSERT, INSERT_IDEMPOTENT, LOCK, FIND_LOCKED, UPDATE];
+pub(super) const STATEMENTS: &[&str] = &[LIST, LIST_BY_STATUS, FIND, LOCK, FIND_LOCKED, UPDATE];
 
 const _: () =
     assert!(PageLimit::MAX + 1 == 101, "LIST and LIST_BY_STATUS have the longest page and one more");
@@ -139,11 +95,6 @@ impl Storage {
     /// The pet with this id, if it exists.
     pub async fn find_pet(&self, id: PetId) -> Result<Option<Pet>, StorageError> {
         self.find_pet.call(id).await?
-    }
-
-    /// Inserts an operator's pets in one statement: all or none.
-    pub async fn insert_pets(&self, pets: &[NewPet]) -> Result<(), StorageError> {
-        insert(&self.database, &pets.iter().collect::<Vec<_>>()).await.map(drop)
     }
 }
 
@@ -336,69 +287,14 @@ async fn find(
     rows.iter().map(|row| pet(row).map(|pet| (pet.id, pet))).collect()
 }
 
-/// Inserts pets, and returns their ids in the same order.
-pub(super) async fn insert(database: &Database, pets: &[&NewPet]) -> Result<Vec<PetId>, StorageError> {
-    let (names, categories, statuses) = columns(pets);
-    let ids = |rows: &[Row]| {
-        let ids = rows.iter().map(|row| id(row, "id")).collect::<Result<Vec<_>, _>>()?;
-        let complete = ids.len() == pets.len();
-        complete.then_some(ids).ok_or_else(|| unexpected("not every pet has an id"))
-    };
-    let ids = database.write(INSERT, &[&names, &categories, &statuses], ids).await?;
-    count_events(EventType::PetCreated, ids.len());
-    Ok(ids)
-}
-
-/// The outcome of one row of [`insert_idempotent`].
-pub(super) struct IdempotentInsert {
-    /// The new pet, or the one that an earlier request with the same key inserted.
-    pub(super) id: PetId,
-    /// The fingerprint of the earlier request.
-    pub(super) stored_fingerprint: Option<Digest128>,
-}
-
-/// Inserts pets, those with an idempotency key once; no two have the same key. The outcomes are in the same order.
-/// [`StorageError::Raced`] if a concurrent statement inserted one of the keys.
-pub(super) async fn insert_idempotent(
-    database: &Database,
-    pets: &[&NewPet],
-    idempotency: &[Option<IdempotentRequest>],
-) -> Result<Vec<IdempotentInsert>, StorageError> {
-    let (names, categories, statuses) = columns(pets);
-    let (digests, fingerprints): (Vec<Option<Digest128>>, Vec<Option<Digest128>>) =
-        idempotency.iter().map(|key| (key.map(|key| key.digest), key.map(|key| key.fingerprint))).unzip();
-    let parameters: Parameters<'_> = &[&names, &categories, &statuses, &digests, &fingerprints];
-    let outcomes = |rows: &[Row]| {
-        let mut outcomes: Vec<Option<IdempotentInsert>> = pets.iter().map(|_| None).collect();
-        for row in rows {
-            let stored_fingerprint: Option<Digest128> =
-                row.try_get("stored_fingerprint").map_err(unexpected)?;
-            let id = id(row, if stored_fingerprint.is_some() { "stored_id" } else { "new_id" })?;
-            let outcome = outcomes.get_mut(index(row, "ordinality")?);
-            *outcome.ok_or_else(|| unexpected("a row for an unknown pet"))? =
-                Some(IdempotentInsert { id, stored_fingerprint });
-        }
-        let complete: Option<Vec<_>> = outcomes.into_iter().collect();
-        complete.ok_or_else(|| unexpected("not every pet has an outcome"))
-    };
-    let outcomes = database.write(INSERT_IDEMPOTENT, parameters, outcomes).await?;
-    let inserted = outcomes.iter().filter(|outcome| outcome.stored_fingerprint.is_none());
-    count_events(EventType::PetCreated, inserted.count());
-    Ok(outcomes)
-}
-
-/// The columns of the pets, each as one array.
-fn columns<'a>(pets: &[&'a NewPet]) -> (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>) {
-    pets.iter().map(|pet| (pet.name.as_str(), pet.category_id.0, pet.status)).collect()
-}
-
-fn id(row: &Row, column: impl RowIndex + Display) -> Result<PetId, StorageError> {
+/// Decodes the id of a pet.
+pub(super) fn id(row: &Row, column: impl RowIndex + Display) -> Result<PetId, StorageError> {
     let id: i64 = row.try_get(column).map_err(unexpected)?;
     id.try_into().map_err(unexpected)
 }
 
 /// The index into the arrays that were sent; ordinality counts from 1.
-fn index(row: &Row, column: impl RowIndex + Display) -> Result<usize, StorageError> {
+pub(super) fn index(row: &Row, column: impl RowIndex + Display) -> Result<usize, StorageError> {
     let ordinality: i64 = row.try_get(column).map_err(unexpected)?;
     usize::try_from(ordinality - 1).map_err(unexpected)
 }
