@@ -13,8 +13,8 @@ use super::environment::check_environment;
 use super::{CommandError, print};
 use crate::config::ServeSettings;
 use crate::storage::{
-    Diagnosis, EVENT_TRIGGERS, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis, check_encoding,
-    diagnose,
+    DAYS_AHEAD, Diagnosis, EVENT_TRIGGERS, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis,
+    check_encoding, diagnose,
 };
 use crate::telemetry;
 use crate::version::{COMMIT, VERSION};
@@ -24,7 +24,7 @@ const TESTED_POSTGRES: [i32; 2] = [15, 18];
 /// A clock skew in seconds above which timestamps in logs and responses mislead.
 const MAX_CLOCK_SKEW: f64 = 1.0;
 /// With fewer days prepared, the service has not created partitions for more than a day.
-const MIN_DAYS_PREPARED: i32 = 6;
+const MIN_DAYS_PREPARED: i32 = DAYS_AHEAD - 1;
 /// For how long to warn that the feed of events was restarted.
 const RECENT_EPOCH: Duration = Duration::from_hours(7 * 24);
 

@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use super::events::LAG;
 use super::orders::OVERDUE;
+use super::partitions::DAYS_PREPARED;
 use super::postgres::error::unexpected;
 use super::{Storage, StorageError};
 use crate::telemetry::metrics::{
@@ -17,16 +18,6 @@ use crate::telemetry::metrics::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-
-/// The number of consecutive days from today on that have a partition for keys and one for events. Null without the tables.
-pub(super) const PARTITION_DAYS_AHEAD: &str = "\
-    SELECT min(n) AS days
-    FROM generate_series(0, 100) AS n, unnest(ARRAY['idempotency_keys', 'events']) AS parent
-    WHERE to_regclass(parent) IS NOT NULL
-      AND NOT EXISTS (
-        SELECT FROM pg_inherits
-        WHERE inhparent = to_regclass(parent)
-          AND inhrelid = to_regclass(parent || to_char((now() AT TIME ZONE 'UTC')::date + n, '_YYYYMMDD')))";
 
 /// The number of standbys, and for each status the estimated number of pets: the density of rows and the share of the status
 /// as of the last ANALYZE, and the size of the table as of now, as PostgreSQL's planner estimates it.
@@ -77,7 +68,7 @@ impl Storage {
     }
 
     async fn record_database_metrics(&self) -> Result<(), StorageError> {
-        for row in self.database.read_primary(PARTITION_DAYS_AHEAD, &[]).await? {
+        for row in self.database.read_primary(DAYS_PREPARED, &[]).await? {
             let days: Option<i32> = row.try_get("days").map_err(unexpected)?;
             gauge!(IDEMPOTENCY_DAYS).set(count(days.unwrap_or_default()));
         }

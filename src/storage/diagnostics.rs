@@ -9,8 +9,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::PgLsn;
 
 use super::DatabaseUrlError;
-use super::database_metrics::PARTITION_DAYS_AHEAD;
 use super::events::{EPOCH, FeedEpoch};
+use super::partitions::DAYS_PREPARED;
 use super::postgres::availability::Availability;
 use super::postgres::cluster::{Cluster, Guarantee};
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
@@ -241,7 +241,7 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         clock_ahead: server_clock - local_clock.as_secs_f64(),
         schema,
         lacking: lacking.iter().map(|row| row.try_get("missing")).collect::<Result<_, _>>()?,
-        days_prepared: client.query_one(PARTITION_DAYS_AHEAD, &[]).await?.try_get("days")?,
+        days_prepared: client.query_one(DAYS_PREPARED, &[]).await?.try_get("days")?,
     })
 }
 

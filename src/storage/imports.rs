@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, Statement};
 
 use super::StorageError;
+use super::partitions::CREATE_FOR_EVENTS;
 use super::postgres::connect::Connector;
 use super::postgres::error::{StatementError, not_committed, unexpected};
 use super::postgres::executor::{Parameters, await_replication};
@@ -210,7 +211,7 @@ impl ImportSession {
         }
         if mode != ImportMode::DryRun {
             // No node may have run for days.
-            client.batch_execute("SELECT create_event_partitions()").await.map_err(not_committed)?;
+            client.batch_execute(CREATE_FOR_EVENTS).await.map_err(not_committed)?;
         }
         client.batch_execute(CREATE_STAGED).await.map_err(not_committed)?;
         let copy = client.prepare(COPY).await.map_err(not_committed)?;

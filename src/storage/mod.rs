@@ -42,6 +42,7 @@ pub use insert_pets::InsertOutcome;
 use insert_pets::InsertPetsBatch;
 pub use key_notifications::{KeyNotification, ListenError};
 pub use orders::{EXPIRE_LIMIT, EndOrderOutcome, PlaceOrderOutcome};
+pub use partitions::DAYS_AHEAD;
 use pets::{FindPetsBatch, ListPetsBatch};
 pub use pets::{RenderedPage, SharedPage, UpdateOutcome};
 pub use postgres::connect::ConnectError;

@@ -9,9 +9,12 @@ use tokio::join;
 use super::postgres::executor::Parameters;
 use super::{Storage, StorageError};
 
+/// For how many days after today partitions are created. The functions in `migrations/` have the same number.
+pub const DAYS_AHEAD: i32 = 7;
+
 /// Concurrent calls wait for each other.
 const CREATE_FOR_KEYS: &str = "SELECT create_idempotency_partitions()";
-const CREATE_FOR_EVENTS: &str = "SELECT create_event_partitions()";
+pub(super) const CREATE_FOR_EVENTS: &str = "SELECT create_event_partitions()";
 
 const DROP_FOR_KEYS: &str = "\
     SELECT drop_idempotency_partitions()
@@ -20,14 +23,25 @@ const DROP_FOR_KEYS: &str = "\
 
 const DROP_FOR_EVENTS: &str = "\
     SELECT drop_event_partitions($2::float8 * interval '1 second')
-    -- Likewise.
+    -- Only one node at a time, as above.
     WHERE pg_try_advisory_xact_lock($1)";
+
+/// The number of consecutive days from today on that have a partition for keys and one for events. Null without the tables.
+pub(super) const DAYS_PREPARED: &str = "\
+    SELECT min(n) AS days
+    FROM generate_series(0, 100) AS n, unnest(ARRAY['idempotency_keys', 'events']) AS parent
+    WHERE to_regclass(parent) IS NOT NULL
+      AND NOT EXISTS (
+        SELECT FROM pg_inherits
+        WHERE inhparent = to_regclass(parent)
+          AND inhrelid = to_regclass(parent || to_char((now() AT TIME ZONE 'UTC')::date + n, '_YYYYMMDD')))";
 
 /// The keys of the advisory locks: "petonce!" and "petevent" in ASCII.
 const KEYS_LOCK: i64 = i64::from_be_bytes(*b"petonce!");
 const EVENTS_LOCK: i64 = i64::from_be_bytes(*b"petevent");
 
-pub(super) const STATEMENTS: &[&str] = &[CREATE_FOR_KEYS, CREATE_FOR_EVENTS, DROP_FOR_KEYS, DROP_FOR_EVENTS];
+pub(super) const STATEMENTS: &[&str] =
+    &[CREATE_FOR_KEYS, CREATE_FOR_EVENTS, DROP_FOR_KEYS, DROP_FOR_EVENTS, DAYS_PREPARED];
 
 impl Storage {
     /// Creates the missing partitions of the coming days, and prepares the feed of a restored database.

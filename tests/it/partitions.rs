@@ -1,5 +1,6 @@
 //! The partitions of idempotency keys, one per day: created in advance, even if other work fails, and monitored.
 
+use petstore::storage::DAYS_AHEAD;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_postgres::Client as Connection;
@@ -10,8 +11,10 @@ use crate::support::program::{ServeProcess, run};
 use crate::support::service::TestService;
 use crate::support::wait::poll;
 
-/// The days with a partition while all is well: today and seven more. Yesterday's partition is not counted.
-const PREPARED: usize = 8;
+/// The days with a partition while all is well: today and the days ahead. Yesterday's partition is not counted.
+fn prepared() -> usize {
+    usize::try_from(DAYS_AHEAD + 1).unwrap()
+}
 
 /// The name of the partition of this many days after today.
 pub(crate) async fn partition_name(database: &Connection, days: i32) -> String {
@@ -64,7 +67,7 @@ async fn partitions_are_created_while_something_blocks_dropping_old_ones() {
     let (database, _reader) = with_blocked_partition().await;
     let service = ServeProcess::start(&database.url(), &[]);
     let admin = database.connect().await;
-    wait_for_days(&admin, PREPARED).await;
+    wait_for_days(&admin, prepared()).await;
     service.wait_for_log("could not drop old partitions").await;
     assert!(!service.log().contains("could not create"), "{}", service.log());
 }
@@ -75,7 +78,7 @@ async fn the_previous_release_creates_partitions_while_something_blocks_dropping
     let admin = database.connect().await;
     let as_previous_release = "SELECT turn_idempotency_pages() WHERE pg_try_advisory_xact_lock(7)";
     admin.query(as_previous_release, &[]).await.unwrap();
-    assert_eq!(days(&admin).await, PREPARED);
+    assert_eq!(days(&admin).await, prepared());
     let old_exists = async || -> bool {
         let exists = "SELECT to_regclass('idempotency_keys_20200101') IS NOT NULL";
         admin.query_one(exists, &[]).await.unwrap().get(0)
@@ -112,7 +115,7 @@ async fn a_missing_partition_answers_503_and_is_created_at_once() {
         assert_eq!((answer.status, answer.is_replayed()), (201, false), "{path}");
         let again = service.client.post_with_key(path, "a", &body).await;
         assert_eq!((again.status, again.is_replayed()), (201, true), "{path}");
-        assert_eq!(days(&database).await, PREPARED);
+        assert_eq!(days(&database).await, prepared());
     }
 }
 
@@ -155,7 +158,7 @@ async fn nodes_can_create_partitions_concurrently() {
         for created in nodes.join_all().await {
             created.unwrap();
         }
-        assert_eq!(days(&admin).await, PREPARED);
+        assert_eq!(days(&admin).await, prepared());
     }
 }
 
@@ -183,7 +186,7 @@ async fn metrics_and_doctor_report_how_many_days_have_partitions() {
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().find(|line| line.contains(" partitions ")).unwrap().to_owned()
     };
-    for (dropped_from, left) in [(None, 8.0), (Some(3), 3.0), (Some(0), 0.0)] {
+    for (dropped_from, left) in [(None, f64::from(DAYS_AHEAD + 1)), (Some(3), 3.0), (Some(0), 0.0)] {
         // The node updates the metric every five seconds. On a busy machine, it may create partitions only now, after its start.
         let days_left = async || {
             if let Some(day) = dropped_from {

@@ -238,7 +238,8 @@ async fn first_columns(client: &Client) -> HashMap<String, String> {
 /// end or, as PostgreSQL 18 can (skip scan), searched once for each value of that column.
 fn starts_at_values(plan: &str, first_columns: &HashMap<String, String>) -> Result<(), String> {
     let mut scanned = None;
-    for line in plan.lines() {
+    // The system's own tables are small.
+    for line in plan.lines().filter(|line| !line.contains("Scan using pg_")) {
         let name = line.split_once("Scan using ").or_else(|| line.split_once("Scan Backward using "));
         if let Some((_, name)) = name.or_else(|| line.split_once("Bitmap Index Scan on ")) {
             let name = name.split(' ').next().unwrap();
@@ -246,8 +247,7 @@ fn starts_at_values(plan: &str, first_columns: &HashMap<String, String>) -> Resu
                 return Err(format!("{before} is scanned without a condition"));
             }
         }
-        if let Some((_, condition)) = line.split_once("Index Cond: ") {
-            let name = scanned.take().unwrap();
+        if let (Some((_, condition)), Some(name)) = (line.split_once("Index Cond: "), scanned.take()) {
             let mut words = condition.split(|c: char| c != '_' && !c.is_alphanumeric());
             if !words.any(|word| word == first_columns[name]) {
                 return Err(format!("{name} is not searched by its first column"));
