@@ -12,14 +12,14 @@ use crate::config::DatabaseUrl;
 
 /// Every table and view, except those of the system and of extensions, and partitions. Those in the current schema are
 /// unqualified.
-const TABLES: &str = "\
+const TABLES: &str = r"
     SELECT CASE nspname WHEN current_schema() THEN relname ELSE nspname || '.' || relname END AS name
     FROM pg_class
     JOIN pg_namespace ON pg_namespace.oid = relnamespace
     WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
       AND NOT relispartition
       AND nspname <> 'information_schema'
-      AND nspname NOT LIKE 'pg\\_%'
+      AND nspname NOT LIKE 'pg\_%'
       -- deptype e: a member of an extension.
       AND NOT EXISTS (
         SELECT FROM pg_depend
@@ -30,15 +30,14 @@ const TABLES: &str = "\
 const IS_MIGRATED: &str = "\
     SELECT EXISTS (SELECT FROM refinery_schema_history WHERE version = 1 AND name = 'create_pets') AS yes";
 
-/// The comment on the table `pets` that marks demo data.
-macro_rules! mark {
-    () => {
-        "'for demonstrations: petstore demo'"
-    };
-}
-const MARK: &str = concat!("COMMENT ON TABLE pets IS ", mark!());
-const IS_MARKED: &str =
-    concat!("SELECT obj_description('pets'::regclass, 'pg_class') IS NOT DISTINCT FROM ", mark!(), " AS yes");
+/// Marks demo data.
+const MARK: &str = "COMMENT ON TABLE pets IS 'for demonstrations: petstore demo'";
+const IS_MARKED: &str = "\
+    SELECT obj_description('pets'::regclass, 'pg_class')
+      IS NOT DISTINCT FROM 'for demonstrations: petstore demo' AS yes";
+
+const HAS_PETS: &str = "SELECT EXISTS (SELECT FROM pets) AS yes";
+const HAS_KEYS: &str = "SELECT EXISTS (SELECT FROM api_keys) AS yes";
 
 /// What a database contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,17 +71,13 @@ pub async fn database_contents(url: &DatabaseUrl) -> Result<DatabaseContents, Ex
         return Ok(DatabaseContents::Nothing);
     }
     let marked = query_bool(&client, IS_MARKED).await?;
-    let pets = has_rows(&client, "pets").await?;
-    let keys = ours.iter().any(|table| table == "api_keys") && has_rows(&client, "api_keys").await?;
+    let pets = query_bool(&client, HAS_PETS).await?;
+    let keys = ours.iter().any(|table| table == "api_keys") && query_bool(&client, HAS_KEYS).await?;
     Ok(match (marked, pets, keys) {
         (true, true, _) => DatabaseContents::Demonstration,
         (true, false, _) | (false, false, false) => DatabaseContents::Nothing,
         (false, _, _) => DatabaseContents::Shop,
     })
-}
-
-async fn has_rows(client: &Client, table: &str) -> Result<bool, tokio_postgres::Error> {
-    query_bool(client, &format!("SELECT EXISTS (SELECT FROM {table}) AS yes")).await
 }
 
 async fn query_bool(client: &Client, statement: &str) -> Result<bool, tokio_postgres::Error> {

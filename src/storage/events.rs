@@ -6,7 +6,7 @@
 //!   events of transactions that are older than every running one are shown;
 //! - what a reader has seen is on a standby, if there are synchronous ones: otherwise a failover would reuse the transaction
 //!   ids of events that it has seen for others, which it would miss;
-//! - the events of a pet are in the order of their effects: a statement that changes a pet locks it ([`lock_pet`]) before it
+//! - the events of a pet are in the order of their effects: a statement that changes a pet locks it (`pet_lock`) before it
 //!   writes anything, so before it has a transaction id. Changes in SQL and by nodes of 1.0.0 do not.
 
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use tokio_postgres::Row;
 
 use super::postgres::error::{error_message, unexpected};
-use super::postgres::executor::{Database, await_replication};
+use super::postgres::executor::Database;
 use super::postgres::pg_enum::impl_pg_enum;
 use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};
@@ -27,20 +27,11 @@ use crate::domain::event::{Event, EventPosition, EventType, FeedPage, FeedReques
 use crate::domain::page::PageLimit;
 use crate::telemetry::metrics::{EVENTS, FEED_STARTED};
 
-/// The columns of each event, in a row of its own: the pets that one statement changed share one in the table.
-macro_rules! event_columns {
-    () => {
-        "xid, number, happened_at, type, event.pet_id, last_pet_id, order_id
-          FROM events
-          CROSS JOIN LATERAL unnest(coalesce(pet_ids, ARRAY[events.pet_id])) AS event (pet_id)"
-    };
-}
-
 /// The pages of many requests: `$1`, `$2` and `$3` have the position that each starts after, null for the oldest event, and `$4`
 /// its number of rows. `$5` is whether a request asks for the head of the feed. At least one row, without an event if there is
 /// none; no row if the feed is not prepared.
-const FEED: &str = concat!(
-    "WITH requested AS (
+const FEED: &str = "\
+    WITH requested AS (
       -- The oldest event is the first after those that were dropped.
       SELECT ordinality, row_limit, coalesce(xid, dropped_xid) AS xid, coalesce(number, dropped_number) AS number,
         coalesce(pet_id, dropped_pet_id) AS pet_id
@@ -52,9 +43,10 @@ const FEED: &str = concat!(
       FROM requested
       CROSS JOIN LATERAL (
         SELECT * FROM (
-          SELECT ",
-    event_columns!(),
-    "
+          SELECT xid, number, happened_at, type, event.pet_id, last_pet_id, order_id
+          FROM events
+          -- The pets that one statement changed share a row; each is an event.
+          CROSS JOIN LATERAL unnest(coalesce(pet_ids, ARRAY[events.pet_id])) AS event (pet_id)
           -- A row may have been read in part.
           WHERE (xid, number) >= (requested.xid, requested.number)
             AND (xid, number, event.pet_id) > (requested.xid, requested.number, requested.pet_id)
@@ -62,22 +54,20 @@ const FEED: &str = concat!(
           ORDER BY xid, number, event.pet_id
           -- The longest page.
           LIMIT 100) AS longest
-        LIMIT requested.row_limit) AS page)
+        LIMIT requested.row_limit) AS page),
+    replication_wait AS MATERIALIZED (
+      -- A message in the WAL makes the commit wait for a standby. Only if a reader gets a new position.
+      SELECT pg_logical_emit_message(true, 'petstore', '') AS lsn
+      WHERE $5 OR EXISTS (SELECT FROM page))
     SELECT epoch, dropped_xid::text AS dropped_transaction, dropped_number, dropped_pet_id,
       pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running,
       pg_snapshot_xmax(pg_current_snapshot())::text AS newest,
       page.ordinality, page.xid::text AS transaction, page.number, page.happened_at, page.type, page.pet_id,
-      page.last_pet_id, page.order_id,
-      -- Once, and only if a reader gets a new position.
-      (SELECT ",
-    await_replication!(),
-    "
-        WHERE $5 OR EXISTS (SELECT FROM page))
+      page.last_pet_id, page.order_id, (SELECT lsn FROM replication_wait)
     FROM event_feed
     LEFT JOIN page ON true
     -- Not that of a restored dump, whose events have the transaction ids of another database.
-    WHERE origin = event_origin()"
-);
+    WHERE origin = event_origin()";
 
 const _: () = assert!(PageLimit::MAX == 100, "FEED has the longest page");
 
@@ -93,19 +83,18 @@ const HEAD: &str = "\
     LIMIT 1";
 
 /// The newest events that readers may see, `$1` of them.
-const NEWEST: &str = concat!(
-    "SELECT epoch, newest.xid::text AS transaction, number, happened_at, type, pet_id, last_pet_id, order_id
+const NEWEST: &str = "\
+    SELECT epoch, newest.xid::text AS transaction, number, happened_at, type, pet_id, last_pet_id, order_id
     FROM event_feed
     CROSS JOIN (
       SELECT * FROM (
-        SELECT ",
-    event_columns!(),
-    "
+        SELECT xid, number, happened_at, type, event.pet_id, last_pet_id, order_id
+        FROM events
+        CROSS JOIN LATERAL unnest(coalesce(pet_ids, ARRAY[events.pet_id])) AS event (pet_id)
         WHERE xid < pg_snapshot_xmin(pg_current_snapshot())
         ORDER BY xid DESC, number DESC, event.pet_id DESC
         LIMIT 1000) AS longest
-      LIMIT $1) AS newest"
-);
+      LIMIT $1) AS newest";
 
 /// How long the oldest committed event has been waiting for a running transaction, in seconds. No row if none waits.
 pub(super) const LAG: &str = "\
@@ -119,18 +108,6 @@ pub(super) const LAG: &str = "\
 pub(super) const EPOCH: &str = "\
     SELECT epoch, reason, started_at, extract(epoch FROM now() - started_at)::float8 AS age
     FROM event_feed";
-
-/// An expression that waits until no other transaction changes the pet. Statements evaluate it before they write anything.
-///
-/// A transaction gets its id with its first write, which may be before it waits for a row. The first key is "pets" in ASCII: no
-/// other advisory lock has two keys. Two pets with the same hash wait for each other.
-macro_rules! lock_pet {
-    ($pet:literal) => {
-        concat!("pg_advisory_xact_lock(1885697139, hashint8(", $pet, "))")
-    };
-}
-
-pub(super) use lock_pet;
 
 pub(super) const STATEMENTS: &[&str] = &[FEED, HEAD, NEWEST, LAG, EPOCH];
 

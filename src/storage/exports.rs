@@ -20,6 +20,22 @@ use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
 /// The types of the columns. The status is cast to text, because the OID of an enum type differs between databases.
 const COLUMN_TYPES: [Type; 4] = [Type::INT8, Type::TEXT, Type::INT8, Type::TEXT];
 
+const COPY: &str = "\
+    COPY (
+      SELECT id, name, category_id, status::text
+      FROM pets
+      ORDER BY id)
+    TO STDOUT (FORMAT binary)";
+
+/// The same, of the pets with the status `$1`. COPY accepts no parameters: the status, one of a few fixed labels, replaces it.
+const COPY_BY_STATUS: &str = "\
+    COPY (
+      SELECT id, name, category_id, status::text
+      FROM pets
+      WHERE status = $1
+      ORDER BY id)
+    TO STDOUT (FORMAT binary)";
+
 /// An export in progress, on its own connection without a deadline.
 pub struct ExportStream {
     rows: Pin<Box<BinaryCopyOutStream>>,
@@ -33,13 +49,9 @@ impl ExportStream {
         let client = Connector::new(url).map_err(unexpected)?.open().await?;
         let found = schema_version(&client).await.map_err(not_committed)?;
         check_version(found, SCHEMA_NEEDED).map_err(StorageError::Unusable)?;
-        // COPY accepts no parameters. A status is one of three fixed labels.
-        let filter = status.map(|status| format!("WHERE status = '{}'", status.as_str())).unwrap_or_default();
-        let copy = format!(
-            "COPY (
-              SELECT id, name, category_id, status::text
-              FROM pets {filter}
-              ORDER BY id) TO STDOUT (FORMAT binary)"
+        let copy = status.map_or_else(
+            || COPY.to_owned(),
+            |status| COPY_BY_STATUS.replace("$1", &format!("'{}'", status.as_str())),
         );
         let stream = client.copy_out(&copy).await.map_err(not_committed)?;
         let rows = Box::pin(BinaryCopyOutStream::new(stream, &COLUMN_TYPES));

@@ -22,7 +22,7 @@ use super::StorageError;
 use super::partitions::CREATE_FOR_EVENTS;
 use super::postgres::connect::Connector;
 use super::postgres::error::{StatementError, not_committed, unexpected};
-use super::postgres::executor::{Parameters, await_replication};
+use super::postgres::executor::Parameters;
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::import_key::{AscendingCheck, ImportKey, ImportSource};
@@ -35,7 +35,7 @@ const CHUNK_ROWS: i32 = 5_000;
 const CHUNK_BYTES: usize = 4 << 20;
 
 /// A temporary table is not written to the WAL.
-const CREATE_STAGED: &str = "\
+const CREATE_STAGED: &str = r#"
     SET temp_buffers = '64MB';
     SET jit = off;
     -- An open transaction delays the feed of events. It does not outlive an input that stops, nor a client that is gone.
@@ -44,8 +44,8 @@ const CREATE_STAGED: &str = "\
     SET tcp_keepalives_interval = 10;
     SET tcp_keepalives_count = 3;
     CREATE TEMPORARY TABLE staged
-      (position integer, name text, category_id bigint, status pet_status, key text COLLATE \"C\")
-      ON COMMIT DELETE ROWS";
+      (position integer, name text, category_id bigint, status pet_status, key text COLLATE "C")
+      ON COMMIT DELETE ROWS"#;
 
 const COPY: &str = "COPY staged (position, name, category_id, status, key) FROM STDIN (FORMAT binary)";
 
@@ -57,8 +57,8 @@ const SILENT_WAIT: Duration = Duration::from_secs(2);
 const HAS_RECORDED_KEYS: &str = "\
     SELECT EXISTS (SELECT FROM imported_chunks WHERE source = $1) AS has_keys";
 
-const CREATE_KNOWN_KEYS: &str = "\
-    CREATE TEMPORARY TABLE known_keys (key text COLLATE \"C\" NOT NULL, position integer)";
+const CREATE_KNOWN_KEYS: &str =
+    r#"CREATE TEMPORARY TABLE known_keys (key text COLLATE "C" NOT NULL, position integer)"#;
 const FILL_KNOWN_KEYS: &str = "\
     INSERT INTO known_keys (key)
     SELECT unnest(keys)
@@ -92,6 +92,9 @@ const INSERT_STAGED: &str = "\
     FROM staged
     -- Ids are assigned in the order of the source.
     ORDER BY position";
+
+/// If all rows were there already, nothing else makes a commit wait for a standby.
+const AWAIT_REPLICATION: &str = "SELECT pg_logical_emit_message(true, 'petstore', '')";
 
 /// Rows in the format of PostgreSQL's binary COPY.
 #[derive(Debug)]
@@ -252,9 +255,7 @@ impl ImportSession {
         if self.mode == ImportMode::DryRun {
             return Ok(());
         }
-        // If all rows were there already, nothing else makes a commit wait for a standby.
-        let awaited = self.client.batch_execute(concat!("SELECT ", await_replication!())).await;
-        awaited.map_err(not_committed)?;
+        self.client.batch_execute(AWAIT_REPLICATION).await.map_err(not_committed)?;
         if self.has_begun { self.commit().await } else { Ok(()) }
     }
 

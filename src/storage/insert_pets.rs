@@ -11,10 +11,9 @@ use std::sync::Arc;
 use tokio_postgres::Row;
 
 use super::events::count_events;
-use super::idempotency_keys::idempotency_ctes;
 use super::pets::{id, index};
 use super::postgres::error::unexpected;
-use super::postgres::executor::{Database, Parameters, await_replication};
+use super::postgres::executor::{Database, Parameters};
 use super::request_batcher::{BatchError, BatchHandler};
 use super::{Storage, StorageError};
 use crate::domain::event::EventType;
@@ -31,21 +30,41 @@ const INSERT: &str = "\
     RETURNING id";
 
 /// The same, but a pet with an idempotency key is inserted only if the key has no stored result; else that is returned.
-const INSERT_IDEMPOTENT: &str = concat!(
-    "WITH requested AS (
+const INSERT_IDEMPOTENT: &str = "\
+    WITH requested AS (
       -- The id is assigned here because the key and the pet both need it. (Evaluated once: it is volatile.)
       SELECT ordinality, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id
       FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::uuid[], $5::uuid[])
-        WITH ORDINALITY AS requested (name, category_id, status, digest, fingerprint, ordinality)),",
-    idempotency_ctes!(),
-    "
+        WITH ORDINALITY AS requested (name, category_id, status, digest, fingerprint, ordinality)),
+    stored AS (
+      SELECT requested.digest, result.fingerprint, result.subject_id
+      FROM requested
+      -- LATERAL: one index search per digest, where a join might read whole partitions.
+      CROSS JOIN LATERAL (
+        SELECT fingerprint, subject_id
+        FROM idempotency_keys
+        WHERE digest = requested.digest
+          -- A minute more than a day: a digest that was stored for the next day must be found until that day ends.
+          AND used_at > now() - interval '24 hours 1 minute'
+          -- Prunes all partitions but two.
+          AND kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date
+        LIMIT 1) AS result),
+    days AS (
+      -- Today and, in its last minute, tomorrow.
+      SELECT (now() AT TIME ZONE 'UTC')::date AS day
+      UNION
+      SELECT ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date),
+    wait_limit AS MATERIALIZED (
+      -- Limits each wait for a lock to a second. What may wait reads this first.
+      SELECT set_config('lock_timeout', '1s', true)),
     fresh AS (
-      SELECT * FROM requested
+      SELECT ordinality, name, category_id, status, digest, fingerprint, id
+      FROM requested
       WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM stored)),
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
       SELECT digest, day, now(), fingerprint, id
-      FROM fresh, days
+      FROM fresh, days, wait_limit
       WHERE digest IS NOT NULL
       -- In the same order in every statement, so that two of them cannot deadlock.
       ORDER BY day, digest),
@@ -53,14 +72,15 @@ const INSERT_IDEMPOTENT: &str = concat!(
       INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE
       SELECT id, name, category_id, status
       FROM fresh
-      ORDER BY ordinality)
+      ORDER BY ordinality),
+    replication_wait AS MATERIALIZED (
+      -- A message in the WAL makes the commit wait for a standby, which may not have the stored result yet.
+      SELECT pg_logical_emit_message(true, 'petstore', '') AS lsn
+      WHERE EXISTS (SELECT FROM stored))
     SELECT ordinality, id AS new_id, stored.fingerprint AS stored_fingerprint, subject_id AS stored_id,
-      CASE WHEN subject_id IS NOT NULL THEN ",
-    await_replication!(),
-    " END
+      (SELECT lsn FROM replication_wait)
     FROM requested
-    LEFT JOIN stored USING (digest)"
-);
+    LEFT JOIN stored USING (digest)";
 
 pub(super) const STATEMENTS: &[&str] = &[INSERT, INSERT_IDEMPOTENT];
 

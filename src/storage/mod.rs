@@ -6,6 +6,18 @@
 //!   (A cancel request that reaches PostgreSQL while it waits for a standby makes it acknowledge a commit that a failover
 //!   can still lose.)
 //! - a write whose outcome is unknown is reported as such, and never retried.
+//!
+//! A statement is one literal, which psql accepts once its parameters are filled in. Statements of several files repeat these
+//! CTEs, which have effects where they are read:
+//! - `pet_lock` waits until no other transaction changes the pet. A statement that changes a pet reads it before it writes
+//!   anything: a transaction gets its id with its first write, which may be before it waits for a row. The first key of the
+//!   advisory lock is "pets" in ASCII; no other lock has two keys. Two pets with the same hash wait for each other.
+//! - `wait_limit` limits each wait for a lock, from then on, to a second.
+//! - `replication_wait` makes the commit wait for a standby even if the statement changes nothing. A response that repeats an
+//!   earlier one is an acknowledgement, too. PostgreSQL does not wait for what a statement only found, and after a crash of the
+//!   primary that may be on no other server yet.
+//!
+//! PostgreSQL evaluates a CTE only as far as it is read, so each of them is read by what must come after it.
 
 mod api_keys;
 mod database_metrics;
@@ -58,7 +70,7 @@ use postgres::pool::POOL_WAIT;
 pub use postgres::session_check::NoSession;
 use request_batcher::{Batcher, QueueLimits};
 
-/// Every statement that serves requests, so that a test can check the plan of each.
+/// Every statement that serves requests, so that tests can check each.
 pub const STATEMENTS: [&[&str]; 6] = [
     pets::STATEMENTS,
     insert_pets::STATEMENTS,

@@ -10,10 +10,9 @@ use std::error::Error;
 
 use tokio_postgres::Row;
 
-use super::events::{count_events, lock_pet};
-use super::idempotency_keys::idempotency_ctes;
+use super::events::count_events;
 use super::postgres::error::{error_message, unexpected};
-use super::postgres::executor::{Parameters, await_replication};
+use super::postgres::executor::Parameters;
 use super::postgres::pg_enum::impl_pg_enum;
 use super::{Storage, StorageError};
 use crate::domain::event::EventType;
@@ -80,18 +79,35 @@ const FIND: &str = "\
 
 /// Places an order for the pet `$1` if its status is `$2`, and sets the status to `$3`; with the idempotency key `$4`, once.
 /// `$6` is the reference, and `$7` the seconds that the order waits. Returns no row if the pet does not exist.
-const PLACE: &str = concat!(
-    "WITH requested AS (
-      SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
-    idempotency_ctes!(),
-    "
-    locked AS MATERIALIZED (
-      -- Limited in time by the CTE that it reads.
-      SELECT ",
-    lock_pet!("$1"),
-    "
-      FROM days
-      LIMIT 1),
+const PLACE: &str = "\
+    WITH requested AS (
+      SELECT $4::uuid AS digest, $5::uuid AS fingerprint),
+    stored AS (
+      SELECT requested.digest, result.fingerprint, result.subject_id
+      FROM requested
+      -- LATERAL: one index search per digest, where a join might read whole partitions.
+      CROSS JOIN LATERAL (
+        SELECT fingerprint, subject_id
+        FROM idempotency_keys
+        WHERE digest = requested.digest
+          -- A minute more than a day: a digest that was stored for the next day must be found until that day ends.
+          AND used_at > now() - interval '24 hours 1 minute'
+          -- Prunes all partitions but two.
+          AND kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date
+        LIMIT 1) AS result),
+    days AS (
+      -- Today and, in its last minute, tomorrow.
+      SELECT (now() AT TIME ZONE 'UTC')::date AS day
+      UNION
+      SELECT ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date),
+    wait_limit AS MATERIALIZED (
+      -- Limits each wait for a lock to a second. What may wait reads this first.
+      SELECT set_config('lock_timeout', '1s', true)),
+    pet_lock AS MATERIALIZED (
+      -- Waits until no other transaction changes the pet; 1885697139 is 'pets' in ASCII. The update reads this, and
+      -- everything else that is written depends on the update.
+      SELECT pg_advisory_xact_lock(1885697139, hashint8($1))
+      FROM wait_limit),
     open_order AS (
       SELECT FROM orders
       WHERE pet_id = $1 AND status = 'placed'),
@@ -99,7 +115,7 @@ const PLACE: &str = concat!(
       -- Concurrent orders for a pet wait for the lock: only the first finds the status that it needs.
       UPDATE pets
       SET status = $3
-      WHERE id = (SELECT $1 FROM locked) AND status = $2 AND NOT EXISTS (SELECT FROM stored)
+      WHERE id = (SELECT $1 FROM pet_lock) AND status = $2 AND NOT EXISTS (SELECT FROM stored)
         -- Only if somebody has set the status in SQL.
         AND NOT EXISTS (SELECT FROM open_order)
       RETURNING id),
@@ -120,39 +136,59 @@ const PLACE: &str = concat!(
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
       SELECT digest, day, now(), fingerprint, id
-      FROM placed, requested, days
+      FROM placed, requested, days, wait_limit
       WHERE digest IS NOT NULL
-      ORDER BY day)
+      ORDER BY day),
+    replication_wait AS MATERIALIZED (
+      -- A message in the WAL makes the commit wait for a standby, which may not have the stored result yet.
+      SELECT pg_logical_emit_message(true, 'petstore', '') AS lsn
+      WHERE EXISTS (SELECT FROM stored))
     SELECT found.*, EXISTS (SELECT FROM placed) AS placed_now, pets.status AS pet_status,
       EXISTS (SELECT FROM open_order) AS has_open_order, stored.fingerprint AS stored_fingerprint,
-      CASE WHEN stored.subject_id IS NOT NULL THEN ",
-    await_replication!(),
-    " END
+      (SELECT lsn FROM replication_wait)
     -- The status is that of before the update: the snapshot of a statement does not see its own changes.
     FROM pets
     LEFT JOIN found ON true
     LEFT JOIN stored ON true
-    WHERE pets.id = $1"
-);
+    WHERE pets.id = $1";
 
 /// Sets the status of the order `$1` to `$2` if it is open, and that of its pet to `$3`; with the idempotency key `$4`, once.
 /// Returns no row if the order does not exist.
-const END: &str = concat!(
-    "WITH requested AS (
-      SELECT $4::uuid AS digest, $5::uuid AS fingerprint),",
-    idempotency_ctes!(),
-    "
-    locked AS MATERIALIZED (
-      SELECT ",
-    lock_pet!("pet_id"),
-    "
-      FROM orders, (SELECT FROM days LIMIT 1) AS time_limit
+const END: &str = "\
+    WITH requested AS (
+      SELECT $4::uuid AS digest, $5::uuid AS fingerprint),
+    stored AS (
+      SELECT requested.digest, result.fingerprint, result.subject_id
+      FROM requested
+      -- LATERAL: one index search per digest, where a join might read whole partitions.
+      CROSS JOIN LATERAL (
+        SELECT fingerprint, subject_id
+        FROM idempotency_keys
+        WHERE digest = requested.digest
+          -- A minute more than a day: a digest that was stored for the next day must be found until that day ends.
+          AND used_at > now() - interval '24 hours 1 minute'
+          -- Prunes all partitions but two.
+          AND kept_on BETWEEN (now() AT TIME ZONE 'UTC')::date - 1 AND (now() AT TIME ZONE 'UTC')::date
+        LIMIT 1) AS result),
+    days AS (
+      -- Today and, in its last minute, tomorrow.
+      SELECT (now() AT TIME ZONE 'UTC')::date AS day
+      UNION
+      SELECT ((now() + interval '1 minute') AT TIME ZONE 'UTC')::date),
+    wait_limit AS MATERIALIZED (
+      -- Limits each wait for a lock to a second. What may wait reads this first.
+      SELECT set_config('lock_timeout', '1s', true)),
+    pet_lock AS MATERIALIZED (
+      -- Waits until no other transaction changes the pet. The update of the order reads this, and everything else that is
+      -- written depends on that update.
+      SELECT pg_advisory_xact_lock(1885697139, hashint8(pet_id))
+      FROM orders, wait_limit
       WHERE id = $1),
     ended AS (
       UPDATE orders
       -- The clock may have been set back.
       SET status = $2, updated_at = greatest(created_at, date_trunc('milliseconds', now()))
-      WHERE id = (SELECT $1 FROM locked) AND status = 'placed' AND NOT EXISTS (SELECT FROM stored)
+      WHERE id = (SELECT $1 FROM pet_lock) AND status = 'placed' AND NOT EXISTS (SELECT FROM stored)
       RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference),
     released_pet AS (
       UPDATE pets
@@ -168,17 +204,19 @@ const END: &str = concat!(
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
       SELECT digest, day, now(), fingerprint, id
-      FROM found, requested, days
+      FROM found, requested, days, wait_limit
       -- Also if the order had ended this way before: the request has succeeded then, too.
       WHERE digest IS NOT NULL AND status = $2 AND NOT EXISTS (SELECT FROM stored)
-      ORDER BY day)
+      ORDER BY day),
+    replication_wait AS MATERIALIZED (
+      -- A message in the WAL makes the commit wait for a standby, which may not have the earlier end of the order yet.
+      SELECT pg_logical_emit_message(true, 'petstore', '') AS lsn
+      FROM found
+      WHERE status = $2 AND NOT EXISTS (SELECT FROM ended))
     SELECT found.*, stored.fingerprint AS stored_fingerprint, EXISTS (SELECT FROM ended) AS ended_now,
-      CASE WHEN found.status = $2 AND NOT EXISTS (SELECT FROM ended) THEN ",
-    await_replication!(),
-    " END
+      (SELECT lsn FROM replication_wait)
     FROM found
-    LEFT JOIN stored ON true"
-);
+    LEFT JOIN stored ON true";
 
 /// Ends up to [`EXPIRE_LIMIT`] orders that are due, and sets the status of their pets to `$1`. Skips those that somebody else is
 /// changing, so several nodes may run it at the same time, and a row that is locked in psql delays no other.
@@ -189,17 +227,17 @@ const EXPIRE: &str = "\
       WHERE status = 'placed' AND expires_at <= now()
       ORDER BY expires_at
       LIMIT 100),
-    locked AS MATERIALIZED (
+    pet_locks AS MATERIALIZED (
       SELECT id
       FROM due
-      -- As lock_pet.
+      -- The same lock as `pet_lock` elsewhere, but without waiting.
       WHERE pg_try_advisory_xact_lock(1885697139, hashint8(pet_id))),
     free AS MATERIALIZED (
       SELECT orders.id
       FROM orders
       JOIN pets ON pets.id = orders.pet_id
       -- An array, so that all pets are locked before anything is written.
-      WHERE orders.id = ANY (ARRAY(SELECT id FROM locked)) AND orders.status = 'placed'
+      WHERE orders.id = ANY (ARRAY(SELECT id FROM pet_locks)) AND orders.status = 'placed'
       FOR NO KEY UPDATE SKIP LOCKED),
     expired AS (
       UPDATE orders

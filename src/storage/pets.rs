@@ -12,7 +12,7 @@ use futures_util::future::join3;
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
-use super::events::{count_events, lock_pet};
+use super::events::count_events;
 use super::postgres::error::unexpected;
 use super::postgres::executor::{Database, Parameters};
 use super::postgres::pg_enum::impl_pg_enum;
@@ -59,15 +59,15 @@ const FIND: &str = "\
     FROM pets
     WHERE id = ANY ($1)";
 
-const LOCK: &str = concat!(
-    "SELECT FROM pets
-    WHERE id = (SELECT $1 FROM ",
-    lock_pet!("$1"),
-    ")
+const LOCK: &str = "\
+    WITH pet_lock AS MATERIALIZED (
+      -- Waits until no other transaction changes the pet; 1885697139 is 'pets' in ASCII.
+      SELECT pg_advisory_xact_lock(1885697139, hashint8($1)))
+    SELECT FROM pets
+    WHERE id = (SELECT $1 FROM pet_lock)
     -- Conflicts with every change of the pet, also by nodes of the previous release. An order's foreign key takes only
     -- KEY SHARE, which does not conflict.
-    FOR NO KEY UPDATE"
-);
+    FOR NO KEY UPDATE";
 
 /// Not part of [`LOCK`], whose snapshot is older than its wait: it would not see an order that was placed meanwhile.
 const FIND_LOCKED: &str = "\

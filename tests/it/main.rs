@@ -47,6 +47,7 @@ mod secrets;
 mod seed;
 mod servers;
 mod shutdown;
+mod statements;
 mod structure;
 mod traces;
 mod transitions;

@@ -1,11 +1,10 @@
-//! The schema: migrations, constraints, query plans, and TLS to the database.
+//! The schema: migrations, constraints, and TLS to the database.
 
-use std::collections::HashMap;
 use std::process::Child;
 use std::time::Duration;
 
 use petstore::config::{DatabaseUrl, PoolSettings, ReadFrom};
-use petstore::storage::{SCHEMA_LATEST, SCHEMA_NEEDED, STATEMENTS, Storage, StorageError, migrate};
+use petstore::storage::{SCHEMA_LATEST, SCHEMA_NEEDED, Storage, StorageError, migrate};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_postgres::Client;
 
@@ -163,148 +162,6 @@ async fn the_database_refuses_the_same_names_as_the_domain() {
     for name in ["Rex", "🐕", "\u{200b}", "\u{feff}", "\u{e000}"] {
         client.execute("INSERT INTO pets (name, category_id) VALUES ($1, 1)", &[&name]).await.unwrap();
     }
-}
-
-#[tokio::test]
-async fn no_statement_needs_a_sequential_scan() {
-    let database = TestDatabase::new().await;
-    let client = database.connect().await;
-    // A plan that was made for an empty table may still be used when the table is full.
-    check_all_plans(&client, false).await;
-    // A skewed distribution: 90 % available, 9 % sold, 1 % pending.
-    let fill = "\
-        INSERT INTO pets (name, category_id, status) \
-        SELECT 'Pet ' || n, n % 7, (CASE WHEN n % 100 = 0 THEN 'pending' WHEN n % 100 < 10 THEN 'sold' \
-          ELSE 'available' END)::pet_status FROM generate_series(1, 100000) n; \
-        INSERT INTO api_keys (name, prefix, digest, scopes) \
-        SELECT 'key', 'psk_', sha256(n::text::bytea), '{}' FROM generate_series(1, 100000) n; \
-        INSERT INTO api_key_events (key_id, action, actor) \
-        SELECT n, 'created', 'a test' FROM generate_series(1, 100000) n; \
-        INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
-        SELECT gen_random_uuid(), current_date - n % 2, now(), gen_random_uuid(), n FROM generate_series(1, 100000) n; \
-        INSERT INTO orders (pet_id, status, created_at, updated_at, expires_at, reference) \
-        SELECT n, (CASE WHEN n % 100 = 0 THEN 'placed' WHEN n % 100 < 10 THEN 'cancelled' ELSE 'completed' END)::order_status, \
-          now(), now(), now() + interval '1 hour', 'basket ' || n / 2 FROM generate_series(1, 100000) n; \
-        DO $$ BEGIN FOR day IN 2..31 LOOP EXECUTE format( \
-          'CREATE TABLE events_%s PARTITION OF events FOR VALUES FROM (%L) TO (%L)', day, \
-          date_trunc('day', now(), 'UTC') - day * interval '1 day', \
-          date_trunc('day', now(), 'UTC') - (day - 1) * interval '1 day'); END LOOP; END $$; \
-        INSERT INTO events (xid, type, pet_id, happened_at) \
-        SELECT n::text::xid8, 'pet.created', n, now() - n % 30 * interval '1 day' FROM generate_series(1, 100000) n; \
-        ANALYZE";
-    client.batch_execute(fill).await.unwrap();
-    check_all_plans(&client, true).await;
-}
-
-async fn check_all_plans(client: &Client, filled: bool) {
-    let statements: Vec<&str> = STATEMENTS.concat();
-    assert!(statements.len() >= 6);
-    let first_columns = first_columns(client).await;
-    for statement in statements {
-        for status in ["available", "pending", "sold"] {
-            for mode in ["force_generic_plan", "force_custom_plan"] {
-                let session = format!("SET plan_cache_mode = {mode}; SET enable_seqscan = off");
-                client.batch_execute(&session).await.unwrap();
-                let plan = plan(client, statement, status).await;
-                // `event_feed` has one row.
-                let scans = plan.replace("Seq Scan on event_feed", "");
-                assert!(!scans.contains("Seq Scan"), "{statement}\n{plan}");
-                if let Err(problem) = starts_at_values(&plan, &first_columns) {
-                    panic!("{problem}\n{statement}\n{plan}");
-                }
-                // Filtering by status after a scan would read the whole table for a rare status.
-                assert!(!filters_by_status(&plan), "{statement}\n{plan}");
-                // Sorting what the client sent is fine; sorting many stored rows is not.
-                let small = !filled || statement.contains("INSERT") || statement.contains("idempotency_keys");
-                // The orders of one pet, at most three short lists.
-                let small = small || statement.contains("unnest($3::order_status[])");
-                assert!(
-                    small || !plan.replace("Incremental Sort", "").contains("Sort  (cost"),
-                    "{statement}\n{plan}"
-                );
-            }
-        }
-    }
-}
-
-/// The first column of each index.
-async fn first_columns(client: &Client) -> HashMap<String, String> {
-    let columns = "SELECT indexrelid::regclass::text, attname::text FROM pg_index \
-        JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]";
-    client.query(columns, &[]).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
-}
-
-/// Whether the condition of each index scan is on the first column of its index. Otherwise the index is read from end to
-/// end or, as PostgreSQL 18 can (skip scan), searched once for each value of that column.
-fn starts_at_values(plan: &str, first_columns: &HashMap<String, String>) -> Result<(), String> {
-    let mut scanned = None;
-    // The system's own tables are small.
-    for line in plan.lines().filter(|line| !line.contains("Scan using pg_")) {
-        let name = line.split_once("Scan using ").or_else(|| line.split_once("Scan Backward using "));
-        if let Some((_, name)) = name.or_else(|| line.split_once("Bitmap Index Scan on ")) {
-            let name = name.split(' ').next().unwrap();
-            if let Some(before) = scanned.replace(name) {
-                return Err(format!("{before} is scanned without a condition"));
-            }
-        }
-        if let (Some((_, condition)), Some(name)) = (line.split_once("Index Cond: "), scanned.take()) {
-            let mut words = condition.split(|c: char| c != '_' && !c.is_alphanumeric());
-            if !words.any(|word| word == first_columns[name]) {
-                return Err(format!("{name} is not searched by its first column"));
-            }
-        }
-    }
-    scanned.map_or(Ok(()), |name| Err(format!("{name} is scanned without a condition")))
-}
-
-/// Whether rows of a table are filtered by status after they are read, except for a single row.
-fn filters_by_status(plan: &str) -> bool {
-    let mut from_a_table = false;
-    plan.lines().any(|line| {
-        if line.contains(" Scan ") {
-            from_a_table = !line.contains("CTE Scan");
-        }
-        if line.contains("Index Cond") && line.contains("(id = ") {
-            from_a_table = false;
-        }
-        from_a_table && line.contains("Filter: (") && line.contains("status")
-    })
-}
-
-async fn plan(client: &Client, statement: &str, status: &str) -> String {
-    client.batch_execute(&format!("PREPARE checked AS {statement}")).await.unwrap();
-    let types = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'checked'";
-    let types: Vec<String> = client.query_one(types, &[]).await.unwrap().get(0);
-    let values: Vec<String> = types
-        .iter()
-        .map(|name| match name.as_str() {
-            "bigint" => "20".to_owned(),
-            "bigint[]" => "'{1,500,90000}'".to_owned(),
-            "pet_status" => format!("'{status}'"),
-            "order_status" => "'placed'".to_owned(),
-            "order_status[]" => "'{placed,completed}'".to_owned(),
-            "uuid" => "gen_random_uuid()".to_owned(),
-            "pet_status[]" => format!("'{{{status}}}'"),
-            "text" => "'x'".to_owned(),
-            "text[]" => "'{}'".to_owned(),
-            "boolean" => "true".to_owned(),
-            "bytea" => "sha256('x')".to_owned(),
-            "bytea[]" => "ARRAY[sha256('x'), sha256('y')]".to_owned(),
-            "uuid[]" => "ARRAY[gen_random_uuid(), gen_random_uuid()]".to_owned(),
-            "integer" => "1".to_owned(),
-            "event_type" => "'order.completed'".to_owned(),
-            "double precision" => "60".to_owned(),
-            "timestamp with time zone" => "now()".to_owned(),
-            "timestamp with time zone[]" => "'{2026-11-15T00:00:00Z}'".to_owned(),
-            other => panic!("add a value for parameters of type {other}"),
-        })
-        .collect();
-    let values = if values.is_empty() { String::new() } else { format!("({})", values.join(", ")) };
-    let explain = format!("EXPLAIN EXECUTE checked {values}");
-    let plan: Vec<String> =
-        client.query(&explain, &[]).await.unwrap().iter().map(|line| line.get(0)).collect();
-    client.batch_execute("DEALLOCATE checked").await.unwrap();
-    plan.join("\n")
 }
 
 /// The certificates of an authority and of `localhost`, signed by it, and the key of the latter.

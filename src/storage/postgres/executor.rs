@@ -32,18 +32,6 @@ use crate::telemetry::traces;
 /// so, and the outcome is known.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// An expression that makes a statement's commit wait for a standby even if it changes nothing.
-///
-/// A response that repeats an earlier one is an acknowledgement, too. PostgreSQL does not wait for what a statement only
-/// found, and after a crash of the primary that may be on no other server yet.
-macro_rules! await_replication {
-    () => {
-        "pg_logical_emit_message(true, 'petstore', '')"
-    };
-}
-
-pub(in crate::storage) use await_replication;
-
 /// The database, on one server or several.
 #[derive(Clone)]
 pub(in crate::storage) struct Database {

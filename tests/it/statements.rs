@@ -1,0 +1,336 @@
+//! The statements that serve requests: each is a literal that psql accepts, and needs no sequential scan.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use petstore::storage::STATEMENTS;
+use tokio_postgres::Client;
+
+use crate::support::TestDatabase;
+use crate::support::postgres::ROOT;
+
+/// The files of the statements, in the order of [`STATEMENTS`].
+const FILES: [&str; STATEMENTS.len()] = ["pets", "insert_pets", "api_keys", "orders", "events", "partitions"];
+
+/// A statement, and where it is.
+struct Statement {
+    /// Such as `pets::LIST`.
+    name: String,
+    text: &'static str,
+    /// The source of its file.
+    source: String,
+}
+
+/// Every statement, in the order of [`STATEMENTS`].
+fn statements() -> Vec<Statement> {
+    let statements = FILES.into_iter().zip(STATEMENTS).flat_map(|(file, listed)| {
+        let source = fs::read_to_string(Path::new(ROOT).join(format!("src/storage/{file}.rs"))).unwrap();
+        let list = source.split("const STATEMENTS: &[&str] =").nth(1).unwrap().split(';').next().unwrap();
+        let names: Vec<String> = list
+            .split(|c: char| c != '_' && !c.is_alphanumeric())
+            .filter(|name| !name.is_empty())
+            .map(|name| format!("{file}::{name}"))
+            .collect();
+        assert_eq!(names.len(), listed.len(), "{file}");
+        names.into_iter().zip(listed).map(move |(name, text)| Statement {
+            name,
+            text,
+            source: source.clone(),
+        })
+    });
+    statements.collect()
+}
+
+#[test]
+fn every_statement_is_listed() {
+    for (file, listed) in FILES.into_iter().zip(STATEMENTS) {
+        let text = fs::read_to_string(Path::new(ROOT).join(format!("src/storage/{file}.rs"))).unwrap();
+        let declared = text.lines().filter(|line| {
+            line.trim_start_matches("pub(super) ").starts_with("const ") && line.contains(": &str =")
+        });
+        assert_eq!(declared.count(), listed.len(), "{file}");
+        let inline = ["read(\"", "write(\"", "query(\""].iter().any(|call| text.contains(call));
+        assert!(!inline, "{file} has a statement that is not a constant");
+    }
+}
+
+#[test]
+fn every_statement_is_one_literal_without_escapes() {
+    for Statement { name, text, source } in statements() {
+        // A macro or an escape would make what is in the source differ from what is sent.
+        assert!(source.contains(text), "{name} cannot be copied from the source");
+    }
+    // Those of imports, exports and diagnoses as well.
+    for entry in fs::read_dir(Path::new(ROOT).join("src/storage")).unwrap() {
+        let path = entry.unwrap().path();
+        let source = if path.is_file() { fs::read_to_string(&path).unwrap() } else { continue };
+        assert!(!source.contains("concat!"), "{}", path.display());
+        for constant in source.split(": &str =").skip(1) {
+            let literal = constant.trim_start().split("\";").next().unwrap();
+            // A raw string has no escapes. Others may start with an escaped line break.
+            let escapes = literal.starts_with('"') && literal.trim_start_matches(['"', '\\']).contains('\\');
+            assert!(!escapes, "{}: {literal}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_parts_that_statements_repeat_are_equal() {
+    let statements = statements();
+    // The names of those that have the part.
+    let having = |part: &str| -> Vec<&str> {
+        statements.iter().filter(|it| it.text.contains(part)).map(|it| &*it.name).collect()
+    };
+    let with_key = ["insert_pets::INSERT_IDEMPOTENT", "orders::PLACE", "orders::END"];
+    assert_eq!(having("INTO idempotency_keys"), with_key);
+    for cte in ["stored", "days", "wait_limit"] {
+        let copies: BTreeSet<&str> = statements.iter().filter_map(|it| cte_text(it.text, cte)).collect();
+        assert_eq!(copies.len(), 1, "{copies:#?}");
+        assert_eq!(having(copies.first().unwrap()), with_key, "{cte}");
+    }
+    let feed = "xid, number, happened_at, type, event.pet_id, last_pet_id, order_id FROM events";
+    let lines = |text: &str| -> String {
+        text.lines().map(str::trim).filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join(" ")
+    };
+    for part in [feed, "CROSS JOIN LATERAL unnest(coalesce(pet_ids, ARRAY[events.pet_id])) AS event (pet_id)"]
+    {
+        let having = statements.iter().filter(|it| lines(it.text).contains(part)).map(|it| &*it.name);
+        assert_eq!(having.collect::<Vec<_>>(), ["events::FEED", "events::NEWEST"], "{part}");
+    }
+    // The lock of a pet is the same everywhere.
+    for (part, expected) in [
+        ("(1885697139, hashint8($1))", &["pets::LOCK", "orders::PLACE"][..]),
+        ("(1885697139, hashint8(pet_id))", &["orders::END", "orders::EXPIRE"]),
+        (
+            "xact_lock(1885697139, hashint8(",
+            &["pets::LOCK", "orders::PLACE", "orders::END", "orders::EXPIRE"],
+        ),
+        (
+            "pg_logical_emit_message(true, 'petstore', '')",
+            &[with_key[0], with_key[1], with_key[2], "events::FEED"],
+        ),
+    ] {
+        assert_eq!(having(part), expected, "{part}");
+    }
+    let all: String = statements.iter().map(|it| it.text).collect();
+    assert_eq!(all.matches("_xact_lock(").count(), 4 + 2, "of pets, and for dropping partitions");
+    assert_eq!(all.matches("pg_logical_emit_message").count(), 4);
+}
+
+/// The text of a CTE, if the statement has it.
+fn cte_text<'a>(statement: &'a str, name: &str) -> Option<&'a str> {
+    let start = statement.find(&format!("{name} AS "))?;
+    let mut depth = 0;
+    for (index, character) in statement[start..].char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' if depth == 1 => return Some(&statement[start..=start + index]),
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+#[tokio::test]
+async fn psql_accepts_every_statement_once_its_parameters_are_filled_in() {
+    let database = TestDatabase::new().await;
+    database.add_pets(20).await;
+    let client = database.connect().await;
+    let mut script = String::new();
+    for Statement { name, text, .. } in statements() {
+        let mut filled = text.to_owned();
+        // The last one first: `$1` is also the beginning of `$10`.
+        for (index, kind) in parameter_types(&client, text).await.iter().enumerate().rev() {
+            let value = format!("{}::{kind}", sample(kind, "available"));
+            filled = filled.replace(&format!("${}", index + 1), &value);
+        }
+        writeln!(script, "\\echo {name}\nBEGIN;\n{filled};\nROLLBACK;").unwrap();
+    }
+    let mut psql = Command::new("psql")
+        .args(["--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", "--output", "/dev/null"])
+        .args(["--dbname", &database.url()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = psql.stdin.take().unwrap();
+    // If psql ends early, its errors say why.
+    let _ = input.write_all(script.as_bytes());
+    drop(input);
+    let output = psql.wait_with_output().unwrap();
+    let (names, errors) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let last = names.lines().last();
+    assert!(output.status.success() && errors.is_empty(), "{last:?}: {errors}");
+    assert_eq!(names.lines().count(), statements().len());
+}
+
+#[tokio::test]
+async fn no_statement_needs_a_sequential_scan() {
+    let database = TestDatabase::new().await;
+    let client = database.connect().await;
+    // A plan that was made for an empty table may still be used when the table is full.
+    check_all_plans(&client, false).await;
+    fill(&client, 100_000).await;
+    check_all_plans(&client, true).await;
+}
+
+/// Fills the tables, and updates the statistics. The distributions are skewed: of the pets 90 % are available, 9 % sold and 1 %
+/// pending; of the orders, most are completed.
+async fn fill(client: &Client, rows: u32) {
+    let fill = format!(
+        "\
+        INSERT INTO pets (name, category_id, status) \
+        SELECT 'Pet ' || n, n % 7, (CASE WHEN n % 100 = 0 THEN 'pending' WHEN n % 100 < 10 THEN 'sold' \
+          ELSE 'available' END)::pet_status FROM generate_series(1, {rows}) n; \
+        INSERT INTO api_keys (name, prefix, digest, scopes) \
+        SELECT 'key', 'psk_', sha256(n::text::bytea), '{{}}' FROM generate_series(1, {rows}) n; \
+        INSERT INTO api_key_events (key_id, action, actor) \
+        SELECT n, 'created', 'a test' FROM generate_series(1, {rows}) n; \
+        INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
+        SELECT gen_random_uuid(), (now() AT TIME ZONE 'UTC')::date - n % 2, now(), gen_random_uuid(), n \
+        FROM generate_series(1, {rows}) n; \
+        INSERT INTO orders (pet_id, status, created_at, updated_at, expires_at, reference) \
+        SELECT n, (CASE WHEN n % 20 = 0 THEN 'placed' WHEN n % 100 < 10 THEN 'cancelled' ELSE 'completed' END)::order_status, \
+          now(), now(), now() + interval '1 hour', 'basket ' || n / 2 FROM generate_series(1, {rows}) n; \
+        DO $$ BEGIN FOR day IN 2..31 LOOP EXECUTE format( \
+          'CREATE TABLE events_%s PARTITION OF events FOR VALUES FROM (%L) TO (%L)', day, \
+          date_trunc('day', now(), 'UTC') - day * interval '1 day', \
+          date_trunc('day', now(), 'UTC') - (day - 1) * interval '1 day'); END LOOP; END $$; \
+        INSERT INTO events (xid, type, pet_id, happened_at) \
+        SELECT n::text::xid8, 'pet.created', n, now() - n % 30 * interval '1 day' FROM generate_series(1, {rows}) n; \
+        ANALYZE"
+    );
+    client.batch_execute(&fill).await.unwrap();
+}
+
+async fn check_all_plans(client: &Client, filled: bool) {
+    let first_columns = first_columns(client).await;
+    for Statement { name, text, .. } in statements() {
+        for status in ["available", "pending", "sold"] {
+            for mode in ["force_generic_plan", "force_custom_plan"] {
+                let session = format!("SET plan_cache_mode = {mode}; SET enable_seqscan = off");
+                client.batch_execute(&session).await.unwrap();
+                let plan = plan(client, text, status).await;
+                // `event_feed` has one row.
+                let scans = plan.replace("Seq Scan on event_feed", "");
+                assert!(!scans.contains("Seq Scan"), "{name}\n{plan}");
+                if let Err(problem) = starts_at_values(&plan, &first_columns) {
+                    panic!("{name}: {problem}\n{plan}");
+                }
+                // Filtering by status after a scan would read the whole table for a rare status.
+                assert!(!filters_by_status(&plan), "{name}\n{plan}");
+                // Sorting what the client sent is fine; sorting many stored rows is not.
+                let small = !filled || text.contains("INSERT") || text.contains("idempotency_keys");
+                // The orders of one pet, at most three short lists.
+                let small = small || text.contains("unnest($3::order_status[])");
+                assert!(
+                    small || !plan.replace("Incremental Sort", "").contains("Sort  (cost"),
+                    "{name}\n{plan}"
+                );
+            }
+        }
+    }
+}
+
+/// The first column of each index.
+async fn first_columns(client: &Client) -> HashMap<String, String> {
+    let columns = "SELECT indexrelid::regclass::text, attname::text FROM pg_index \
+        JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]";
+    client.query(columns, &[]).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+/// Whether the condition of each index scan is on the first column of its index. Otherwise the index is read from end to
+/// end or, as PostgreSQL 18 can (skip scan), searched once for each value of that column. The system's own tables are small.
+fn starts_at_values(plan: &str, first_columns: &HashMap<String, String>) -> Result<(), String> {
+    for (index, condition) in index_scans(plan).into_iter().filter(|(index, _)| !index.starts_with("pg_")) {
+        let Some(condition) = condition else {
+            return Err(format!("{index} is scanned without a condition"));
+        };
+        let mut words = condition.split(|c: char| c != '_' && !c.is_alphanumeric());
+        if !words.any(|word| word == first_columns[index]) {
+            return Err(format!("{index} is not searched by its first column"));
+        }
+    }
+    Ok(())
+}
+
+/// The indexes that a plan scans, each with its condition.
+fn index_scans(plan: &str) -> Vec<(&str, Option<&str>)> {
+    let kinds = ["Scan using ", "Scan Backward using ", "Bitmap Index Scan on "];
+    let mut scans: Vec<(&str, Option<&str>)> = Vec::new();
+    for line in plan.lines() {
+        if let Some((_, index)) = kinds.iter().find_map(|kind| line.split_once(kind)) {
+            scans.push((index.split(' ').next().unwrap(), None));
+        }
+        if let Some((_, condition)) = line.split_once("Index Cond: ") {
+            scans.last_mut().unwrap().1 = Some(condition);
+        }
+    }
+    scans
+}
+
+/// Whether rows of a table are filtered by status after they are read, except for a single row.
+fn filters_by_status(plan: &str) -> bool {
+    let mut from_a_table = false;
+    plan.lines().any(|line| {
+        if line.contains(" Scan ") {
+            from_a_table = !line.contains("CTE Scan");
+        }
+        if line.contains("Index Cond") && line.contains("(id = ") {
+            from_a_table = false;
+        }
+        from_a_table && line.contains("Filter: (") && line.contains("status")
+    })
+}
+
+async fn plan(client: &Client, statement: &str, status: &str) -> String {
+    let types = parameter_types(client, statement).await;
+    let values: Vec<String> = types.iter().map(|kind| sample(kind, status)).collect();
+    let values = if values.is_empty() { String::new() } else { format!("({})", values.join(", ")) };
+    client.batch_execute(&format!("PREPARE checked AS {statement}")).await.unwrap();
+    let explain = format!("EXPLAIN EXECUTE checked {values}");
+    let plan: Vec<String> =
+        client.query(&explain, &[]).await.unwrap().iter().map(|line| line.get(0)).collect();
+    client.batch_execute("DEALLOCATE checked").await.unwrap();
+    plan.join("\n")
+}
+
+/// The types of the parameters of a statement, in their order.
+async fn parameter_types(client: &Client, statement: &str) -> Vec<String> {
+    client.batch_execute(&format!("PREPARE typed AS {statement}")).await.unwrap();
+    let types = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'typed'";
+    let types = client.query_one(types, &[]).await.unwrap().get(0);
+    client.batch_execute("DEALLOCATE typed").await.unwrap();
+    types
+}
+
+/// A value of a parameter of this type. All arrays have the same length, because they are the columns of a table.
+fn sample(kind: &str, status: &str) -> String {
+    match kind {
+        "bigint" => "20".to_owned(),
+        "bigint[]" => "'{1,500,9000}'".to_owned(),
+        "pet_status" => format!("'{status}'"),
+        "order_status" => "'placed'".to_owned(),
+        "order_status[]" => "'{placed,completed,cancelled}'".to_owned(),
+        "uuid" => "gen_random_uuid()".to_owned(),
+        "pet_status[]" => format!("'{{{status},{status},{status}}}'"),
+        "text" => "'x'".to_owned(),
+        "text[]" => "'{1,2,3}'".to_owned(),
+        "boolean" => "true".to_owned(),
+        "bytea" => "sha256('x')".to_owned(),
+        "bytea[]" => "ARRAY[sha256('x'), sha256('y'), sha256('z')]".to_owned(),
+        "uuid[]" => "ARRAY[gen_random_uuid(), gen_random_uuid(), gen_random_uuid()]".to_owned(),
+        "integer" => "1".to_owned(),
+        "double precision" => "60".to_owned(),
+        "timestamp with time zone" => "now()".to_owned(),
+        "timestamp with time zone[]" => "ARRAY[now(), now(), now()]".to_owned(),
+        other => panic!("add a value for parameters of type {other}"),
+    }
+}
