@@ -1,6 +1,7 @@
 //! `/events`: every change is an event, once and in order, for readers that follow the feed.
 
 use std::collections::{BTreeMap, HashSet};
+use std::convert::Infallible;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::support::folder::Folder;
 use crate::support::metrics::{metric, wait_for_metric};
 use crate::support::postgres::key;
 use crate::support::program::{ServeProcess, new_key, petstore, run};
-use crate::support::wait::{PROMPTLY, eventually};
+use crate::support::wait::{PROMPTLY, eventually, poll};
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
 const EVENTS: &str = "/v1/events";
@@ -290,6 +291,65 @@ async fn the_events_of_a_pet_are_in_the_order_of_their_effects() {
             _ => {}
         }
     }
+}
+
+#[tokio::test]
+async fn a_change_waits_for_the_lock_of_its_pet_before_it_has_a_transaction_id() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let (pet, ordered) =
+        (client.add("Rex", Some("available")).await, client.add("Max", Some("available")).await);
+    let order = place(client, ordered).await.json()["id"].as_i64().unwrap();
+    let (holder, watch) = (service.database.connect().await, service.database.connect().await);
+    for what in ["patch", "place", "complete"] {
+        let locked = if what == "complete" { ordered } else { pet };
+        holder.batch_execute("BEGIN").await.unwrap();
+        let lock = "SELECT pg_advisory_xact_lock(1885697139, hashint8($1))";
+        holder.execute(lock, &[&locked]).await.unwrap();
+        let change = async || match what {
+            "patch" => client.patch_pet(pet, &json!({"name": "Bello"})).await.status,
+            "place" => place(client, pet).await.status,
+            _ => end(client, order, what).await.status,
+        };
+        let changes = async || -> Infallible {
+            loop {
+                // A wait may have ended before it was seen.
+                assert_eq!(change().await, 503, "{what} did not wait");
+            }
+        };
+        let waiting = async || {
+            let waiting = "SELECT wait_event, backend_xid::text FROM pg_stat_activity \
+                WHERE wait_event_type = 'Lock' AND datname = current_database() \
+                  AND query NOT LIKE '%pg_relation_size%' LIMIT 1";
+            watch.query_opt(waiting, &[]).await.unwrap()
+        };
+        let row = tokio::select! {
+            row = poll("the change waits", waiting, Option::is_some) => row.unwrap(),
+            never = changes() => match never {},
+        };
+        let (wait_event, transaction): (&str, Option<&str>) = (row.get(0), row.get(1));
+        assert_eq!((wait_event, transaction), ("advisory", None), "{what}");
+        holder.batch_execute("COMMIT").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_order_waits_for_the_lock_of_its_pet_for_a_second() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let (pet, ordered) =
+        (client.add("Rex", Some("available")).await, client.add("Max", Some("available")).await);
+    let order = place(client, ordered).await.json()["id"].as_i64().unwrap();
+    let holder = service.database.connect().await;
+    holder.batch_execute("BEGIN").await.unwrap();
+    let lock = "SELECT pg_advisory_xact_lock(1885697139, hashint8(id)) FROM pets";
+    holder.execute(lock, &[]).await.unwrap();
+    // Without the limit, they would wait for as long as a statement may, and fail.
+    let placed = client.post_with_key("/v1/store/orders", "place", &json!({"petId": pet})).await;
+    assert_eq!(placed.error(), (409, "idempotency_in_progress".into()));
+    let path = format!("/v1/store/orders/{order}/complete");
+    let ended = client.send(Method::POST, &path, |it| it.header("idempotency-key", "end")).await;
+    assert_eq!(ended.error(), (409, "idempotency_in_progress".into()));
 }
 
 #[tokio::test]

@@ -160,17 +160,25 @@ async fn a_repeated_request_is_acknowledged_only_once_a_standby_has_its_result()
         client.send(Method::POST, &complete, end).await.status
     };
     assert_eq!((complete(None).await, complete(Some("complete")).await), (200, 200));
+    let newest = client.get("/v1/events?after=now").await.next().unwrap().to_owned();
 
     let admin = connect(&postgres.url).await;
     admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'").await.unwrap();
     admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-    while client.post("/v1/pets", &rex).await.status == 201 {}
+    // The server reloads its settings asynchronously. This locks a row, but adds no event.
+    while client.patch_pet(pet, &json!({"name": "Rex"})).await.status == 200 {}
     // Each found what was there. No standby has it, and a failover would lose it.
     assert_eq!(client.post_with_key("/v1/pets", "create", &rex).await.status, 503);
     assert_eq!(client.post_with_key("/v1/store/orders", "place", &order).await.status, 503);
     assert_eq!((complete(Some("complete")).await, complete(None).await), (503, 503));
     let unchanged = client.patch_pet(pet, &json!({"name": "Rex"})).await;
     assert_eq!(unchanged.status, 503, "{}", unchanged.body);
+    // So does a reader that gets a position in the feed, but not one that keeps its own.
+    for position in ["/v1/events", "/v1/events?after=now"] {
+        assert_eq!(client.get(position).await.status, 503, "{position}");
+    }
+    let nothing = client.get(&newest).await;
+    assert_eq!((nothing.status, &*nothing.body), (200, "[]"));
     assert_eq!(client.get(&format!("/v1/pets/{pet}")).await.status, 200, "reads wait for nothing");
 }
 
