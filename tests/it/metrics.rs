@@ -1,6 +1,7 @@
 //! The metrics at `/metrics`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
@@ -139,23 +140,29 @@ async fn the_estimated_pets_follow_the_table_between_two_analyses() {
         .await;
 }
 
-#[tokio::test]
-async fn the_operations_guide_lists_exactly_the_metrics_that_exist() {
-    let database = TestDatabase::new().await;
-    let url = database.url();
-    // With two servers, for the metrics of a cluster.
-    let address = url.split(['@', '/']).nth(3).unwrap();
-    let service = ServeProcess::start(&url.replacen('@', &format!("@{address},"), 1), &[]);
-    service.client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await;
-    service.client.get("/v1/pets/1").await;
-    database.connect().await.batch_execute("ANALYZE pets").await.unwrap();
+/// The names in the table of docs/operations.md, except those of the process.
+fn documented() -> BTreeSet<String> {
     let page = fs::read_to_string(Path::new(ROOT).join("docs/operations.md")).unwrap();
     let table = &page[page.find("| metric | labels |").unwrap()..];
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let documented: BTreeSet<String> = rows
-        .map(|row| row.split('`').nth(1).unwrap().to_owned())
-        .filter(|name| name != "process_…")
-        .collect();
+    rows.map(|row| row.split('`').nth(1).unwrap().to_owned()).filter(|name| name != "process_…").collect()
+}
+
+/// A service on two servers, which has the metrics of a cluster, too.
+fn serve_with_two_servers(database: &TestDatabase) -> ServeProcess {
+    let url = database.url();
+    let address = url.split(['@', '/']).nth(3).unwrap();
+    ServeProcess::start(&url.replacen('@', &format!("@{address},"), 1), &[])
+}
+
+#[tokio::test]
+async fn the_operations_guide_lists_exactly_the_metrics_that_exist() {
+    let database = TestDatabase::new().await;
+    let service = serve_with_two_servers(&database);
+    service.client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await;
+    service.client.get("/v1/pets/1").await;
+    database.connect().await.batch_execute("ANALYZE pets").await.unwrap();
+    let documented = documented();
     // Some are measured every few seconds only.
     let found = async || {
         let mut found = names(&scrape(service.admin_address).await);
@@ -163,4 +170,73 @@ async fn the_operations_guide_lists_exactly_the_metrics_that_exist() {
         found
     };
     poll(&format!("the metrics are {documented:?}"), found, |found| *found == documented).await;
+}
+
+/// The type of each metric, and its labels with their values, except for values that differ between two runs.
+fn shapes(metrics: &str) -> String {
+    let mut labels: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let Some((name, rest)) = line.split_once('{') else { continue };
+        let name =
+            ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+        for label in rest.rsplit_once('}').unwrap().0.split("\",") {
+            let (label, value) = label.split_once("=\"").unwrap();
+            let differs = matches!(label, "server" | "version" | "commit");
+            let value = if differs { "…" } else { value.trim_end_matches('"') };
+            let values = labels.entry(name).or_default().entry(label).or_default();
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+    }
+    let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let mut text = String::new();
+    for line in types.collect::<BTreeSet<_>>() {
+        writeln!(text, "{line}").unwrap();
+        for (label, values) in labels.get_mut(line.split(' ').next().unwrap()).into_iter().flatten() {
+            // The bounds of buckets are in their order.
+            if *label != "le" {
+                values.sort_unstable();
+            }
+            writeln!(text, "  {label}: {}", values.join(" ")).unwrap();
+        }
+    }
+    text
+}
+
+#[tokio::test]
+async fn dashboards_find_the_same_metrics_types_labels_and_buckets() {
+    let database = TestDatabase::new().await;
+    let service = serve_with_two_servers(&database);
+    let client = &service.client;
+    for end in ["complete", "cancel"] {
+        let pet = client.add("Rex", Some("available")).await;
+        client.patch_pet(pet, &json!({"name": "Max"})).await;
+        let order = client.post("/v1/store/orders", &json!({"petId": pet})).await.json()["id"].clone();
+        client.get(&format!("/v1/store/orders/{order}")).await;
+        client.send(Method::POST, &format!("/v1/store/orders/{order}/{end}"), |request| request).await;
+        client.get(&format!("/v1/pets/{pet}")).await;
+    }
+    for path in ["/v1/pets", "/v1/pets/0", "/v1/store/orders", "/v1/events", "/v1/nothing"] {
+        client.get(path).await;
+        client.send(Method::DELETE, path, |request| request).await;
+        client.without_key().get(path).await;
+    }
+    for path in ["/openapi.json", "/docs", "/docs/page.js", "/docs/guide"] {
+        client.send(Method::HEAD, path, |request| request).await;
+    }
+    client.send(Method::OPTIONS, "/v1/pets", |request| request).await;
+    client.send(Method::TRACE, "/v1/pets", |request| request).await;
+    database.add_pets(40).await;
+    database.connect().await.batch_execute("ANALYZE pets").await.unwrap();
+    // Some are measured every few seconds only, and those of the pets one after the other.
+    let found = async || scrape(service.admin_address).await;
+    let is_complete = |metrics: &String| {
+        names(metrics).is_superset(&documented())
+            && ["available", "pending", "sold", "none"]
+                .iter()
+                .all(|status| metrics.contains(&format!("petstore_pets_estimated{{status=\"{status}\"}}")))
+    };
+    let metrics = poll("all metrics are measured", found, is_complete).await;
+    insta::assert_snapshot!("metrics", shapes(&metrics));
 }
