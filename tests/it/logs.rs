@@ -1,12 +1,18 @@
 //! What the log says, and how often.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::net::TcpStream;
+
 use futures_util::future::{join, join_all};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use petstore::version::{COMMIT, VERSION};
 
-use crate::support::postgres::connect;
-use crate::support::program::ServeProcess;
+use crate::support::postgres::{connect, wait_for_blocked_statement, wait_for_subscription};
+use crate::support::program::{ServeProcess, free_address, petstore, run};
 use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase};
 use crate::unhealthy_database::PrivatePostgres;
@@ -163,4 +169,188 @@ async fn the_log_says_who_changed_which_pet_and_order() {
         json!(["listPets", null, null, 1]),
     ];
     assert_eq!(found, expected);
+}
+
+/// The lines with these messages, which may end in `…`: the level, and the type of each field. A field that some lines lack
+/// has a question mark.
+fn shapes(logs: &[String], messages: &[&str]) -> String {
+    let mut text = String::new();
+    for message in messages {
+        let is_wanted = |line: &Value| match (message.strip_suffix('…'), line["message"].as_str().unwrap())
+        {
+            (Some(start), found) => found.starts_with(start),
+            (None, found) => found == *message,
+        };
+        let mut by_level: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for line in logs.iter().flat_map(|log| lines(log)).filter(is_wanted) {
+            by_level.entry(line["level"].as_str().unwrap().to_owned()).or_default().push(line);
+        }
+        assert!(!by_level.is_empty(), "the log has no line {message:?}: {logs:#?}");
+        for (level, lines) in by_level {
+            writeln!(text, "{level} {message}").unwrap();
+            let mut fields: BTreeMap<&str, (&str, usize)> = BTreeMap::new();
+            for (name, value) in lines.iter().flat_map(|line| line.as_object().unwrap()) {
+                fields.entry(name).or_insert((type_name(value), 0)).1 += 1;
+            }
+            for line in &lines {
+                // `--log petstore=info`, the default, selects these targets.
+                let target = line["target"].as_str().unwrap();
+                assert!(target == "petstore" || target.starts_with("petstore::"), "{line}");
+            }
+            for common in ["timestamp", "level", "message", "target"] {
+                assert_eq!(fields.remove(common), Some(("string", lines.len())), "{lines:#?}");
+            }
+            for (name, (type_name, found)) in fields {
+                writeln!(text, "  {name}: {type_name}{}", if found < lines.len() { "?" } else { "" })
+                    .unwrap();
+            }
+        }
+    }
+    text
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "boolean",
+        _ => panic!("{value}"),
+    }
+}
+
+#[tokio::test]
+async fn log_queries_find_the_same_lines_of_requests_and_of_the_process() {
+    let database = TestDatabase::new().await;
+    let (session, keys) = (database.connect().await, database.connect().await);
+    // So that it can read keys, but not record their use.
+    keys.batch_execute("BEGIN; LOCK TABLE api_keys IN EXCLUSIVE MODE").await.unwrap();
+    let service = ServeProcess::start(&database.url(), &["--database-timeout", "200ms"]);
+    let client = &service.client;
+    let pet = client.add("Rex", Some("available")).await;
+    client.post("/v1/store/orders", &json!({"petId": pet})).await;
+    client.without_key().get("/v1/pets").await;
+    client.get("/v1/nothing").await;
+    let mut malformed = TcpStream::connect(service.address).unwrap();
+    malformed.write_all(b"nonsense\r\n\r\n").unwrap();
+    malformed.read_to_end(&mut Vec::new()).unwrap();
+    service.signal("HUP");
+    service.wait_for_log("SIGHUP ignored").await;
+    // Requests fail for the same cause: often enough for a line that counts those before it, and for one about the last.
+    session.batch_execute("BEGIN; LOCK TABLE pets").await.unwrap();
+    let failed = async || {
+        assert_eq!(client.get("/v1/pets").await.status, 503);
+        service.log().contains("\"others\":")
+    };
+    eventually("failures are counted", failed).await;
+    join_all((0..8).map(|_| client.get("/v1/pets"))).await;
+    service.wait_for_log("more requests failed for the same cause").await;
+    let log = service.terminate().1;
+    keys.batch_execute("COMMIT").await.unwrap();
+
+    // It stops while a request is in flight.
+    let flags =
+        ["--otlp-endpoint", "http://127.0.0.1:1", "--database-timeout", "1m", "--drain-timeout", "200ms"];
+    let traced = ServeProcess::start(&database.url(), &flags);
+    traced.client.get("/v1/store/orders").await;
+    let client = traced.client.clone();
+    let waiting =
+        tokio::spawn(async move { client.try_send(Method::GET, "/v1/pets", |request| request).await });
+    wait_for_blocked_statement(&keys).await;
+    let traced = traced.terminate().1;
+    let _ = waiting.await;
+    let failed = |flags: &[&str]| {
+        let output = run(&[&["serve"], flags].concat(), &[("DATABASE_URL", "host=none")]);
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let logs = [log, traced, failed(&[]), failed(&["--listen", "none"])];
+    let text = shapes(
+        &logs,
+        &[
+            "starting",
+            "listening",
+            "request",
+            "request rejected before it was parsed",
+            "more requests failed for the same cause",
+            "SIGHUP ignored: restart the service to apply changed settings",
+            "stopping: draining requests in flight",
+            "requests were still in flight when the drain timeout elapsed",
+            "could not record when keys were last used",
+            "stopped",
+            "the service failed",
+            "invalid settings",
+        ],
+    );
+    insta::assert_snapshot!("lines_of_requests_and_the_process", text);
+}
+
+#[tokio::test]
+async fn log_queries_find_the_same_lines_about_the_database() {
+    let database = TestDatabase::new().await;
+    let connection = database.connect().await;
+    let server = database.server().await;
+    // The other server is not reachable.
+    let cluster = ServeProcess::start(&database.url().replacen('@', "@127.0.0.1:1,", 1), &[]);
+    for (level, start) in
+        [("INFO", "database server: "), ("WARN", "database server: "), ("INFO", "reads are ")]
+    {
+        cluster.wait_for_log(&format!(r#""level":"{level}","message":"{start}"#)).await;
+    }
+    let cluster = cluster.terminate().1;
+
+    // systemd's socket does not exist.
+    let mut command = petstore(&["serve"]);
+    command.env("NOTIFY_SOCKET", "/nonexistent");
+    let service = ServeProcess::start_as(command, &database.url(), free_address(), free_address());
+    service.wait_for_log("could not notify systemd").await;
+    wait_for_subscription(&connection).await;
+    connection.batch_execute("SELECT start_event_epoch('a test wants it')").await.unwrap();
+    service.wait_for_log("the feed of events was restarted").await;
+    connection.batch_execute("NOTIFY petstore_api_keys, 'nonsense'").await.unwrap();
+    service.wait_for_log("notification of a key change has no valid digest").await;
+    drop(connection);
+    let accept = async |accepts: bool| {
+        let name = database.name();
+        server.batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {accepts}")).await.unwrap();
+    };
+    accept(false).await;
+    database.disconnect_all().await;
+    for line in [
+        "database unavailable",
+        "not receiving key change notifications",
+        "could not end orders that are due",
+    ] {
+        service.client.get("/v1/pets").await;
+        service.wait_for_log(line).await;
+    }
+    accept(true).await;
+    for line in ["database back", "\"message\":\"receiving key change notifications again"] {
+        service.client.get("/v1/pets").await;
+        service.wait_for_log(line).await;
+    }
+    let outage = service.terminate().1;
+
+    let connection = database.connect().await;
+    connection.batch_execute("ALTER TABLE events RENAME TO other").await.unwrap();
+    let broken = ServeProcess::start(&database.url(), &[]);
+    for line in ["could not create partitions", "could not drop old partitions"] {
+        broken.wait_for_log(line).await;
+    }
+    let text = shapes(
+        &[cluster, outage, broken.terminate().1],
+        &[
+            "database server: …",
+            "reads are …",
+            "database unavailable: answering 503 until it is back",
+            "database back",
+            "not receiving key change notifications; key changes now take up to 5 s to apply",
+            "receiving key change notifications again",
+            "notification of a key change has no valid digest",
+            "the feed of events was restarted: every reader gets 410",
+            "could not end orders that are due: retrying in 10 s",
+            "could not create partitions: retrying in 10 s",
+            "could not drop old partitions: retrying in 60 s",
+            "could not notify systemd",
+        ],
+    );
+    insta::assert_snapshot!("lines_about_the_database", text);
 }
