@@ -1,6 +1,7 @@
 //! The command line that operators and scripts rely on.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::io::Read;
 use std::process::Stdio;
 
@@ -192,6 +193,52 @@ fn serve_names_the_address_that_is_already_in_use() {
     let output = run(&["serve", "--listen", &address], &[("DATABASE_URL", "postgresql://127.0.0.1:1/none")]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains(&format!("cannot listen on {address}: Address already in use")), "{error}");
+}
+
+#[test]
+fn scripts_find_the_same_exit_codes() {
+    let nowhere = "postgresql://127.0.0.1:1/none";
+    let mut text = String::new();
+    for command in [
+        &["serve"][..],
+        &["doctor"],
+        &["migrate"],
+        &["keys", "create", "--name", "shop"],
+        &["keys", "list"],
+        &["keys", "show", "1"],
+        &["keys", "rotate", "1", "--overlap", "1h"],
+        &["keys", "revoke", "1"],
+        &["import", "/dev/null", "--format", "csv"],
+        &["export"],
+        &["events"],
+        &["openapi"],
+        &["demo"],
+        &["seed"],
+    ] {
+        writeln!(text, "petstore {}", command.join(" ")).unwrap();
+        let url = |url| -> Vec<(&str, &str)> { vec![("DATABASE_URL", url)] };
+        for (case, flags, environment) in [
+            ("help", &["--help"][..], vec![]),
+            ("unknown flag", &["--nonsense"], url(nowhere)),
+            ("unknown argument", &["1", "2", "3"], url(nowhere)),
+            ("invalid log filter", &["--log", "a=b=c"], url(nowhere)),
+            ("missing environment file", &["--env-file", "/nonexistent"], url(nowhere)),
+            ("unknown variable", &[], [url(nowhere), vec![("PETSTORE_LISTN", "none")]].concat()),
+            ("no database", &[], vec![]),
+            ("invalid database URL", &[], url("host=none")),
+            ("unreachable database", &[], url(nowhere)),
+        ] {
+            // `demo` starts its own database, and `serve` waits for one.
+            if (command == ["demo"] && case == "no database")
+                || (command == ["serve"] && case == "unreachable database")
+            {
+                continue;
+            }
+            let code = run(&[command, flags].concat(), &environment).status.code();
+            writeln!(text, "  {case}: {}", code.unwrap()).unwrap();
+        }
+    }
+    insta::assert_snapshot!("exit_codes", text);
 }
 
 #[test]
