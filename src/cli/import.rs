@@ -23,7 +23,7 @@ use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
 use crate::files::{Compression, FileError, FileFormat, ImportRows, RejectedRow, decompressed};
 use crate::storage::{CopyBuffer, CopyChunk, ImportMode, ImportSession, StorageError, check_url};
-use crate::wire::pet::PET;
+use crate::wire::pet::NewPet;
 
 /// Imports pets from a file.
 ///
@@ -116,7 +116,7 @@ impl From<FormatName> for FileFormat {
 fn key_column(name: &str) -> Result<String, &'static str> {
     match name {
         "" => Err("must not be empty"),
-        _ if PET.inputs().any(|(field, _)| field.name == name) => {
+        _ if NewPet::columns().iter().any(|column| column.name == name) => {
             Err("must not be a column of the pet itself")
         }
         other => Ok(other.to_owned()),

@@ -45,7 +45,8 @@ keywords!(
         OrderUpdated => "order.updated",
         OrderDeleted => "order.deleted"
     },
-    EventTypeError
+    EventTypeError,
+    "Type of an event."
 );
 
 impl From<OrderEnd> for EventType {

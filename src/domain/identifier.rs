@@ -5,9 +5,10 @@ pub const MAX_ISSUED: i64 = (1 << 53) - 1;
 
 /// Declares an identifier type: at least 1, issued by the database in ascending order, never reused.
 macro_rules! identifier {
-    ($(#[$attribute:meta])* $name:ident, $error:ident, $message:literal) => {
+    ($(#[$attribute:meta])* $name:ident, $error:ident) => {
         $(#[$attribute])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "i64")]
         pub struct $name(i64);
 
         impl $name {
@@ -20,7 +21,7 @@ macro_rules! identifier {
 
         /// The number is less than 1.
         #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-        #[error($message)]
+        #[error("must be at least 1")]
         pub struct $error;
 
         impl TryFrom<i64> for $name {

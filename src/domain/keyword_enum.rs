@@ -1,9 +1,36 @@
 //! Enumerations whose members have one spelling: in JSON, in queries, on the command line and in the database.
 //!
-//! Not strum: its errors do not name the spellings.
+//! Neither strum nor a derived `Deserialize`: their errors do not name the spellings as ours do.
 
-/// Implements `ALL`, `as_str` and `FromStr` for an enumeration.
+/// Implements `ALL`, `as_str` and `FromStr` for an enumeration; with a description also serde's traits and the schema.
 macro_rules! keywords {
+    ($name:ident { $($member:ident => $keyword:literal),+ }, $error:ident, $description:literal) => {
+        keywords!($name { $($member => $keyword),+ }, $error);
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                utoipa::openapi::ObjectBuilder::new()
+                    .schema_type(utoipa::openapi::Type::String)
+                    .description(Some($description))
+                    .enum_values(Some(Self::ALL.map(Self::as_str)))
+                    .into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
+    };
     ($name:ident { $($member:ident => $keyword:literal),+ }, $error:ident) => {
         impl $name {
             /// Every member.

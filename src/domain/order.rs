@@ -6,6 +6,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::identifier::identifier;
@@ -17,8 +18,7 @@ use super::pet::{PetId, PetStatus};
 identifier!(
     /// Identifier of an order.
     OrderId,
-    OrderIdError,
-    "an order's id is at least 1"
+    OrderIdError
 );
 
 /// The status of an order.
@@ -41,7 +41,8 @@ keywords!(
         Cancelled => "cancelled",
         Expired => "expired"
     },
-    OrderStatusError
+    OrderStatusError,
+    "Status of an order."
 );
 
 /// The status that a pet must have to be ordered.
@@ -54,7 +55,8 @@ pub const ORDERED: PetStatus = PetStatus::Pending;
 pub const RELEASED: PetStatus = PetStatus::Available;
 
 /// The shop's own name for an order, such as the number of a basket: 1 to 255 characters, not blank, no control characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct OrderReference(String);
 
 impl OrderReference {
@@ -108,6 +110,14 @@ impl TryFrom<i64> for OrderHold {
             return Err(OrderHoldError);
         }
         seconds.try_into().map(Self).map_err(|_| OrderHoldError)
+    }
+}
+
+impl<'de> Deserialize<'de> for OrderHold {
+    /// Whatever is wrong with the value, the error says which integers are accepted.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let seconds = i64::deserialize(deserializer).map_err(|_| OrderHoldError);
+        seconds.and_then(Self::try_from).map_err(serde::de::Error::custom)
     }
 }
 

@@ -1,6 +1,9 @@
 //! Pagination: a page of a list, and the request for one.
 
+use serde::{Deserialize, Deserializer};
 use thiserror::Error;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 /// The maximum number of items on a page: 1 to 100, 20 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,6 +41,24 @@ impl TryFrom<i64> for PageLimit {
         }
     }
 }
+
+impl<'de> Deserialize<'de> for PageLimit {
+    /// Whatever is wrong with the value, the error says which integers are accepted.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let limit = i64::deserialize(deserializer).map_err(|_| PageLimitError);
+        limit.and_then(Self::try_from).map_err(serde::de::Error::custom)
+    }
+}
+
+impl PartialSchema for PageLimit {
+    fn schema() -> RefOr<Schema> {
+        let limit = ObjectBuilder::new().schema_type(Type::Integer);
+        let limit = limit.minimum(Some(Self::MIN)).maximum(Some(Self::MAX));
+        limit.default(Some(Self::DEFAULT.get().into())).into()
+    }
+}
+
+impl ToSchema for PageLimit {}
 
 /// An item of a list. Lists are sorted by id.
 pub trait HasId {

@@ -1,5 +1,6 @@
 //! The pet.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::identifier::identifier;
@@ -12,17 +13,17 @@ pub const PET_NAME_MAX_CHARS: usize = 255;
 identifier!(
     /// Identifier of a pet.
     PetId,
-    PetIdError,
-    "a pet's id is at least 1"
+    PetIdError
 );
 
 /// Reference to a category. The specification defines no category resource, so any 64-bit integer is valid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CategoryId(pub i64);
 
 /// A pet's name: 1 to 255 characters, at least one of them not white space, no control characters (so no
 /// NUL, which PostgreSQL's `text` cannot hold). Stored as given: not trimmed, not normalised.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct PetName(String);
 
 impl PetName {
@@ -76,7 +77,8 @@ pub enum PetStatus {
 
 keywords!(
     PetStatus { Available => "available", Pending => "pending", Sold => "sold" },
-    PetStatusError
+    PetStatusError,
+    "Availability status of a pet."
 );
 
 impl PetStatus {
@@ -148,12 +150,6 @@ pub enum PatchError {
 }
 
 impl PetPatch {
-    /// The pet to create, if everything that a pet must have is set.
-    #[must_use]
-    pub fn into_new_pet(self) -> Option<NewPet> {
-        Some(NewPet { name: self.name?, category_id: self.category_id?, status: self.status })
-    }
-
     /// Returns the pet after the change.
     pub fn apply(&self, pet: &Pet, has_open_order: bool) -> Result<Pet, PatchError> {
         if let Some(to) = self.status {

@@ -1,15 +1,15 @@
 //! CSV, RFC 4180: commas, quotes where they are needed, and a header that names the columns.
 
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, Read, Write};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
 use super::{FileError, ImportRow, RejectedRow};
 use crate::domain::import_key::ImportKey;
-use crate::domain::pet::{Pet, PetPatch};
-use crate::wire::field_value::{FieldValue, Scalar};
-use crate::wire::pet::PET;
-use crate::wire::resource_description::{FieldInput, ResourceField};
+use crate::domain::pet::{Pet, PetStatus};
+use crate::wire::field_value::FieldValue;
+use crate::wire::fields::{self, NamedValues};
+use crate::wire::pet::NewPet;
 
 /// The longest row, with its line end. A longer one most likely has an unclosed quote, which would swallow the rest of the
 /// file.
@@ -22,12 +22,17 @@ pub struct CsvRows {
     record: ByteRecord,
 }
 
-/// What the columns of a row hold.
+/// The columns of the file, by name.
 struct CsvColumns {
-    count: usize,
-    /// The fields of the pet that have a column, each with how it is set and the index of the column.
-    fields: Vec<(&'static ResourceField<Pet, PetPatch>, &'static FieldInput<PetPatch>, usize)>,
-    key: Option<(String, usize)>,
+    names: Vec<String>,
+    /// The index of the column with the source's keys.
+    key: Option<usize>,
+}
+
+/// A row, in which the names of the columns lead to the cells of the pet.
+struct CsvRow<'a> {
+    columns: &'a CsvColumns,
+    cells: Vec<&'a str>,
 }
 
 impl CsvRows {
@@ -54,64 +59,62 @@ impl CsvRows {
 
 impl CsvColumns {
     fn find(header: &ByteRecord, key_column: Option<&str>) -> Result<Self, String> {
-        let mut names: Vec<&str> = Vec::new();
+        let of_pet = NewPet::columns();
+        let mut names: Vec<String> = Vec::new();
         for name in header {
             let name = std::str::from_utf8(name).map_err(|_| "it is not UTF-8".to_owned())?;
-            if names.contains(&name) {
+            if names.iter().any(|other| other == name) {
                 return Err(format!("the column `{name}` appears twice"));
             }
-            if !PET.inputs().any(|(field, _)| field.name == name) && key_column != Some(name) {
-                let known: Vec<_> = PET.inputs().map(|(field, _)| format!("`{}`", field.name)).collect();
+            if !of_pet.iter().any(|column| column.name == name) && key_column != Some(name) {
+                let known: Vec<_> = of_pet.iter().map(|column| format!("`{}`", column.name)).collect();
                 let hint = if name == "id" { "; `--key-column id` uses it as the source's key" } else { "" };
                 return Err(format!(
                     "there is no column `{name}`; the columns are {}{hint}",
                     known.join(", ")
                 ));
             }
-            names.push(name);
+            names.push(name.to_owned());
         }
-        let index = |wanted: &str| names.iter().position(|name| *name == wanted);
-        let required = |wanted: &str| index(wanted).ok_or(format!("the column `{wanted}` is missing"));
-        let mut fields = Vec::new();
-        for (field, input) in PET.inputs() {
-            let column = if field.required { Some(required(field.name)?) } else { index(field.name) };
-            fields.extend(column.map(|column| (field, input, column)));
+        let index = |wanted: &str| {
+            let index = names.iter().position(|name| name == wanted);
+            index.ok_or_else(|| format!("the column `{wanted}` is missing"))
+        };
+        for column in of_pet.iter().filter(|column| column.is_required) {
+            index(&column.name)?;
         }
-        let key = key_column.map(|column| required(column).map(|index| (column.to_owned(), index)));
-        Ok(Self { count: names.len(), fields, key: key.transpose()? })
+        let key = key_column.map(index).transpose()?;
+        Ok(Self { names, key })
     }
 
     fn row(&self, record: &ByteRecord) -> Result<ImportRow, String> {
-        if record.len() != self.count {
+        if record.len() != self.names.len() {
             return Err(format!(
                 "The row has {} values, but the header {} columns.",
                 record.len(),
-                self.count
+                self.names.len()
             ));
         }
-        let value = |column: usize| {
-            let text = std::str::from_utf8(record.get(column).unwrap_or_default());
-            text.map_err(|_| "The row is not UTF-8.".to_owned())
-        };
-        let mut pet = PetPatch::default();
-        for (field, input, column) in &self.fields {
-            let text = value(*column)?;
-            // An empty cell is the absence of an optional value.
-            if field.required || !text.is_empty() {
-                (input.set)(&mut pet, &FieldValue::Csv(text))
-                    .map_err(|problem| format!("`{}` {problem}.", field.name))?;
-            }
-        }
-        let key = match &self.key {
-            None => None,
-            Some((column, index)) => {
-                let key = ImportKey::try_from(value(*index)?.to_owned());
-                Some(key.map_err(|problem| format!("`{column}` {problem}."))?)
-            }
-        };
-        // Never absent: the header has every required column.
-        let pet = pet.into_new_pet().ok_or("The row is not a pet.")?;
-        Ok(ImportRow { pet, key })
+        let cells: Result<Vec<&str>, _> = record.iter().map(std::str::from_utf8).collect();
+        let row = CsvRow { columns: self, cells: cells.map_err(|_| "The row is not UTF-8.")? };
+        let pet: NewPet = fields::read(&row).map_err(|error| format!("{error}."))?;
+        let key = self.key.map(|index| {
+            let key = ImportKey::try_from(row.cells[index].to_owned());
+            key.map_err(|problem| format!("`{}` {problem}.", self.names[index]))
+        });
+        Ok(ImportRow { pet: pet.into(), key: key.transpose()? })
+    }
+}
+
+impl<'a> NamedValues<'a> for CsvRow<'a> {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let Self { columns: CsvColumns { names, key }, .. } = self;
+        names.iter().enumerate().filter(|(index, _)| Some(*index) != *key).map(|(_, name)| name.as_str())
+    }
+
+    fn get(&self, name: &str) -> FieldValue<'a> {
+        let index = self.columns.names.iter().position(|column| column == name);
+        index.map_or(FieldValue::Absent, |index| FieldValue::Csv(self.cells[index]))
     }
 }
 
@@ -177,26 +180,19 @@ impl Read for LineReader {
 
 /// Appends the header of an export.
 pub fn write_header(out: &mut Vec<u8>) {
-    out.extend_from_slice(PET.0.iter().map(|field| field.name).collect::<Vec<_>>().join(",").as_bytes());
-    out.push(b'\n');
+    out.extend_from_slice(b"id,name,categoryId,status\n");
 }
 
 pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
-    for (index, field) in PET.0.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        match (field.get)(pet) {
-            None => {}
-            Some(Scalar::Text(text)) if escape_formulas && may_be_formula(&text) => {
-                write_text(out, &format!("'{text}"));
-            }
-            Some(Scalar::Text(text)) => write_text(out, &text),
-            Some(Scalar::Keyword(word)) => out.extend_from_slice(word.as_bytes()),
-            Some(value) => value.write_json(out),
-        }
+    let (id, name, category_id) = (pet.id.get(), pet.name.as_str(), pet.category_id.0);
+    // Writing to memory cannot fail.
+    let _ = write!(out, "{id},");
+    if escape_formulas && may_be_formula(name) {
+        write_text(out, &format!("'{name}"));
+    } else {
+        write_text(out, name);
     }
-    out.push(b'\n');
+    let _ = writeln!(out, ",{category_id},{}", pet.status.map_or("", PetStatus::as_str));
 }
 
 /// Whether a spreadsheet may evaluate the text. A tab or a CR can introduce a formula too, but no name has one.

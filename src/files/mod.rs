@@ -16,7 +16,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use crate::domain::import_key::ImportKey;
-use crate::domain::pet::NewPet;
+use crate::domain::pet::{NewPet, Pet};
 
 pub use self::csv::write_header;
 pub use compression::{CompressedWriter, Compression, decompressed};
@@ -131,9 +131,9 @@ impl ImportRows {
 /// Appends a pet on one line.
 ///
 /// With `escape_formulas`, a name in CSV that a spreadsheet may evaluate as a formula is prefixed with `'`.
-pub fn write(out: &mut Vec<u8>, format: FileFormat, escape_formulas: bool, pet: &crate::domain::pet::Pet) {
+pub fn write(out: &mut Vec<u8>, format: FileFormat, escape_formulas: bool, pet: Pet) {
     match format {
-        FileFormat::Csv => csv::write_row(out, pet, escape_formulas),
+        FileFormat::Csv => csv::write_row(out, &pet, escape_formulas),
         FileFormat::Ndjson => ndjson::write_line(out, pet),
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
+    use crate::domain::pet::{CategoryId, PetName, PetStatus};
 
     /// The rows of a file: the `categoryId` of a valid one, the line of a rejected one.
     ///
@@ -199,8 +199,8 @@ mod tests {
                 if format == FileFormat::Csv {
                     write_header(&mut written);
                 }
-                write(&mut written, format, false, &pet);
-                write(&mut written, format, false, &pet);
+                write(&mut written, format, false, pet.clone());
+                write(&mut written, format, false, pet.clone());
                 let input = Box::new(Cursor::new(written));
                 let mut rows = ImportRows::read(input, format, Some("id".to_owned())).unwrap();
                 for _ in 0..2 {

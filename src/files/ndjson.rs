@@ -4,10 +4,11 @@ use std::io::{self, BufRead, Read};
 
 use super::{FileError, ImportRow, RejectedRow};
 use crate::domain::import_key::ImportKey;
-use crate::domain::pet::{NewPet, Pet};
+use crate::domain::pet as domain;
 use crate::wire::field_value::{FieldValue, FieldValueError};
-use crate::wire::json::{BodyError, FromObject, JsonObject};
-use crate::wire::pet::PET;
+use crate::wire::json::JsonObject;
+use crate::wire::pet::{NewPet, Pet};
+use crate::wire::request_body::{BodyError, RequestBody};
 
 /// The longest line without its end: the same as the longest request body.
 const MAX_LINE: usize = 16 * 1024;
@@ -75,14 +76,14 @@ impl NdjsonRows {
 }
 
 fn row(text: &[u8], key_column: Option<&str>) -> Result<ImportRow, String> {
-    let mut object = JsonObject::parse(text).map_err(message)?;
+    let mut object = JsonObject::parse(text).map_err(|error| message(error.into()))?;
     let key = key_column.map(|column| (column, object.remove(column)));
-    let pet = NewPet::from_object(&object).map_err(message)?;
+    let pet = NewPet::from_object(&object).map_err(message)?.into();
     let key = match key {
         None => None,
         Some((column, None)) => return Err(format!("`/{column}` is required: it is the source's key.")),
         Some((column, Some(value))) => {
-            Some(source_key(&value).map_err(|problem| format!("`/{column}` {problem}."))?)
+            Some(source_key(value).map_err(|problem| format!("`/{column}` {problem}."))?)
         }
     };
     Ok(ImportRow { pet, key })
@@ -100,19 +101,18 @@ fn message(error: BodyError) -> String {
 }
 
 /// A string or an integer: `7` and `"7"` are the same key, as they are in CSV.
-fn source_key(value: &FieldValue<'_>) -> Result<ImportKey, String> {
+fn source_key(value: FieldValue<'_>) -> Result<ImportKey, String> {
     let text = match value.string() {
-        Ok(text) => text,
+        Ok(text) => text.into_owned(),
         Err(error @ FieldValueError::Malformed) => return Err(error.to_string()),
-        Err(FieldValueError::Invalid(_)) => {
-            value.integer().map_err(|_| "must be a string or an integer")?.to_string()
-        }
+        Err(_) => value.integer().map_err(|_| "must be a string or an integer")?.to_string(),
     };
     ImportKey::try_from(text).map_err(|problem| problem.to_string())
 }
 
-pub(super) fn write_line(out: &mut Vec<u8>, pet: &Pet) {
-    PET.write_json(out, pet);
+pub(super) fn write_line(out: &mut Vec<u8>, pet: domain::Pet) {
+    // Writing to memory cannot fail.
+    let _ = serde_json::to_writer(&mut *out, &Pet::from(pet));
     out.push(b'\n');
 }
 

@@ -7,22 +7,20 @@ use hyper::header::{self, GetAll, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 
 use super::hex::hex_digits;
-use super::parameter_description::{ParameterDescription, document_parameters};
 use super::response::{self, Response, ascii_value};
-use crate::wire::resource_description::string;
 
 /// The `If-None-Match` header, which may be absent. A malformed one matches nothing.
 pub(crate) struct IfNoneMatch<'a>(GetAll<'a, HeaderValue>);
 
-document_parameters!(
-    IfNoneMatch<'_>,
-    Header,
-    [ParameterDescription::new(
-        "If-None-Match",
-        "The `ETag` of a response that you have. If it is still current, the response is 304 without a body.",
-        || string(None).into(),
-    )]
-);
+/// Documents the header.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
+pub(crate) struct IfNoneMatchHeader {
+    /// The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+    #[param(rename = "If-None-Match", nullable = false)]
+    if_none_match: Option<String>,
+}
 
 impl<'a> IfNoneMatch<'a> {
     pub(crate) fn new(headers: &'a HeaderMap) -> Self {
@@ -60,15 +58,15 @@ fn tags<'a>(values: &GetAll<'a, HeaderValue>) -> impl Iterator<Item = &'a str> {
 /// The `If-Match` header, which may be absent. A malformed one matches nothing.
 pub(crate) struct IfMatch<'a>(GetAll<'a, HeaderValue>);
 
-document_parameters!(
-    IfMatch<'_>,
-    Header,
-    [ParameterDescription::new(
-        "If-Match",
-        "The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.",
-        || string(None).into(),
-    )]
-);
+/// Documents the header.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
+pub(crate) struct IfMatchHeader {
+    /// The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.
+    #[param(rename = "If-Match", nullable = false)]
+    if_match: Option<String>,
+}
 
 impl<'a> IfMatch<'a> {
     pub(crate) fn new(headers: &'a HeaderMap) -> Self {

@@ -3,6 +3,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::error::ApiError;
+
 /// The first byte of a cursor, so that its format can change without misreading old cursors.
 const CURSOR_VERSION: u8 = 1;
 
@@ -14,12 +16,17 @@ pub(crate) fn encode_cursor(after: i64) -> String {
 }
 
 /// The id in a cursor that [`encode_cursor`] made.
-pub(crate) fn decode_cursor<Id: TryFrom<i64>>(cursor: &str) -> Option<Id> {
+fn decode_cursor<Id: TryFrom<i64>>(cursor: &str) -> Option<Id> {
     let bytes: [u8; 9] = URL_SAFE_NO_PAD.decode(cursor).ok()?.try_into().ok()?;
     let [CURSOR_VERSION, id @ ..] = bytes else {
         return None;
     };
     i64::from_be_bytes(id).try_into().ok()
+}
+
+/// What the page begins after, by the `cursor` of a query.
+pub(crate) fn after_cursor<Id: TryFrom<i64>>(cursor: Option<&str>) -> Result<Option<Id>, ApiError> {
+    cursor.map(|cursor| decode_cursor(cursor).ok_or(ApiError::InvalidCursor)).transpose()
 }
 
 #[cfg(test)]

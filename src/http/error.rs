@@ -13,7 +13,8 @@ use crate::domain::key_record::Scope;
 use crate::domain::rate_limit::RateLimit;
 use crate::storage::StorageError;
 use crate::telemetry;
-use crate::wire::json::{self, BodyError};
+use crate::wire::json;
+use crate::wire::request_body::BodyError;
 use crate::wire::suggestions::{listed, similar};
 
 /// Why a request failed. Codes are frozen: clients may rely on them forever.
@@ -26,7 +27,7 @@ pub(crate) enum ApiError {
     },
     UnknownParameter {
         name: String,
-        known: Vec<&'static str>,
+        known: &'static [&'static str],
     },
     InvalidCursor,
     InvalidHeader {

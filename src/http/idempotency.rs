@@ -6,11 +6,10 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 
 use super::error::ApiError;
-use super::parameter_description::{ParameterDescription, document_parameters};
 use super::response::Response;
 use crate::domain::idempotency::IdempotencyKey;
-use crate::wire::resource_description::string;
 
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Marks the response to a request that took effect before.
@@ -20,17 +19,21 @@ pub(crate) fn mark_replayed(mut response: Response) -> Response {
 }
 
 /// Documents the header.
-pub(crate) struct OptionalIdempotencyKey;
-
-const PARAMETER: ParameterDescription = ParameterDescription::new(
-    "Idempotency-Key",
-    "A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key \
-     takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.",
-    || string(None).min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!-~]+$")).into(),
-)
-.with_example("8e03978e-40d5-43e8-bc93-6894a57f9324");
-
-document_parameters!(OptionalIdempotencyKey, Header, [PARAMETER]);
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
+pub(crate) struct IdempotencyKeyHeader {
+    /// A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
+    #[param(
+        rename = "Idempotency-Key",
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]+$",
+        example = "8e03978e-40d5-43e8-bc93-6894a57f9324"
+    )]
+    idempotency_key: Option<String>,
+}
 
 /// The text that a structured field's string (RFC 9651) stands for: `"k"` and `k` are the same key. Anything else stands for
 /// itself.
@@ -55,7 +58,7 @@ fn unescaped(inside: &str) -> Option<String> {
 
 /// The idempotency key of a request, if there is one.
 pub(super) fn key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
-    let mut values = headers.get_all(PARAMETER.name).iter();
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let key = value.to_str().ok().and_then(|text| unquoted(text).parse().ok());
     if key.is_none() || values.next().is_some() {

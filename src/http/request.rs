@@ -1,30 +1,27 @@
 //! A request as its handler sees it: the caller, the query, the headers, the body.
 
-use std::borrow::Cow;
-use std::str::FromStr;
-
+use hyper::HeaderMap;
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Uri};
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::AppState;
 use super::client_presence::ClientPresence;
 use super::conditional::{IfMatch, IfNoneMatch};
-use super::cursor::decode_cursor;
 use super::error::ApiError;
 use super::idempotency;
-use super::parameter_description::ParameterDescription;
 use super::pipeline::key_cache::{Caller, LastCaller};
 use super::pipeline::required_authorization;
-use super::request_body::RequestBody;
+use super::query;
+use super::incoming_body::IncomingBody;
 use crate::domain::idempotency::IdempotencyKey;
 use crate::domain::order::OrderId;
-use crate::domain::page::{PageLimit, PageLimitError};
 use crate::domain::pet::PetId;
-use crate::wire::json::{BodyError, FromObject, JsonObject};
+use crate::wire::field_value::decimal;
+use crate::wire::request_body::{BodyError, RequestBody};
 use crate::wire::suggestions::shown;
 
 /// A request to an operation. Its caller has the scope that the operation requires.
@@ -32,7 +29,7 @@ pub(crate) struct ApiRequest<'a> {
     pub(crate) app: &'a AppState,
     pub(crate) caller: &'a Caller,
     pub(crate) head: &'a Parts,
-    pub(crate) body: &'a mut RequestBody,
+    pub(crate) body: &'a mut IncomingBody,
     /// What the path has in the place of an id; empty if its pattern has none.
     pub(crate) id_in_path: &'a str,
     /// When the request arrived.
@@ -62,14 +59,14 @@ impl ApiRequest<'_> {
         Ok(())
     }
 
-    /// The query parameters, which are some of those described.
-    pub(crate) fn query(&self, parameters: &[ParameterDescription]) -> Result<QueryParameters<'_>, ApiError> {
-        QueryParameters::parse(&self.head.uri, parameters)
+    /// The query parameters.
+    pub(crate) fn query<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        query::read(&self.head.uri)
     }
 
     /// Refuses any query, for operations without parameters.
     pub(crate) fn refuse_query(&self) -> Result<(), ApiError> {
-        refuse_query(&self.head.uri)
+        query::refuse(&self.head.uri)
     }
 
     pub(crate) fn if_none_match(&self) -> IfNoneMatch<'_> {
@@ -92,7 +89,7 @@ impl ApiRequest<'_> {
 
     /// Reads the JSON body: 415 for another media type or encoding, 413 if it is too large, 408 if it is too slow, 400 if it is not
     /// what it should be; in this order.
-    pub(crate) async fn json_body<T: FromObject>(&mut self) -> Result<T, ApiError> {
+    pub(crate) async fn json_body<T: RequestBody>(&mut self) -> Result<T, ApiError> {
         check_media_type(T::MEDIA_TYPES, &self.head.headers)?;
         // What is announced as too large is not even asked for.
         if self.body.is_announced_too_large() {
@@ -104,7 +101,7 @@ impl ApiRequest<'_> {
         drop(arriving);
         waiting.resume()?;
         let body = body.unwrap_or(Err(ApiError::RequestTimeout))?;
-        Ok(T::from_object(&JsonObject::parse(&body)?)?)
+        Ok(T::parse(&body)?)
     }
 }
 
@@ -132,68 +129,6 @@ fn check_media_type(accepted: &'static [&'static str], headers: &HeaderMap) -> R
     }
 }
 
-/// The query parameters of a request, every one of them known to the operation.
-pub(crate) struct QueryParameters<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
-
-impl<'a> QueryParameters<'a> {
-    /// Splits a query; refuses a parameter that the operation does not have, so that a misspelt filter does not
-    /// silently list everything.
-    fn parse(uri: &'a Uri, parameters: &[ParameterDescription]) -> Result<Self, ApiError> {
-        let known = parameters.iter().map(|parameter| parameter.name);
-        let query = uri.query().unwrap_or_default();
-        let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
-        match pairs.iter().find(|(name, _)| !known.clone().any(|known| known == name)) {
-            None => Ok(Self(pairs)),
-            Some((name, _)) => Err(ApiError::UnknownParameter { name: shown(name), known: known.collect() }),
-        }
-    }
-
-    /// The value of a parameter that may be there once.
-    pub(crate) fn one(&self, name: &'static str) -> Result<Option<&str>, ApiError> {
-        let mut values = self.all(name);
-        let value = values.next();
-        match values.next() {
-            None => Ok(value),
-            Some(_) => Err(ApiError::InvalidParameter { name, problem: "must be given only once".into() }),
-        }
-    }
-
-    /// The values of a parameter that may be there many times.
-    pub(crate) fn all(&self, name: &'static str) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
-    }
-}
-
-/// What every list takes besides its filters.
-impl QueryParameters<'_> {
-    /// `limit`: how many things the page may hold; `default` if the client does not say.
-    pub(crate) fn limit(&self, default: PageLimit) -> Result<PageLimit, ApiError> {
-        match self.one("limit")? {
-            None => Ok(default),
-            Some(text) => decimal(text)
-                .and_then(|number| number.try_into().ok())
-                .ok_or_else(|| ApiError::invalid_parameter("limit", &PageLimitError)),
-        }
-    }
-
-    /// `cursor`: what the page begins after.
-    pub(crate) fn after<Id: TryFrom<i64>>(&self) -> Result<Option<Id>, ApiError> {
-        let cursor = self.one("cursor")?;
-        cursor.map(|text| decode_cursor(text).ok_or(ApiError::InvalidCursor)).transpose()
-    }
-
-    /// `status`, if it is given: one of the words.
-    pub(crate) fn status<Status: FromStr<Err: ToString>>(&self) -> Result<Option<Status>, ApiError> {
-        let status = self.one("status")?.map(str::parse).transpose();
-        status.map_err(|problem| ApiError::invalid_parameter("status", &problem))
-    }
-}
-
-/// Refuses any query.
-pub(crate) fn refuse_query(uri: &Uri) -> Result<(), ApiError> {
-    QueryParameters::parse(uri, &[]).map(drop)
-}
-
 fn id_in_path<Id: TryFrom<i64>>(text: &str) -> Option<Id> {
     // Most often nothing is encoded.
     id_in_text(text).or_else(|| id_in_text(&percent_decode_str(text).decode_utf8().ok()?))
@@ -202,10 +137,4 @@ fn id_in_path<Id: TryFrom<i64>>(text: &str) -> Option<Id> {
 /// The id that a text in a path or query stands for.
 pub(crate) fn id_in_text<Id: TryFrom<i64>>(text: &str) -> Option<Id> {
     decimal(text)?.try_into().ok()
-}
-
-/// A whole number as people write it: digits, with neither sign nor leading zeros.
-pub(crate) fn decimal(text: &str) -> Option<i64> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits || (text.len() > 1 && text.starts_with('0')) { None } else { text.parse().ok() }
 }

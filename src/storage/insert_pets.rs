@@ -282,16 +282,15 @@ fn columns<'a>(pets: &[&'a NewPet]) -> (Vec<&'a str>, Vec<i64>, Vec<Option<PetSt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::pet::{CategoryId, PetPatch};
+    use crate::domain::pet::CategoryId;
 
     fn request(key: Option<u8>, fingerprint: u8) -> InsertRequest {
-        let pet = PetPatch {
-            name: Some("Rex".to_owned().try_into().unwrap()),
-            category_id: Some(CategoryId(1)),
-            ..PetPatch::default()
-        };
         InsertRequest {
-            pet: pet.into_new_pet().unwrap(),
+            pet: NewPet {
+                name: "Rex".to_owned().try_into().unwrap(),
+                category_id: CategoryId(1),
+                status: None,
+            },
             idempotency: key.map(|key| IdempotentRequest {
                 digest: Digest128([key; 16]),
                 fingerprint: Digest128([fingerprint; 16]),

@@ -5,9 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::join3;
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
@@ -88,7 +87,7 @@ const _: () =
 
 impl Storage {
     /// One page of pets, by ascending id. Concurrent requests for the same page share it.
-    pub async fn list_pets(&self, request: PetPageRequest) -> Result<Arc<SharedPage>, StorageError> {
+    pub async fn list_pets(&self, request: PetPageRequest) -> Result<Arc<Page<Pet>>, StorageError> {
         self.list_pets.call(request).await?
     }
 
@@ -146,37 +145,12 @@ impl Storage {
     }
 }
 
-/// A page that equal requests share.
-pub struct SharedPage {
-    /// The page.
-    pub page: Page<Pet>,
-    rendered: OnceLock<RenderedPage>,
-}
-
-/// A page as clients get it.
-#[derive(Debug, Clone)]
-pub struct RenderedPage {
-    /// The items.
-    pub body: Bytes,
-    /// Changes with the page.
-    pub tag: Bytes,
-    /// The link to the next page, if there is one.
-    pub next: Option<Bytes>,
-}
-
-impl SharedPage {
-    /// Renders the page for the first request, and returns the same bytes to the others.
-    pub fn rendered(&self, render: impl FnOnce(&Page<Pet>) -> RenderedPage) -> RenderedPage {
-        self.rendered.get_or_init(|| render(&self.page)).clone()
-    }
-}
-
 /// Handles batches of list requests: one statement for those without a filter, one by status, one by id.
 pub(super) struct ListPetsBatch(pub(super) Database);
 
 impl BatchHandler for ListPetsBatch {
     type Request = PetPageRequest;
-    type Response = Result<Arc<SharedPage>, StorageError>;
+    type Response = Result<Arc<Page<Pet>>, StorageError>;
 
     async fn handle(&self, requests: Vec<PetPageRequest>) -> Vec<Self::Response> {
         // Equal requests share a page.
@@ -187,11 +161,10 @@ impl BatchHandler for ListPetsBatch {
             others.into_iter().partition(|request| request.filter.status.is_some());
         let (unfiltered_pages, by_status_pages, by_id_pages) =
             join3(self.list(&unfiltered, false), self.list(&by_status, true), self.find(&by_id)).await;
-        let share = |page| Arc::new(SharedPage { page, rendered: OnceLock::new() });
         let pages: HashMap<&PetPageRequest, Self::Response> = (unfiltered.into_iter().zip(unfiltered_pages))
             .chain(by_status.into_iter().zip(by_status_pages))
             .chain(by_id.into_iter().zip(by_id_pages))
-            .map(|(request, page)| (request, page.map(share)))
+            .map(|(request, page)| (request, page.map(Arc::new)))
             .collect();
         requests.iter().map(|request| pages[request].clone()).collect()
     }

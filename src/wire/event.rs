@@ -1,91 +1,54 @@
-//! The description of an event.
+//! The event, in responses, and the text that stands for a position in the feed.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::json;
+use serde::Serialize;
 use thiserror::Error;
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
-use utoipa::{PartialSchema, ToSchema};
+use utoipa::ToSchema;
 
-use super::field_value::Scalar;
-use super::resource_description::{
-    ResourceDescription, ResourceField, date_time, identifier, keyword, reference, string,
-};
-use crate::domain::event::{Event, EventPosition, EventType};
+use super::time::Time;
+use crate::domain::event::{self as domain, EventPosition, EventType};
+use crate::domain::order::OrderId;
+use crate::domain::pet::PetId;
 
-/// The fields of an event.
-pub(crate) const EVENT: ResourceDescription<Event, ()> = ResourceDescription(&[
-    ResourceField {
-        name: "id",
-        required: true,
-        get: |event| Some(Scalar::Text(encode_position(&event.position).into())),
-        schema: Some(|| {
-            string("Identifies the event, and is the `after` with which to go on after it. Opaque: its form may change.")
-                .into()
-        }),
-        input: None,
-    },
-    ResourceField {
-        name: "type",
-        required: true,
-        get: |event| Some(Scalar::Keyword(event.event_type.as_str())),
-        schema: Some(|| {
-            reference("EventType", "What happened. Ignore types that you do not know: some may be added.")
-        }),
-        input: None,
-    },
-    ResourceField {
-        name: "petId",
-        required: true,
-        get: |event| Some(Scalar::Integer(event.pet_id.get())),
-        schema: Some(|| identifier("Identifier of the pet; of `pets.imported`, of the first one.")),
-        input: None,
-    },
-    ResourceField {
-        name: "lastPetId",
-        required: false,
-        get: |event| event.last_pet_id.map(|id| Scalar::Integer(id.get())),
-        schema: Some(|| {
-            identifier(
-                "Identifier of the last pet; only of `pets.imported`. Some identifiers in between may belong to pets that \
-                 were added by other requests at the same time.",
-            )
-        }),
-        input: None,
-    },
-    ResourceField {
-        name: "orderId",
-        required: false,
-        get: |event| event.order_id.map(|id| Scalar::Integer(id.get())),
-        schema: Some(|| identifier("Identifier of the order; only of events of orders.")),
-        input: None,
-    },
-    ResourceField {
-        name: "at",
-        required: true,
-        get: |event| Some(Scalar::Time(event.at)),
-        schema: Some(|| date_time("When it happened (RFC 3339, UTC).")),
-        input: None,
-    },
-]);
-
-impl PartialSchema for Event {
-    fn schema() -> RefOr<Schema> {
-        let example = json!({"id": "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAAAAAAAAAAc", "type": "order.placed", "petId": 7,
-            "orderId": 4711, "at": "2026-11-15T09:30:00.000Z"});
-        EVENT.schema("Something that happened to a pet or an order.", example)
-    }
+/// Something that happened to a pet or an order.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(example = json!({"id": "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAAAAAAAAAAc", "type": "order.placed", "petId": 7,
+    "orderId": 4711, "at": "2026-11-15T09:30:00.000Z"}))]
+pub(crate) struct Event {
+    /// Identifies the event, and is the `after` with which to go on after it. Opaque: its form may change.
+    id: String,
+    /// What happened. Ignore types that you do not know: some may be added.
+    r#type: EventType,
+    /// Identifier of the pet; of `pets.imported`, of the first one.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pet_id: PetId,
+    /// Identifier of the last pet; only of `pets.imported`. Some identifiers in between may belong to pets that were added by other requests at the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    last_pet_id: Option<PetId>,
+    /// Identifier of the order; only of events of orders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    order_id: Option<OrderId>,
+    /// When it happened (RFC 3339, UTC).
+    #[schema(value_type = String, format = DateTime)]
+    at: Time,
 }
 
-impl PartialSchema for EventType {
-    fn schema() -> RefOr<Schema> {
-        keyword(Self::ALL.map(Self::as_str), "Type of an event.")
+impl From<domain::Event> for Event {
+    fn from(event: domain::Event) -> Self {
+        Self {
+            id: encode_position(&event.position),
+            r#type: event.event_type,
+            pet_id: event.pet_id,
+            last_pet_id: event.last_pet_id,
+            order_id: event.order_id,
+            at: Time(event.at),
+        }
     }
 }
-
-impl ToSchema for Event {}
-impl ToSchema for EventType {}
 
 /// The first byte of a position, so that its format can change without misreading old ones.
 const POSITION_VERSION: u8 = 2;

@@ -1,23 +1,33 @@
-//! Single values: as they are read from JSON or CSV, and as they are written to either.
+//! A single value of a request, not yet parsed, and how each type reads it.
 
 use std::borrow::Cow;
-use std::str::FromStr;
-use std::time::SystemTime;
+use std::fmt::Display;
+use std::slice;
 
-use jiff::Timestamp;
+use serde::de::{self, DeserializeSeed, SeqAccess, Visitor};
+use serde::forward_to_deserialize_any;
 use thiserror::Error;
 
-/// A value in a request body or a file, not yet parsed.
+/// A value in a request body, a file or a query. As a `Deserializer`, it supports the types that fields have: strings, 64-bit
+/// integers, what is made from these, and options and sequences of them.
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum FieldValue<'a> {
+    /// There is none.
+    Absent,
     /// The value as it stands in valid JSON.
     Json(&'a str),
     /// The text of a CSV cell.
     Csv(&'a str),
+    /// The values of a query parameter, which may be repeated.
+    Query(&'a [Cow<'a, str>]),
 }
 
 /// Why a value is refused. The text continues a sentence that starts with the field's name.
 #[derive(Debug, Error)]
 pub(crate) enum FieldValueError {
+    /// There is none, and the field is required.
+    #[error("is required")]
+    Missing,
     /// It is not valid JSON after all: an escape encodes no character.
     #[error("has an escape that encodes no character")]
     Malformed,
@@ -26,89 +36,121 @@ pub(crate) enum FieldValueError {
     Invalid(String),
 }
 
-impl FieldValue<'_> {
-    /// Whether it is JSON's `null`.
-    pub(crate) fn is_null(&self) -> bool {
-        matches!(self, Self::Json("null"))
+impl FieldValueError {
+    fn invalid(problem: &str) -> Self {
+        Self::Invalid(problem.to_owned())
     }
+}
 
+impl de::Error for FieldValueError {
+    fn custom<T: Display>(problem: T) -> Self {
+        Self::Invalid(problem.to_string())
+    }
+}
+
+impl<'a> FieldValue<'a> {
     /// The value as a string.
-    pub(crate) fn string(&self) -> Result<String, FieldValueError> {
-        match *self {
-            Self::Csv(text) => Ok(text.to_owned()),
-            Self::Json(json) if json.starts_with('"') => {
-                serde_json::from_str(json).map_err(|_| FieldValueError::Malformed)
-            }
-            Self::Json(_) => Err(FieldValueError::Invalid("must be a string".into())),
-        }
-    }
-
-    /// The value as a type that is a checked string.
-    pub(crate) fn text<T: TryFrom<String, Error: ToString>>(&self) -> Result<T, FieldValueError> {
-        self.string()?.try_into().map_err(|error: T::Error| FieldValueError::Invalid(error.to_string()))
-    }
-
-    /// The value as a member of an enumeration.
-    pub(crate) fn keyword<T: FromStr<Err: ToString>>(&self) -> Result<T, FieldValueError> {
-        self.string()?.parse().map_err(|error: T::Err| FieldValueError::Invalid(error.to_string()))
-    }
-
-    /// The value as an integer. JSON may write it in any way: `7`, `7.0`, `70e-1`.
-    pub(crate) fn integer(&self) -> Result<i64, FieldValueError> {
-        let integer = match *self {
-            Self::Csv(text) => text.parse().ok(),
-            Self::Json(json) => integer(json),
-        };
-        integer.ok_or_else(|| FieldValueError::Invalid("must be an integer from -2^63 to 2^63 - 1".into()))
-    }
-}
-
-/// A value to be written.
-pub(crate) enum Scalar<'a> {
-    /// A number.
-    Integer(i64),
-    /// A member of an enumeration, which never needs escaping.
-    Keyword(&'static str),
-    /// Any text.
-    Text(Cow<'a, str>),
-    /// A point in time. RFC 3339 in UTC, to the millisecond, which is what the database keeps.
-    Time(SystemTime),
-}
-
-impl Scalar<'_> {
-    /// Appends the value as JSON.
-    pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
+    pub(crate) fn string(self) -> Result<Cow<'a, str>, FieldValueError> {
         match self {
-            Self::Integer(number) => out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes()),
-            Self::Keyword(word) => {
-                out.push(b'"');
-                out.extend_from_slice(word.as_bytes());
-                out.push(b'"');
+            Self::Absent | Self::Query([]) => Err(FieldValueError::Missing),
+            Self::Csv(text) => Ok(text.into()),
+            Self::Query([text, ..]) => Ok((&**text).into()),
+            Self::Json(json) if json.starts_with('"') => {
+                serde_json::from_str(json).map(Cow::Owned).map_err(|_| FieldValueError::Malformed)
             }
-            Self::Text(text) => write_string(out, text),
-            Self::Time(time) => {
-                let time = Timestamp::try_from(*time).unwrap_or(Timestamp::MAX);
-                out.extend_from_slice(format!("\"{time:.3}\"").as_bytes());
+            Self::Json(_) => Err(FieldValueError::invalid("must be a string")),
+        }
+    }
+
+    /// The value as an integer. JSON may write it in any way: `7`, `7.0`, `70e-1`. A query has digits only.
+    pub(crate) fn integer(self) -> Result<i64, FieldValueError> {
+        let range = || FieldValueError::invalid("must be an integer from -2^63 to 2^63 - 1");
+        match self {
+            Self::Absent | Self::Query([]) => Err(FieldValueError::Missing),
+            Self::Csv(text) => text.parse().map_err(|_| range()),
+            Self::Query([text, ..]) => {
+                decimal(text).ok_or_else(|| FieldValueError::invalid("must be a positive 64-bit integer"))
             }
+            Self::Json(json) => json_integer(json).ok_or_else(range),
         }
     }
 }
 
-/// Appends a text as a JSON string.
-fn write_string(json: &mut Vec<u8>, text: &str) {
-    let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
-    if text.bytes().all(plain) {
-        json.push(b'"');
-        json.extend_from_slice(text.as_bytes());
-        json.push(b'"');
-    } else {
-        // Writing a text to memory cannot fail.
-        let _ = serde_json::to_writer(json, text);
+impl<'de> de::Deserializer<'de> for FieldValue<'de> {
+    type Error = FieldValueError;
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        match self.string()? {
+            Cow::Borrowed(text) => visitor.visit_borrowed_str(text),
+            Cow::Owned(text) => visitor.visit_string(text),
+        }
     }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        visitor.visit_i64(self.integer()?)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, FieldValueError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    /// An option is a field that may be absent. `null` is not absent.
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        match self {
+            // An empty cell is the absence of an optional value.
+            Self::Absent | Self::Csv("") => visitor.visit_none(),
+            Self::Json("null") => Err(FieldValueError::invalid("must not be `null`: leave it out")),
+            Self::Query([_, _, ..]) => Err(FieldValueError::invalid("must be given only once")),
+            Self::Json(_) | Self::Csv(_) | Self::Query(_) => visitor.visit_some(self),
+        }
+    }
+
+    /// A sequence is a query parameter that may be repeated.
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        let Self::Query(values) = self else { return visitor.visit_seq(QueryValues([].iter())) };
+        visitor.visit_seq(QueryValues(values.iter()))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, FieldValueError> {
+        unreachable!("no field has such a type: add it above")
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct map struct
+        enum identifier ignored_any
+    }
+}
+
+/// The values of a query parameter, one by one.
+struct QueryValues<'de>(slice::Iter<'de, Cow<'de, str>>);
+
+impl<'de> SeqAccess<'de> for QueryValues<'de> {
+    type Error = FieldValueError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, FieldValueError> {
+        self.0.next().map(|value| seed.deserialize(FieldValue::Query(slice::from_ref(value)))).transpose()
+    }
+}
+
+/// A whole number as people write it: digits, with neither sign nor leading zeros.
+pub(crate) fn decimal(text: &str) -> Option<i64> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits || (text.len() > 1 && text.starts_with('0')) { None } else { text.parse().ok() }
 }
 
 /// The value of a JSON number, if it is a 64-bit integer, however it is written.
-fn integer(number: &str) -> Option<i64> {
+fn json_integer(number: &str) -> Option<i64> {
     // JSON writes an integer as Rust does; only fractions and exponents need more.
     if let Ok(integer) = number.parse() {
         return Some(integer);
@@ -150,7 +192,7 @@ mod tests {
             (i64::MIN, "-9223372036854775808"),
         ] {
             for text in spellings.split(' ') {
-                assert_eq!(integer(text), Some(value), "{text}");
+                assert_eq!(json_integer(text), Some(value), "{text}");
             }
         }
     }
@@ -161,7 +203,7 @@ mod tests {
         let too_large = "9223372036854775808 -9223372036854775809 1e19 1e400 1e99999999999999999999";
         let others = "\"7\" null true [7] {}";
         for text in [fractions, too_large, others].iter().flat_map(|texts| texts.split(' ')) {
-            assert_eq!(integer(text), None, "{text}");
+            assert_eq!(json_integer(text), None, "{text}");
         }
     }
 }

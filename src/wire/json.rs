@@ -1,7 +1,4 @@
-//! JSON bodies. An object is read member by member, with errors that say what is wrong and where.
-//!
-//! A derived `Deserialize` would accept `["Rex", 1]` as an object, `null` as an absent member and the last of two equal
-//! members, and would refuse `7.0` as an integer. The interface does none of that.
+//! JSON: bodies of responses, and the members of one object in a request.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,7 +10,8 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::field_value::FieldValue;
-use super::suggestions::{listed, shown, similar};
+use super::fields::NamedValues;
+use super::suggestions::shown;
 
 /// The media type of every body.
 pub(crate) const MEDIA_TYPE: &str = "application/json";
@@ -23,80 +21,26 @@ pub(crate) fn render(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }
 
-/// Up to this number, comparing names with each other is faster than hashing them.
-const FEW: usize = 8;
-
-/// Why a body is refused. The message is for the client.
+/// Why a text is not one JSON object.
 #[derive(Debug, Error)]
-pub(crate) enum BodyError {
-    /// It is not JSON, or not a JSON object.
-    #[error("The body is not usable JSON: {problem}.")]
-    InvalidJson { problem: String },
-    /// A required member is missing.
-    #[error("`/{name}` is required: it {expected}.")]
-    MissingField { name: &'static str, expected: &'static str },
-    /// A member breaks a rule.
-    #[error("`/{name}` {problem}.")]
-    InvalidField { name: &'static str, problem: String },
-    /// The body has a member that does not exist, most likely a misspelt one.
-    #[error("`/{name}` is not a field that you can set; {}.", meant(name, known))]
-    UnknownField { name: String, known: Vec<&'static str> },
-    /// The body has a member that only the service sets.
-    #[error("`/{name}` is assigned by the service: leave it out.")]
-    ReadOnlyField { name: &'static str },
-    /// The operation takes no body.
-    #[error("This operation takes no body: send the request without one.")]
-    NotExpected,
-}
-
-impl BodyError {
-    /// The error for a member that is not among those that can be set.
-    pub(crate) fn unknown_field(name: &str, known: impl Iterator<Item = &'static str>) -> Self {
-        // The escapes of JSON Pointer.
-        Self::UnknownField { name: shown(name).replace('~', "~0").replace('/', "~1"), known: known.collect() }
-    }
-}
-
-/// What the client may have meant by the name of a member.
-fn meant(name: &str, known: &[&'static str]) -> String {
-    if let Some(similar) = similar(name, known.iter().copied()) {
-        return format!("the nearest is `/{similar}`");
-    }
-    let pointers: Vec<String> = known.iter().map(|name| format!("/{name}")).collect();
-    format!("you can set {}", listed(pointers.iter().map(String::as_str)))
-}
-
-/// A request body that is read from a JSON object.
-pub(crate) trait FromObject: Sized {
-    /// The media types that it may be sent as.
-    const MEDIA_TYPES: &'static [&'static str] = &[MEDIA_TYPE];
-
-    /// Reads it, or says what is wrong with the first wrong member.
-    fn from_object(object: &JsonObject<'_>) -> Result<Self, BodyError>;
-}
+#[error("{0}")]
+pub(crate) struct NotAnObject(String);
 
 /// The members of a JSON object, no name twice, their values not yet parsed.
 pub(crate) struct JsonObject<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> JsonObject<'a> {
-    /// Parses a body that is one JSON object and nothing else.
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, BodyError> {
-        let problem = |problem: String| BodyError::InvalidJson { problem };
-        if body.is_empty() {
-            return Err(problem("it is empty".into()));
+    /// Parses a text that is one JSON object and nothing else.
+    pub(crate) fn parse(text: &'a [u8]) -> Result<Self, NotAnObject> {
+        if text.is_empty() {
+            return Err(NotAnObject("it is empty".into()));
         }
-        let text = std::str::from_utf8(body).map_err(|_| problem("it is not UTF-8".into()))?;
-        let members: Members<'_> =
-            serde_json::from_str(text).map_err(|error| problem(in_our_words(&error)))?;
+        let text = std::str::from_utf8(text).map_err(|_| NotAnObject("it is not UTF-8".into()))?;
+        let members: Members<'_> = serde_json::from_str(text).map_err(|error| in_our_words(&error))?;
         match members.duplicate {
             None => Ok(Self(members.list)),
-            Some(name) => Err(problem(format!("`{}` appears twice", shown(&name)))),
+            Some(name) => Err(NotAnObject(format!("`{}` appears twice", shown(&name)))),
         }
-    }
-
-    /// The first member whose name is not known.
-    pub(crate) fn unknown_name(&self, is_known: impl Fn(&str) -> bool) -> Option<&str> {
-        self.0.iter().map(|(name, _)| name.as_str()).find(|name| !is_known(name))
     }
 
     /// Removes a member and returns its value.
@@ -104,22 +48,28 @@ impl<'a> JsonObject<'a> {
         let index = self.0.iter().position(|(member, _)| member == name)?;
         Some(FieldValue::Json(self.0.swap_remove(index).1.get()))
     }
+}
 
-    /// The value of a member.
-    pub(crate) fn get(&self, name: &str) -> Option<FieldValue<'a>> {
-        self.0.iter().find(|(member, _)| member == name).map(|(_, value)| FieldValue::Json(value.get()))
+impl<'a> NamedValues<'a> for JsonObject<'a> {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    fn get(&self, name: &str) -> FieldValue<'a> {
+        let member = self.0.iter().find(|(member, _)| member == name);
+        member.map_or(FieldValue::Absent, |(_, value)| FieldValue::Json(value.get()))
     }
 }
 
 /// What is wrong with a text that is not a JSON object.
-fn in_our_words(error: &serde_json::Error) -> String {
-    match error.classify() {
+fn in_our_words(error: &serde_json::Error) -> NotAnObject {
+    NotAnObject(match error.classify() {
         Category::Eof => "it ends too early".into(),
         Category::Data => "it is not an object".into(),
         Category::Syntax | Category::Io => {
             format!("there is a syntax error at line {}, column {}", error.line(), error.column())
         }
-    }
+    })
 }
 
 /// The members of an object as they come.
@@ -140,26 +90,17 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members: Vec<(String, &RawValue)> = Vec::new();
-                let mut duplicate = None;
-                // Used beyond a few members, so that the search for duplicates takes linear time.
+                let (mut list, mut duplicate) = (Vec::new(), None);
+                // A set, so that the search for duplicates takes linear time.
                 let mut names: HashSet<String> = HashSet::new();
-                while let Some((name, value)) = map.next_entry::<String, _>()? {
-                    if members.len() == FEW {
-                        names.extend(members.iter().map(|(name, _)| name.clone()));
-                    }
-                    let is_duplicate = if members.len() < FEW {
-                        members.iter().any(|(other, _)| *other == name)
+                while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
+                    if names.insert(name.clone()) {
+                        list.push((name, value));
                     } else {
-                        !names.insert(name.clone())
-                    };
-                    if is_duplicate {
                         duplicate.get_or_insert(name);
-                    } else {
-                        members.push((name, value));
                     }
                 }
-                Ok(Members { list: members, duplicate })
+                Ok(Members { list, duplicate })
             }
         }
         deserializer.deserialize_map(ObjectVisitor)

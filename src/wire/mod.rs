@@ -1,12 +1,21 @@
-//! Resources as clients and files see them: JSON, CSV columns, and the schemas of the OpenAPI document.
+//! Resources as clients and files see them: the structs behind every JSON body, query and CSV row, and their schemas.
 //!
-//! **Invariant:** a field is described once, in [`pet`], [`order`] or [`event`]. Reading, writing and the document derive from that
-//! description, so none of them can disagree with another.
+//! A struct in a response derives `Serialize` and `ToSchema`, one in a request `Deserialize` and `ToSchema`; both convert to
+//! and from the types of [`crate::domain`]. A request is not read by `serde_json` itself, but through [`fields`], which keeps
+//! the promises that a derived `Deserialize` alone does not.
+//!
+//! What to know before you add a field:
+//! - its doc comment is its description in the OpenAPI document. It is one line, because utoipa keeps line breaks;
+//! - utoipa accepts only literals for `pattern`, `minimum` and the like, and describes an `Option` as nullable unless it has
+//!   `nullable = false`;
+//! - a required field of a request body needs a line in [`RequestBody::EXPECTED`](request_body::RequestBody::EXPECTED).
 
 pub(crate) mod event;
 pub(crate) mod field_value;
+pub(crate) mod fields;
 pub(crate) mod json;
 pub(crate) mod order;
 pub(crate) mod pet;
-pub(crate) mod resource_description;
+pub(crate) mod request_body;
 pub(crate) mod suggestions;
+pub(crate) mod time;

@@ -34,7 +34,7 @@ fn no_layer_uses_what_belongs_to_another() {
                 &[
                     "axum",
                     "hyper",
-                    "serde",
+                    "serde_json",
                     "tokio",
                     "rand::",
                     "jiff",

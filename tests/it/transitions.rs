@@ -81,12 +81,8 @@ fn the_domain_follows_the_table_of_pets() {
             "completeOrder" => state(Some(OrderEnd::Complete.pet_status()), false),
             "cancelOrder" => state(Some(OrderEnd::Cancel.pet_status()), false),
             set => {
-                let rex = PetPatch {
-                    name: Some("Rex".to_owned().try_into().unwrap()),
-                    category_id: Some(CategoryId(1)),
-                    ..PetPatch::default()
-                };
-                let pet = Pet { status, ..rex.into_new_pet().unwrap().with_id(7.try_into().unwrap()) };
+                let name = "Rex".to_owned().try_into().unwrap();
+                let pet = Pet { id: 7.try_into().unwrap(), name, category_id: CategoryId(1), status };
                 let to = set.trim_start_matches("set ").parse().unwrap();
                 let patch = PetPatch { status: Some(to), ..PetPatch::default() };
                 match patch.apply(&pet, has_open_order) {

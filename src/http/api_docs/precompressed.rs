@@ -15,7 +15,7 @@ use hyper::{HeaderMap, StatusCode};
 
 use crate::http::conditional::{IfNoneMatch, with_tag};
 use crate::http::error::ApiError;
-use crate::http::request::refuse_query;
+use crate::http::query;
 use crate::http::response::Response;
 
 /// Whether the client accepts gzip.
@@ -69,7 +69,7 @@ impl Precompressed {
 
     /// Answers 200 with the form that the client accepts, or 304 if the client has it already. Refuses any query.
     pub(crate) fn answer(&self, head: &Parts) -> Result<Response, ApiError> {
-        refuse_query(&head.uri)?;
+        query::refuse(&head.uri)?;
         let gzip = accepts_gzip(&head.headers);
         let (body, tag) = if gzip { self.gzip() } else { self.plain() }.clone();
         let mut response = IfNoneMatch::new(&head.headers).answer(body, tag, None);

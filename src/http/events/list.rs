@@ -2,24 +2,22 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer};
+use thiserror::Error;
 use tokio::select;
 use tokio::time::{Instant, sleep_until};
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
-use crate::domain::event::{Event, FeedPage, FeedRequest, FeedStart};
+use crate::domain::event::{FeedPage, FeedRequest, FeedStart};
 use crate::domain::page::PageLimit;
-use crate::http::conditional::{IfNoneMatch, with_tag};
+use crate::http::conditional::{IfNoneMatchHeader, with_tag};
 use crate::http::error::ApiError;
-use crate::http::parameter_description::{ParameterDescription, document_parameters};
-use crate::http::request::{ApiRequest, QueryParameters, decimal};
+use crate::http::request::ApiRequest;
 use crate::http::response::{Response, Waited};
 use crate::storage::FeedOutcome;
-use crate::wire::event::{EVENT, decode_position, encode_position};
-use crate::wire::json::BodyError;
-use crate::wire::resource_description::string;
-
-/// The longest that a request waits for an event: less than the timeout of common proxies.
-const MAX_WAIT: i64 = 25;
+use crate::wire::event::{Event, decode_position, encode_position};
+use crate::wire::json;
+use crate::wire::request_body::BodyError;
 
 /// Follow the changes
 ///
@@ -33,7 +31,7 @@ const MAX_WAIT: i64 = 25;
     operation_id = "listEvents",
     tag = "events",
     extensions(("x-stability" = json!("experimental"))),
-    params(ListEventsQuery, IfNoneMatch),
+    params(ListEventsQuery, IfNoneMatchHeader),
     responses(
         (status = 200, description = "The next events; an empty array if there are none yet.", body = [Event], headers(
             ("Link" = String, description = "Where to go on, with `rel=\"next\"`. Always there."),
@@ -44,15 +42,17 @@ const MAX_WAIT: i64 = 25;
 )]
 pub(crate) async fn list_events(request: ApiRequest<'_>) -> Result<Response, ApiError> {
     request.refuse_body()?;
-    let query = request.query(PARAMETERS)?;
-    let (wanted, wait) = (feed_request(&query)?, wait(&query)?);
+    let query: ListEventsQuery = request.query()?;
+    let (wanted, WaitSeconds(seconds)) = (query.feed_request()?, query.wait.unwrap_or_default());
+    let wait = Duration::from_secs(seconds);
     let (page, spent_waiting) = if wait.is_zero() {
         (read(&request, wanted).await?, Waited::default())
     } else {
         read_or_wait(&request, wanted, wait).await?
     };
-    let next = request.app.links.next_events(wanted.limit, wait.as_secs(), &encode_position(&page.next));
-    let (body, tag) = with_tag(EVENT.render_list(&page.events), Some(&next));
+    let next = request.app.links.next_events(wanted.limit, seconds, &encode_position(&page.next));
+    let events: Vec<Event> = page.events.into_iter().map(Event::from).collect();
+    let (body, tag) = with_tag(json::render(&events), Some(&next));
     let mut response = request.if_none_match().answer(body, tag, Some(next));
     response.extensions_mut().insert(spent_waiting);
     Ok(response)
@@ -101,59 +101,73 @@ async fn read_or_wait(
 }
 
 /// The query parameters.
-const PARAMETERS: &[ParameterDescription] = &[
-    ParameterDescription::new(
-        "after",
-        "Where the page starts: after the event with this `id`, at the `after` of a `Link` header, or after everything that \
-         has happened so far (`now`). By default, at the oldest event that is kept.",
-        || string(None).into(),
-    )
-    .with_example("now"),
-    ParameterDescription::LIMIT,
-    ParameterDescription::new(
-        "wait",
-        "How many seconds to wait for an event if there is none yet: 0 to 25, 0 by default.",
-        || {
-            let wait = ObjectBuilder::new().schema_type(Type::Integer);
-            wait.minimum(Some(0)).maximum(Some(MAX_WAIT)).default(Some(0.into())).into()
-        },
-    ),
-];
-
-/// Documents the query parameters.
-pub(crate) struct ListEventsQuery;
-
-document_parameters!(ListEventsQuery, Query, PARAMETERS);
-
-fn feed_request(query: &QueryParameters<'_>) -> Result<FeedRequest, ApiError> {
-    let start = match query.one("after")? {
-        None => FeedStart::Oldest,
-        Some("now") => FeedStart::Now,
-        Some(position) => {
-            let position = decode_position(position);
-            FeedStart::After(position.map_err(|problem| ApiError::invalid_parameter("after", &problem))?)
-        }
-    };
-    Ok(FeedRequest { start, limit: query.limit(PageLimit::DEFAULT)? })
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListEventsQuery {
+    /// Where the page starts: after the event with this `id`, at the `after` of a `Link` header, or after everything that has happened so far (`now`). By default, at the oldest event that is kept.
+    #[param(nullable = false, example = "now")]
+    after: Option<String>,
+    /// Maximum number of items returned: 1 to 100, 20 by default.
+    #[param(inline, nullable = false)]
+    limit: Option<PageLimit>,
+    /// How many seconds to wait for an event if there is none yet: 0 to 25, 0 by default.
+    #[param(inline, nullable = false)]
+    wait: Option<WaitSeconds>,
 }
 
-fn wait(query: &QueryParameters<'_>) -> Result<Duration, ApiError> {
-    let Some(text) = query.one("wait")? else { return Ok(Duration::ZERO) };
-    let seconds =
-        decimal(text).filter(|seconds| *seconds <= MAX_WAIT).and_then(|seconds| seconds.try_into().ok());
-    seconds.map(Duration::from_secs).ok_or_else(invalid_wait)
+impl ListEventsQuery {
+    fn feed_request(&self) -> Result<FeedRequest, ApiError> {
+        let start = match self.after.as_deref() {
+            None => FeedStart::Oldest,
+            Some("now") => FeedStart::Now,
+            Some(position) => {
+                let position = decode_position(position);
+                FeedStart::After(position.map_err(|problem| ApiError::invalid_parameter("after", &problem))?)
+            }
+        };
+        Ok(FeedRequest { start, limit: self.limit.unwrap_or(PageLimit::DEFAULT) })
+    }
 }
 
-fn invalid_wait() -> ApiError {
-    ApiError::InvalidParameter { name: "wait", problem: format!("must be an integer from 0 to {MAX_WAIT}") }
+/// How long a request waits for an event.
+#[derive(Debug, Clone, Copy, Default)]
+struct WaitSeconds(u64);
+
+impl WaitSeconds {
+    /// Less than the timeout of common proxies.
+    const MAX: u64 = 25;
 }
+
+/// The value is not a number of seconds, or too large.
+#[derive(Debug, Error)]
+#[error("must be an integer from 0 to {max}", max = WaitSeconds::MAX)]
+struct WaitSecondsError;
+
+impl<'de> Deserialize<'de> for WaitSeconds {
+    /// Whatever is wrong with the value, the error says which integers are accepted.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let seconds = i64::deserialize(deserializer).ok().and_then(|seconds| u64::try_from(seconds).ok());
+        let seconds = seconds.filter(|seconds| *seconds <= Self::MAX);
+        seconds.map(Self).ok_or_else(|| serde::de::Error::custom(WaitSecondsError))
+    }
+}
+
+impl utoipa::PartialSchema for WaitSeconds {
+    fn schema() -> RefOr<Schema> {
+        let wait = ObjectBuilder::new().schema_type(Type::Integer);
+        wait.minimum(Some(0)).maximum(Some(Self::MAX)).default(Some(0.into())).into()
+    }
+}
+
+impl utoipa::ToSchema for WaitSeconds {}
 
 /// The errors of this operation, in addition to those of every operation.
 pub(crate) fn list_events_errors() -> Vec<ApiError> {
     vec![
         BodyError::NotExpected.into(),
-        invalid_wait(),
-        ApiError::UnknownParameter { name: "cursor".into(), known: vec!["after", "limit", "wait"] },
+        ApiError::invalid_parameter("wait", &WaitSecondsError),
+        ApiError::UnknownParameter { name: "cursor".into(), known: &["after", "limit", "wait"] },
         ApiError::CursorExpired,
     ]
 }

@@ -3,14 +3,15 @@
 use hyper::StatusCode;
 
 use crate::domain::idempotency::IdempotentRequest;
-use crate::domain::order::{Order, OrderEnd};
+use crate::domain::order::{self as domain, OrderEnd};
 use crate::http::error::ApiError;
-use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
+use crate::http::idempotency::{IdempotencyKeyHeader, mark_replayed};
 use crate::http::request::ApiRequest;
 use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::EndOrderOutcome;
-use crate::wire::json::BodyError;
-use crate::wire::order::ORDER;
+use crate::wire::json;
+use crate::wire::order::Order;
+use crate::wire::request_body::BodyError;
 
 /// Complete an order
 ///
@@ -24,7 +25,7 @@ use crate::wire::order::ORDER;
     extensions(("x-stability" = json!("experimental"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to complete.", example = 4711),
-        OptionalIdempotencyKey,
+        IdempotencyKeyHeader,
     ),
     responses(
         (status = 200, description = "The completed order.", body = Order, headers(
@@ -48,7 +49,7 @@ pub(crate) async fn complete_order(request: ApiRequest<'_>) -> Result<Response, 
     extensions(("x-stability" = json!("experimental"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to cancel.", example = 4711),
-        OptionalIdempotencyKey,
+        IdempotencyKeyHeader,
     ),
     responses(
         (status = 200, description = "The cancelled order.", body = Order, headers(
@@ -67,8 +68,8 @@ async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiErr
     let lineage = request.caller.key.lineage;
     let once = key.map(|key| IdempotentRequest::end_order(lineage, &key, id, end));
     match request.app.storage.end_order(id, end, once).await? {
-        EndOrderOutcome::Ended(order) | EndOrderOutcome::HadEnded(order) => Ok(ended(&order)),
-        EndOrderOutcome::Replayed(order) => Ok(mark_replayed(ended(&order))),
+        EndOrderOutcome::Ended(order) | EndOrderOutcome::HadEnded(order) => Ok(ended(order)),
+        EndOrderOutcome::Replayed(order) => Ok(mark_replayed(ended(order))),
         EndOrderOutcome::OrderNotFound => Err(ApiError::OrderNotFound),
         EndOrderOutcome::EndedOtherwise(status) => Err(ApiError::InvalidTransition {
             what: "order",
@@ -80,9 +81,10 @@ async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiErr
     }
 }
 
-fn ended(order: &Order) -> Response {
-    let mut response = response::json(StatusCode::OK, ORDER.render(order));
-    response.extensions_mut().insert(LoggedChange { pet: order.pet_id.get(), order: Some(order.id.get()) });
+fn ended(order: domain::Order) -> Response {
+    let change = LoggedChange { pet: order.pet_id.get(), order: Some(order.id.get()) };
+    let mut response = response::json(StatusCode::OK, json::render(&Order::from(order)));
+    response.extensions_mut().insert(change);
     response
 }
 
@@ -90,7 +92,7 @@ fn ended(order: &Order) -> Response {
 pub(crate) fn end_order_errors() -> Vec<ApiError> {
     vec![
         BodyError::NotExpected.into(),
-        ApiError::UnknownParameter { name: "dryRun".into(), known: Vec::new() },
+        ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
         ApiError::OrderNotFound,
         ApiError::InvalidTransition { what: "order", from: "cancelled", to: "completed" },
         ApiError::IdempotencyInProgress,

@@ -1,12 +1,12 @@
 //! `GET /store/orders/{orderId}`
 
-use crate::domain::order::Order;
-use crate::http::conditional::{IfNoneMatch, with_tag};
+use crate::http::conditional::{IfNoneMatchHeader, with_tag};
 use crate::http::error::ApiError;
 use crate::http::request::ApiRequest;
 use crate::http::response::Response;
-use crate::wire::json::BodyError;
-use crate::wire::order::ORDER;
+use crate::wire::json;
+use crate::wire::order::Order;
+use crate::wire::request_body::BodyError;
 
 /// Get an order
 ///
@@ -19,7 +19,7 @@ use crate::wire::order::ORDER;
     extensions(("x-stability" = json!("experimental"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to retrieve.", example = 4711),
-        IfNoneMatch,
+        IfNoneMatchHeader,
     ),
     responses(
         (status = 200, description = "The requested order.", body = Order, headers(
@@ -32,7 +32,7 @@ pub(crate) async fn get_order(request: ApiRequest<'_>) -> Result<Response, ApiEr
     request.refuse_body()?;
     request.refuse_query()?;
     let order = request.app.storage.find_order(request.order_id()?).await?.ok_or(ApiError::OrderNotFound)?;
-    let (body, tag) = with_tag(ORDER.render(&order), None);
+    let (body, tag) = with_tag(json::render(&Order::from(order)), None);
     Ok(request.if_none_match().answer(body, tag, None))
 }
 
@@ -40,7 +40,7 @@ pub(crate) async fn get_order(request: ApiRequest<'_>) -> Result<Response, ApiEr
 pub(crate) fn get_order_errors() -> Vec<ApiError> {
     vec![
         BodyError::NotExpected.into(),
-        ApiError::UnknownParameter { name: "fields".into(), known: Vec::new() },
+        ApiError::UnknownParameter { name: "fields".into(), known: &[] },
         ApiError::OrderNotFound,
     ]
 }

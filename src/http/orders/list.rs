@@ -1,15 +1,18 @@
 //! `GET /store/orders`
 
-use crate::domain::order::{Order, OrderFilter, OrderPageRequest, OrderReference};
+use serde::Deserialize;
+
+use crate::domain::order::{OrderFilter, OrderPageRequest, OrderReference, OrderStatus};
 use crate::domain::page::PageLimit;
-use crate::http::conditional::{IfNoneMatch, with_tag};
+use crate::domain::pet::PetId;
+use crate::http::conditional::{IfNoneMatchHeader, with_tag};
+use crate::http::cursor::after_cursor;
 use crate::http::error::ApiError;
-use crate::http::parameter_description::{ParameterDescription, document_parameters};
-use crate::http::request::{ApiRequest, QueryParameters, id_in_text};
+use crate::http::request::ApiRequest;
 use crate::http::response::Response;
-use crate::wire::json::BodyError;
-use crate::wire::order::{ORDER, reference_schema};
-use crate::wire::resource_description::{integer, reference};
+use crate::wire::json;
+use crate::wire::order::Order;
+use crate::wire::request_body::BodyError;
 
 /// List all orders
 ///
@@ -21,7 +24,7 @@ use crate::wire::resource_description::{integer, reference};
     operation_id = "listOrders",
     tag = "store",
     extensions(("x-stability" = json!("experimental")), ("x-hideTryItPanel" = json!(true))),
-    params(ListOrdersQuery, IfNoneMatch),
+    params(ListOrdersQuery, IfNoneMatchHeader),
     responses(
         (status = 200, description = "A page of orders.", body = [Order], headers(
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
@@ -33,40 +36,44 @@ use crate::wire::resource_description::{integer, reference};
 pub(crate) async fn list_orders(request: ApiRequest<'_>) -> Result<Response, ApiError> {
     request.refuse_body()?;
     let app = request.app;
-    let wanted = page_request(&request.query(PARAMETERS)?)?;
+    let wanted = request.query::<ListOrdersQuery>()?.page_request()?;
     let page = app.storage.list_orders(&wanted).await?;
     let next = app.links.next_page("/store/orders", wanted.limit, filters(&wanted.filter), page.next_after);
-    let (body, tag) = with_tag(ORDER.render_list(&page.items), next.as_ref());
+    let orders: Vec<Order> = page.items.into_iter().map(Order::from).collect();
+    let (body, tag) = with_tag(json::render(&orders), next.as_ref());
     Ok(request.if_none_match().answer(body, tag, next))
 }
 
 /// The query parameters.
-const PARAMETERS: &[ParameterDescription] = &[
-    ParameterDescription::LIMIT,
-    ParameterDescription::new("status", "Only the orders with this status.", || reference("OrderStatus", "")),
-    ParameterDescription::new("petId", "Only the orders for this pet, whether it exists or not.", || {
-        integer(None).minimum(Some(1)).into()
-    }),
-    ParameterDescription::new("reference", "Only the orders with this `reference`.", || {
-        reference_schema(None)
-    }),
-    ParameterDescription::CURSOR,
-];
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ListOrdersQuery {
+    /// Maximum number of items returned: 1 to 100, 20 by default.
+    #[param(inline, nullable = false)]
+    limit: Option<PageLimit>,
+    /// Only the orders with this status.
+    #[param(nullable = false)]
+    status: Option<OrderStatus>,
+    /// Only the orders for this pet, whether it exists or not.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
+    pet_id: Option<PetId>,
+    /// Only the orders with this `reference`.
+    #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    reference: Option<OrderReference>,
+    /// Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+    #[param(nullable = false, example = "AQAAAAAAAAAU")]
+    cursor: Option<String>,
+}
 
-/// Documents the query parameters.
-pub(crate) struct ListOrdersQuery;
-
-document_parameters!(ListOrdersQuery, Query, PARAMETERS);
-
-/// The page that a query asks for.
-fn page_request(query: &QueryParameters<'_>) -> Result<OrderPageRequest, ApiError> {
-    let (limit, status) = (query.limit(PageLimit::DEFAULT)?, query.status()?);
-    let problem = "must be a positive 64-bit integer";
-    let pet_id = |text| id_in_text(text).ok_or_else(|| ApiError::invalid_parameter("petId", &problem));
-    let pet_id = query.one("petId")?.map(pet_id).transpose()?;
-    let reference = query.one("reference")?.map(|text| OrderReference::try_from(text.to_owned())).transpose();
-    let reference = reference.map_err(|problem| ApiError::invalid_parameter("reference", &problem))?;
-    Ok(OrderPageRequest { filter: OrderFilter { status, pet_id, reference }, after: query.after()?, limit })
+impl ListOrdersQuery {
+    fn page_request(self) -> Result<OrderPageRequest, ApiError> {
+        Ok(OrderPageRequest {
+            filter: OrderFilter { status: self.status, pet_id: self.pet_id, reference: self.reference },
+            after: after_cursor(self.cursor.as_deref())?,
+            limit: self.limit.unwrap_or(PageLimit::DEFAULT),
+        })
+    }
 }
 
 /// The filters of a list, as query parameters.
@@ -82,7 +89,7 @@ pub(crate) fn list_orders_errors() -> Vec<ApiError> {
     vec![
         BodyError::NotExpected.into(),
         ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },
-        ApiError::UnknownParameter { name: "petID".into(), known: vec!["petId"] },
+        ApiError::UnknownParameter { name: "petID".into(), known: &["petId"] },
         ApiError::InvalidCursor,
     ]
 }

@@ -3,15 +3,16 @@
 use hyper::{StatusCode, header};
 
 use crate::domain::idempotency::IdempotentRequest;
-use crate::domain::order::{NewOrder, Order};
+use crate::domain::order as domain;
 use crate::http::AppState;
 use crate::http::error::ApiError;
-use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
+use crate::http::idempotency::{IdempotencyKeyHeader, mark_replayed};
 use crate::http::request::ApiRequest;
 use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::PlaceOrderOutcome;
-use crate::wire::json::{BodyError, FromObject};
-use crate::wire::order::ORDER;
+use crate::wire::json;
+use crate::wire::order::{NewOrder, Order};
+use crate::wire::request_body::{BodyError, RequestBody};
 
 /// Place an order
 ///
@@ -24,7 +25,7 @@ use crate::wire::order::ORDER;
     operation_id = "placeOrder",
     tag = "store",
     extensions(("x-stability" = json!("experimental"))),
-    params(OptionalIdempotencyKey),
+    params(IdempotencyKeyHeader),
     request_body(content = NewOrder, content_type = "application/json"),
     responses(
         (status = 201, description = "Order placed; the body includes the assigned `id`.", body = Order, headers(
@@ -34,7 +35,7 @@ use crate::wire::order::ORDER;
     ),
 )]
 pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
-    let new: NewOrder = request.json_body().await?;
+    let new: domain::NewOrder = request.json_body::<NewOrder>().await?.into();
     request.refuse_query()?;
     let lineage = request.caller.key.lineage;
     let once = request.idempotency_key()?.map(|key| IdempotentRequest::place_order(lineage, &key, &new));
@@ -44,9 +45,9 @@ pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response,
     }
     // The shorter of what the client asks for and the shop allows.
     let hold = [new.hold, app.order_hold].into_iter().flatten().min();
-    match app.storage.place_order(&NewOrder { hold, ..new }, once).await? {
-        PlaceOrderOutcome::Placed(order) => Ok(placed(app, &order)),
-        PlaceOrderOutcome::Replayed(order) => Ok(mark_replayed(placed(app, &order))),
+    match app.storage.place_order(&domain::NewOrder { hold, ..new }, once).await? {
+        PlaceOrderOutcome::Placed(order) => Ok(placed(app, order)),
+        PlaceOrderOutcome::Replayed(order) => Ok(mark_replayed(placed(app, order))),
         PlaceOrderOutcome::PetNotFound => Err(no_such_pet()),
         PlaceOrderOutcome::NotAvailable => Err(ApiError::PetNotAvailable),
         PlaceOrderOutcome::HasOpenOrder => Err(ApiError::PetHasOpenOrder),
@@ -55,10 +56,11 @@ pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response,
     }
 }
 
-fn placed(app: &AppState, order: &Order) -> Response {
-    let mut response = response::json(StatusCode::CREATED, ORDER.render(order));
-    response.headers_mut().insert(header::LOCATION, app.links.order(order.id));
-    response.extensions_mut().insert(LoggedChange { pet: order.pet_id.get(), order: Some(order.id.get()) });
+fn placed(app: &AppState, order: domain::Order) -> Response {
+    let (id, pet) = (order.id, order.pet_id.get());
+    let mut response = response::json(StatusCode::CREATED, json::render(&Order::from(order)));
+    response.headers_mut().insert(header::LOCATION, app.links.order(id));
+    response.extensions_mut().insert(LoggedChange { pet, order: Some(id.get()) });
     response
 }
 
@@ -78,8 +80,8 @@ pub(crate) fn place_order_errors() -> Vec<ApiError> {
         BodyError::MissingField { name: "petId", expected: "must be the id of a pet" }.into(),
         no_such_pet(),
         orders_do_not_expire(),
-        BodyError::UnknownField { name: "petID".into(), known: vec!["petId"] }.into(),
-        ApiError::UnknownParameter { name: "dryRun".into(), known: Vec::new() },
+        BodyError::UnknownField { name: "petID".into(), known: &["petId"] }.into(),
+        ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
         ApiError::RequestTimeout,
         ApiError::PetNotAvailable,
         ApiError::PetHasOpenOrder,

@@ -3,16 +3,17 @@
 use hyper::{StatusCode, header};
 
 use crate::domain::idempotency::IdempotentRequest;
-use crate::domain::pet::{NewPet, Pet};
+use crate::domain::pet as domain;
 use crate::http::AppState;
 use crate::http::conditional::with_etag;
 use crate::http::error::ApiError;
-use crate::http::idempotency::{OptionalIdempotencyKey, mark_replayed};
+use crate::http::idempotency::{IdempotencyKeyHeader, mark_replayed};
 use crate::http::request::ApiRequest;
 use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::InsertOutcome;
-use crate::wire::json::{BodyError, FromObject};
-use crate::wire::pet::PET;
+use crate::wire::json;
+use crate::wire::pet::{NewPet, Pet};
+use crate::wire::request_body::{BodyError, RequestBody};
 
 /// Add an animal
 ///
@@ -23,7 +24,7 @@ use crate::wire::pet::PET;
     path = "/v1/pets",
     operation_id = "createPet",
     tag = "animals",
-    params(OptionalIdempotencyKey),
+    params(IdempotencyKeyHeader),
     request_body(content = NewPet, content_type = "application/json"),
     responses(
         (status = 201, description = "Animal added; the body includes the assigned `id`.", body = Pet, headers(
@@ -34,25 +35,26 @@ use crate::wire::pet::PET;
     ),
 )]
 pub(crate) async fn create_pet(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
-    let new: NewPet = request.json_body().await?;
+    let new: domain::NewPet = request.json_body::<NewPet>().await?.into();
     request.refuse_query()?;
     let lineage = request.caller.key.lineage;
     let once = request.idempotency_key()?.map(|key| IdempotentRequest::create_pet(lineage, &key, &new));
     let app = request.app;
     match app.storage.insert_pet(new, once).await? {
-        InsertOutcome::Inserted(pet) => Ok(created(app, &pet)),
-        InsertOutcome::Replayed(pet) => Ok(mark_replayed(created(app, &pet))),
+        InsertOutcome::Inserted(pet) => Ok(created(app, pet)),
+        InsertOutcome::Replayed(pet) => Ok(mark_replayed(created(app, pet))),
         InsertOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
         InsertOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
 }
 
-fn created(app: &AppState, pet: &Pet) -> Response {
-    let (body, etag) = with_etag(PET.render(pet));
+fn created(app: &AppState, pet: domain::Pet) -> Response {
+    let id = pet.id;
+    let (body, etag) = with_etag(json::render(&Pet::from(pet)));
     let mut response = response::json(StatusCode::CREATED, body);
-    response.headers_mut().insert(header::LOCATION, app.links.pet(pet.id));
+    response.headers_mut().insert(header::LOCATION, app.links.pet(id));
     response.headers_mut().insert(header::ETAG, etag);
-    response.extensions_mut().insert(LoggedChange { pet: pet.id.get(), order: None });
+    response.extensions_mut().insert(LoggedChange { pet: id.get(), order: None });
     response
 }
 
@@ -62,8 +64,8 @@ pub(crate) fn create_pet_errors() -> Vec<ApiError> {
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
         BodyError::MissingField { name: "categoryId", expected: "must be an integer" }.into(),
         BodyError::InvalidField { name: "name", problem: "must have at most 255 characters".into() }.into(),
-        BodyError::UnknownField { name: "nmae".into(), known: vec!["name"] }.into(),
-        ApiError::UnknownParameter { name: "dryRun".into(), known: Vec::new() },
+        BodyError::UnknownField { name: "nmae".into(), known: &["name"] }.into(),
+        ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
         ApiError::RequestTimeout,
         ApiError::IdempotencyInProgress,
         ApiError::IdempotencyKeyReused,

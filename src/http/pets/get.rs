@@ -1,12 +1,13 @@
 //! `GET /pets/{petId}`
 
-use crate::domain::pet::{Pet, PetId};
-use crate::http::conditional::{IfNoneMatch, with_tag};
+use crate::domain::pet::PetId;
+use crate::http::conditional::{IfNoneMatchHeader, with_tag};
 use crate::http::error::ApiError;
 use crate::http::request::ApiRequest;
 use crate::http::response::Response;
-use crate::wire::json::BodyError;
-use crate::wire::pet::PET;
+use crate::wire::json;
+use crate::wire::pet::Pet;
+use crate::wire::request_body::BodyError;
 
 /// Get an animal
 ///
@@ -19,7 +20,7 @@ use crate::wire::pet::PET;
     tag = "animals",
     params(
         ("petId" = i64, Path, description = "The identifier of the animal to retrieve.", example = 7),
-        IfNoneMatch,
+        IfNoneMatchHeader,
     ),
     responses(
         (status = 200, description = "The requested animal.", body = Pet, headers(
@@ -49,7 +50,7 @@ async fn find_pet(request: &ApiRequest<'_>, id: Result<PetId, ApiError>) -> Resu
     request.refuse_body()?;
     request.refuse_query()?;
     let pet = request.app.storage.find_pet(id?).await?.ok_or(ApiError::PetNotFound)?;
-    let (body, tag) = with_tag(PET.render(&pet), None);
+    let (body, tag) = with_tag(json::render(&Pet::from(pet)), None);
     Ok(request.if_none_match().answer(body, tag, None))
 }
 
@@ -57,7 +58,7 @@ async fn find_pet(request: &ApiRequest<'_>, id: Result<PetId, ApiError>) -> Resu
 pub(crate) fn get_pet_errors() -> Vec<ApiError> {
     vec![
         BodyError::NotExpected.into(),
-        ApiError::UnknownParameter { name: "fields".into(), known: Vec::new() },
+        ApiError::UnknownParameter { name: "fields".into(), known: &[] },
         ApiError::PetNotFound,
         ApiError::OperationRemoved,
     ]

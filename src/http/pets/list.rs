@@ -1,18 +1,18 @@
 //! `GET /pets`
 
-use utoipa::openapi::schema::ArrayBuilder;
+use serde::Deserialize;
+use thiserror::Error;
 
 use crate::domain::page::PageLimit;
-use crate::domain::pet::{Pet, PetFilter, PetId, PetPageRequest};
-use crate::http::conditional::{IfNoneMatch, with_tag};
+use crate::domain::pet::{PetFilter, PetId, PetPageRequest, PetStatus};
+use crate::http::conditional::{IfNoneMatchHeader, with_tag};
+use crate::http::cursor::after_cursor;
 use crate::http::error::ApiError;
-use crate::http::parameter_description::{ParameterDescription, document_parameters};
-use crate::http::request::{ApiRequest, QueryParameters, id_in_text};
+use crate::http::request::{ApiRequest, id_in_text};
 use crate::http::response::Response;
-use crate::storage::RenderedPage;
-use crate::wire::json::BodyError;
-use crate::wire::pet::PET;
-use crate::wire::resource_description::{integer, reference};
+use crate::wire::json;
+use crate::wire::pet::Pet;
+use crate::wire::request_body::BodyError;
 
 /// List all animals
 ///
@@ -24,7 +24,7 @@ use crate::wire::resource_description::{integer, reference};
     path = "/v1/pets",
     operation_id = "listPets",
     tag = "animals",
-    params(ListPetsQuery, IfNoneMatch),
+    params(ListPetsQuery, IfNoneMatchHeader),
     responses(
         (status = 200, description = "A paginated list of animals.", body = [Pet], headers(
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
@@ -36,56 +36,64 @@ use crate::wire::resource_description::{integer, reference};
 pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiError> {
     request.refuse_body()?;
     let app = request.app;
-    let wanted = page_request(&request.query(PARAMETERS)?)?;
-    let shared = app.storage.list_pets(wanted.clone()).await?;
-    let RenderedPage { body, tag, next } = shared.rendered(|page| {
-        let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), page.next_after);
-        let (body, tag) = with_tag(PET.render_list(&page.items), next.as_ref());
-        RenderedPage { body, tag, next }
-    });
+    let wanted = request.query::<ListPetsQuery>()?.page_request()?;
+    let page = app.storage.list_pets(wanted.clone()).await?;
+    let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), page.next_after);
+    let pets: Vec<Pet> = page.items.iter().cloned().map(Pet::from).collect();
+    let (body, tag) = with_tag(json::render(&pets), next.as_ref());
     Ok(request.if_none_match().answer(body, tag, next))
 }
 
 /// The query parameters.
-const PARAMETERS: &[ParameterDescription] = &[
-    ParameterDescription::LIMIT,
-    ParameterDescription::new(
-        "status",
-        "Filters by availability status. A pet without a status matches none.",
-        || reference("PetStatus", ""),
-    ),
-    ParameterDescription::new(
-        "id",
-        "Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined \
-         with `status` if both are given. Identifiers that do not exist are left out.",
-        || {
-            let id = integer(None).minimum(Some(1));
-            ArrayBuilder::new().items(id).min_items(Some(1)).max_items(Some(MAX_IDS)).into()
-        },
-    ),
-    ParameterDescription::CURSOR,
-];
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListPetsQuery {
+    /// Maximum number of items returned: 1 to 100, 20 by default.
+    #[param(inline, nullable = false)]
+    limit: Option<PageLimit>,
+    /// Filters by availability status. A pet without a status matches none.
+    #[param(nullable = false)]
+    status: Option<PetStatus>,
+    /// Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined with `status` if both are given. Identifiers that do not exist are left out.
+    #[param(value_type = Option<Vec<i64>>, nullable = false, minimum = 1, min_items = 1, max_items = 100)]
+    id: PetIds,
+    /// Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+    #[param(nullable = false, example = "AQAAAAAAAAAU")]
+    cursor: Option<String>,
+}
 
-/// The maximum number of `id` parameters in a request.
-const MAX_IDS: usize = 100;
+impl ListPetsQuery {
+    fn page_request(self) -> Result<PetPageRequest, ApiError> {
+        let PetIds(ids) = self.id;
+        let ids = if ids.is_empty() { None } else { Some(ids) };
+        // All pets that are named, so that nobody takes the end of a page for the absence of a pet.
+        let default = if ids.is_some() { PageLimit::LARGEST } else { PageLimit::DEFAULT };
+        Ok(PetPageRequest {
+            filter: PetFilter { status: self.status, ids },
+            after: after_cursor(self.cursor.as_deref())?,
+            limit: self.limit.unwrap_or(default),
+        })
+    }
+}
 
-/// Documents the query parameters.
-pub(crate) struct ListPetsQuery;
+/// The identifiers in a query: none, or up to 100.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct PetIds(Vec<PetId>);
 
-document_parameters!(ListPetsQuery, Query, PARAMETERS);
+/// One of the identifiers is invalid, or there are too many.
+#[derive(Debug, Error)]
+#[error("must be a positive 64-bit integer, given at most 100 times")]
+struct PetIdsError;
 
-/// The page that a query asks for.
-fn page_request(query: &QueryParameters<'_>) -> Result<PetPageRequest, ApiError> {
-    let ids: Option<Vec<PetId>> = query.all("id").map(id_in_text).collect();
-    let ids = ids.filter(|ids| ids.len() <= MAX_IDS).ok_or_else(|| {
-        let problem = "must be a positive 64-bit integer, given at most 100 times";
-        ApiError::invalid_parameter("id", &problem)
-    })?;
-    let ids = if ids.is_empty() { None } else { Some(ids) };
-    // All pets that are named, so that nobody takes the end of a page for the absence of a pet.
-    let limit = query.limit(if ids.is_some() { PageLimit::LARGEST } else { PageLimit::DEFAULT })?;
-    let status = query.status()?;
-    Ok(PetPageRequest { filter: PetFilter { status, ids }, after: query.after()?, limit })
+impl TryFrom<Vec<String>> for PetIds {
+    type Error = PetIdsError;
+
+    fn try_from(ids: Vec<String>) -> Result<Self, PetIdsError> {
+        let ids: Option<Vec<PetId>> = ids.iter().map(|id| id_in_text(id)).collect();
+        ids.filter(|ids| ids.len() <= 100).map(Self).ok_or(PetIdsError)
+    }
 }
 
 /// The filters of a list, as query parameters.
@@ -100,7 +108,7 @@ pub(crate) fn list_pets_errors() -> Vec<ApiError> {
     vec![
         BodyError::NotExpected.into(),
         ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },
-        ApiError::UnknownParameter { name: "stauts".into(), known: vec!["status"] },
+        ApiError::UnknownParameter { name: "stauts".into(), known: &["status"] },
         ApiError::InvalidCursor,
     ]
 }

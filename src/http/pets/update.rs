@@ -1,17 +1,16 @@
 //! `PATCH /pets/{petId}`
 
-use std::slice;
-
 use hyper::{StatusCode, header};
 
-use crate::domain::pet::{PatchError, Pet, PetPatch, PetStatus};
-use crate::http::conditional::{IfMatch, with_etag};
+use crate::domain::pet::{self as domain, PatchError, PetStatus};
+use crate::http::conditional::{IfMatchHeader, with_etag};
 use crate::http::error::ApiError;
 use crate::http::request::ApiRequest;
 use crate::http::response::{self, LoggedChange, Response};
 use crate::storage::UpdateOutcome;
-use crate::wire::json::{BodyError, FromObject};
-use crate::wire::pet::PET;
+use crate::wire::json;
+use crate::wire::pet::{Pet, PetPatch};
+use crate::wire::request_body::{BodyError, RequestBody};
 
 /// Change a pet
 ///
@@ -26,7 +25,7 @@ use crate::wire::pet::PET;
     extensions(("x-stability" = json!("beta"))),
     params(
         ("petId" = i64, Path, description = "The identifier of the pet to change.", example = 7),
-        IfMatch,
+        IfMatchHeader,
     ),
     request_body(content(
         (PetPatch = "application/merge-patch+json"),
@@ -39,22 +38,27 @@ use crate::wire::pet::PET;
     ),
 )]
 pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
-    let patch: PetPatch = request.json_body().await?;
+    let patch: domain::PetPatch = request.json_body::<PetPatch>().await?.into();
     request.refuse_query()?;
     let (id, known) = (request.pet_id()?, request.if_match());
     let change = request.app.storage.change_pet(id, |pet, has_open_order| {
         // As getPet, createPet and updatePet return it, and as `GET /pets?id=…` does.
-        if !known.is_satisfied_by(|| [PET.render(pet), PET.render_list(slice::from_ref(pet))]) {
+        let representations = || {
+            let pet = Pet::from(pet.clone());
+            [json::render(&pet), json::render(&[pet])]
+        };
+        if !known.is_satisfied_by(representations) {
             return Err(ApiError::PreconditionFailed);
         }
         patch.apply(pet, has_open_order).map_err(ApiError::from)
     });
     match change.await? {
         UpdateOutcome::Updated(pet) => {
-            let (body, etag) = with_etag(PET.render(&pet));
+            let id = pet.id;
+            let (body, etag) = with_etag(json::render(&Pet::from(pet)));
             let mut response = response::json(StatusCode::OK, body);
             response.headers_mut().insert(header::ETAG, etag);
-            response.extensions_mut().insert(LoggedChange { pet: pet.id.get(), order: None });
+            response.extensions_mut().insert(LoggedChange { pet: id.get(), order: None });
             Ok(response)
         }
         UpdateOutcome::Refused(refusal) => Err(refusal),
@@ -80,8 +84,8 @@ pub(crate) fn update_pet_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
         BodyError::InvalidField { name: "name", problem: "must have at most 255 characters".into() }.into(),
-        BodyError::UnknownField { name: "nmae".into(), known: vec!["name"] }.into(),
-        ApiError::UnknownParameter { name: "dryRun".into(), known: Vec::new() },
+        BodyError::UnknownField { name: "nmae".into(), known: &["name"] }.into(),
+        ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
         ApiError::PetNotFound,
         ApiError::RequestTimeout,
         ApiError::InvalidTransition { what: "pet", from: "sold", to: "pending" },

@@ -31,7 +31,7 @@ use opentelemetry::context::FutureExt as _;
 use super::client_presence::ClientPresence;
 use super::error::ApiError;
 use super::request::ApiRequest;
-use super::request_body::RequestBody;
+use super::incoming_body::IncomingBody;
 use super::response::{self, Response};
 use super::router::{Endpoint, Operation, Route, Routes};
 use super::{AppState, health};
@@ -117,7 +117,7 @@ impl ConnectionPipeline {
     pub(super) async fn handle(&self, request: hyper::Request<Incoming>) -> Response {
         let RequestPipelineInner { app, public, unmatched, .. } = &*self.pipeline.0;
         let (head, body) = request.into_parts();
-        let mut body = RequestBody::new(body);
+        let mut body = IncomingBody::new(body);
         let mut entry = RequestLogEntry::start(&head, unmatched, public.is_some());
         let trace = entry.trace.clone();
         // The panic hook logs a panic; the client gets the usual Error body.
@@ -139,7 +139,7 @@ impl ConnectionPipeline {
     async fn process<'a>(
         &'a self,
         head: &Parts,
-        body: &mut RequestBody,
+        body: &mut IncomingBody,
         entry: &mut RequestLogEntry<'a>,
     ) -> Response {
         let RequestPipelineInner { app, routes, public, .. } = &*self.pipeline.0;
@@ -177,7 +177,7 @@ impl ConnectionPipeline {
         checks: &PublicChecks,
         found: Option<(&Route, &str)>,
         head: &Parts,
-        body: &mut RequestBody,
+        body: &mut IncomingBody,
         now: Timestamp,
         entry: &mut RequestLogEntry<'a>,
     ) -> Result<Response, ApiError> {
@@ -217,7 +217,7 @@ impl ConnectionPipeline {
         &self,
         found: Option<(&Route, &str)>,
         head: &Parts,
-        body: &mut RequestBody,
+        body: &mut IncomingBody,
         caller: Option<&Caller>,
         now: Timestamp,
     ) -> Result<Response, ApiError> {

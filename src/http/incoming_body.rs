@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::transport::body_wake::poll_body;
-use crate::wire::json::BodyError;
+use crate::wire::request_body::BodyError;
 
 /// The maximum size of a body.
 pub(crate) const MAX_BODY_BYTES: usize = 16 * 1024;
@@ -20,7 +20,7 @@ pub(crate) const MAX_BODY_BYTES: usize = 16 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The body of a request, read or not.
-pub(crate) struct RequestBody {
+pub(crate) struct IncomingBody {
     incoming: Incoming,
     state: BodyState,
 }
@@ -34,7 +34,7 @@ enum BodyState {
     Broken,
 }
 
-impl RequestBody {
+impl IncomingBody {
     pub(super) fn new(incoming: Incoming) -> Self {
         Self { incoming, state: BodyState::Open }
     }
