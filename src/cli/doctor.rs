@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::effective_settings::{Setting, effective_settings};
-use super::environment::check_environment;
+use super::unknown_variables::check_environment;
 use super::{CommandError, print};
 use crate::config::ServeSettings;
 use crate::storage::{

@@ -17,7 +17,7 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 
 use super::Cli;
-use super::environment::{check_variables, known_variables};
+use super::unknown_variables::{check_variables, known_variables};
 use crate::config;
 
 const FLAG: &str = "--env-file";

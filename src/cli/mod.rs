@@ -4,7 +4,6 @@ mod demo;
 mod doctor;
 mod effective_settings;
 mod env_file;
-mod environment;
 mod events;
 mod export;
 mod import;
@@ -17,6 +16,7 @@ mod sample_pets;
 mod seed;
 mod serve;
 mod shell_command;
+mod unknown_variables;
 
 use std::env;
 use std::error::Error;
@@ -32,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use opentelemetry_otlp::ExporterBuildError;
 
-use environment::UnknownVariable;
+use unknown_variables::UnknownVariable;
 
 use crate::app::StartError;
 use crate::config::{DatabaseUrl, LogSettings, PoolSettings, ReadFrom};

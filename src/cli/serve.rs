@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::effective_settings::effective_settings;
-use super::environment::check_environment;
+use super::unknown_variables::check_environment;
 use super::{CommandError, stop_signals};
 use crate::app::App;
 use crate::config::ServeSettings;

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use thiserror::Error;
 
 use super::keyword_enum::keywords;
-use super::label::is_label;
 use super::rate_limit::RateLimit;
+use super::short_text::is_short_text;
 
 /// Identifier of a key, safe to show and to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ impl FromStr for KeyName {
     type Err = KeyNameError;
 
     fn from_str(name: &str) -> Result<Self, KeyNameError> {
-        if is_label(name, 100) { Ok(Self(name.to_owned())) } else { Err(KeyNameError) }
+        if is_short_text(name, 100) { Ok(Self(name.to_owned())) } else { Err(KeyNameError) }
     }
 }
 
@@ -182,7 +182,7 @@ impl FromStr for Actor {
     type Err = ActorError;
 
     fn from_str(name: &str) -> Result<Self, ActorError> {
-        if is_label(name, 200) { Ok(Self(name.to_owned())) } else { Err(ActorError) }
+        if is_short_text(name, 200) { Ok(Self(name.to_owned())) } else { Err(ActorError) }
     }
 }
 

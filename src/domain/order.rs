@@ -11,9 +11,9 @@ use thiserror::Error;
 
 use super::identifier::identifier;
 use super::keyword_enum::keywords;
-use super::label::is_label;
 use super::page::{HasId, PageRequest};
 use super::pet::{PetId, PetStatus};
+use super::short_text::is_short_text;
 
 identifier!(
     /// Identifier of an order.
@@ -76,7 +76,7 @@ impl TryFrom<String> for OrderReference {
     type Error = OrderReferenceError;
 
     fn try_from(text: String) -> Result<Self, OrderReferenceError> {
-        if is_label(&text, 255) { Ok(Self(text)) } else { Err(OrderReferenceError) }
+        if is_short_text(&text, 255) { Ok(Self(text)) } else { Err(OrderReferenceError) }
     }
 }
 

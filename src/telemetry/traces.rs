@@ -119,7 +119,7 @@ pub fn current() -> Option<Context> {
 }
 
 /// Links to the requests that share a batch with the one whose context carries this.
-struct BatchLinks(Vec<Link>);
+struct BatchSpanLinks(Vec<Link>);
 
 /// The context of a batch: that of its first request, with a link to each of the others.
 #[must_use]
@@ -127,7 +127,7 @@ pub fn shared(contexts: Vec<Context>) -> Option<Context> {
     let mut contexts = contexts.into_iter();
     let first = contexts.next()?;
     let links = contexts.map(|context| Link::with_context(context.span().span_context().clone())).collect();
-    Some(first.with_value(BatchLinks(links)))
+    Some(first.with_value(BatchSpanLinks(links)))
 }
 
 /// The span of a statement in progress.
@@ -138,7 +138,7 @@ pub struct StatementSpan(Option<opentelemetry_sdk::trace::Span>);
 pub fn statement(text: &'static str) -> StatementSpan {
     StatementSpan(TRACER.get().map(|tracer| {
         let parent = Context::current();
-        let links = parent.get::<BatchLinks>().map(|links| links.0.clone()).unwrap_or_default();
+        let links = parent.get::<BatchSpanLinks>().map(|links| links.0.clone()).unwrap_or_default();
         let name = text.split_whitespace().next().unwrap_or("statement");
         tracer
             .span_builder(name)

@@ -59,14 +59,14 @@ impl KeyOutput {
 /// An entry of a key's audit log.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct EventOutput {
+pub(super) struct KeyAuditEntryOutput {
     happened_at: String,
     action: String,
     actor: String,
     successor_id: Option<i64>,
 }
 
-impl From<KeyEvent> for EventOutput {
+impl From<KeyEvent> for KeyAuditEntryOutput {
     fn from(event: KeyEvent) -> Self {
         Self {
             happened_at: time(event.happened_at),
@@ -77,7 +77,7 @@ impl From<KeyEvent> for EventOutput {
     }
 }
 
-impl EventOutput {
+impl KeyAuditEntryOutput {
     /// The entry as text.
     pub(super) fn line(&self) -> String {
         let successor = self.successor_id.map(|id| format!(", replaced by key {id}")).unwrap_or_default();

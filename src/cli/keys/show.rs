@@ -4,7 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::output::{EventOutput, KeyOutput};
+use super::output::{KeyAuditEntryOutput, KeyOutput};
 use super::{key_id, no_such_key};
 use crate::cli::{CommandError, print, storage};
 use crate::config::DatabaseSettings;
@@ -29,7 +29,7 @@ pub(in crate::cli) struct Show {
 struct KeyDetailsOutput {
     #[serde(flatten)]
     key: KeyOutput,
-    events: Vec<EventOutput>,
+    events: Vec<KeyAuditEntryOutput>,
 }
 
 impl Show {
@@ -37,12 +37,12 @@ impl Show {
         let storage = storage(&self.database.url())?;
         let key = storage.find_key_record(self.id).await?.ok_or_else(|| no_such_key(self.id))?;
         let key = KeyOutput::new(key, Timestamp::now());
-        let events: Vec<EventOutput> =
+        let events: Vec<KeyAuditEntryOutput> =
             storage.key_events(self.id).await?.into_iter().map(Into::into).collect();
         let text = if self.json {
             serde_json::to_string_pretty(&KeyDetailsOutput { key, events })? + "\n"
         } else {
-            let history: String = events.iter().map(EventOutput::line).collect();
+            let history: String = events.iter().map(KeyAuditEntryOutput::line).collect();
             format!("{}\n{history}", key.text())
         };
         Ok(print(&text)?)

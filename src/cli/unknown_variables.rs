@@ -1,4 +1,4 @@
-//! Finds environment variables that look like a setting and are none, such as a misspelt one.
+//! Finds environment variables that look like settings but aren't, such as a misspelt one.
 
 use clap::{Command, CommandFactory};
 use thiserror::Error;
