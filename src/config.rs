@@ -82,8 +82,8 @@ pub struct MigrateSettings {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Database")]
 pub struct PoolSettings {
-    /// The maximum number of connections from this node to each server. One more receives key change notifications. Keep the
-    /// sum over all nodes below the server's `max_connections`.
+    /// The maximum number of connections from this node to each server. Keep the sum over all nodes below the
+    /// server's `max_connections`.
     #[arg(long, env = "PETSTORE_DATABASE_CONNECTIONS", default_value_t = 16, value_name = "COUNT",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub database_connections: u16,

@@ -264,8 +264,7 @@ fn clock(ahead: f64) -> DoctorCheck {
 }
 
 fn connections((max, open): (i32, i64), pool: u16) -> DoctorCheck {
-    // One more receives key change notifications.
-    let wanted = i64::from(pool) + 1;
+    let wanted = i64::from(pool);
     let says =
         format!("{open} of at most {max} database connections are open; this node uses up to {wanted}");
     if i64::from(max) < wanted { failure("pool", says) } else { ok("pool", says) }

@@ -1,17 +1,16 @@
 //! The body of a request. What the handler does not read is drained, so that the connection can be reused. If the rest
 //! does not arrive in time, the response closes the connection.
 
-use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use hyper::HeaderMap;
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderValue};
 use tokio::time::timeout;
 
 use super::error::ApiError;
-use super::transport::body_wake::poll_body;
 use crate::wire::request_body::BodyError;
 
 /// The maximum size of a body.
@@ -66,7 +65,7 @@ impl IncomingBody {
 
     /// The next part of the body, if it has not ended. Trailers are ignored.
     async fn next_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
-        while let Some(frame) = poll_fn(|cx| poll_body(&mut self.incoming, cx)).await {
+        while let Some(frame) = self.incoming.frame().await {
             let Ok(frame) = frame else {
                 self.state = BodyState::Broken;
                 return Err(BodyError::InvalidJson { problem: "it did not arrive whole".into() }.into());

@@ -5,7 +5,9 @@
 //! - everything under `/v1` except `OPTIONS` needs a key, unknown routes too;
 //! - a status code is named in [`error`], and a JSON member in [`crate::wire`].
 
+mod admission_control;
 mod api_docs;
+mod authentication;
 mod client_presence;
 mod conditional;
 mod cursor;
@@ -14,13 +16,15 @@ mod events;
 mod health;
 mod hex;
 mod idempotency;
+mod incoming_body;
 mod links;
 mod orders;
 mod pets;
 mod pipeline;
 mod query;
+mod rate_limits;
 mod request;
-mod incoming_body;
+mod request_id;
 mod response;
 mod router;
 mod transport;
@@ -43,11 +47,13 @@ pub use pipeline::RequestPipeline;
 pub use router::interface_document;
 pub use transport::{ConnectionLimiter, serve};
 
+use admission_control::AdmissionControl;
 use api_docs::{DocsPage, ServedDocument};
+use authentication::KeyCache;
 use health::Startup;
 use links::Links;
 use pets::GetPetDeprecation;
-use pipeline::{Admission, FailureLog, KeyCache};
+use pipeline::FailureLog;
 
 /// How often the database is asked until it is reached for the first time.
 const STARTUP_INTERVAL: Duration = Duration::from_secs(1);
@@ -82,7 +88,7 @@ pub struct AppStateInner {
     docs_page: DocsPage,
     startup: Startup,
     phase: watch::Sender<Phase>,
-    admission: Admission,
+    admission: AdmissionControl,
     failures: FailureLog,
 }
 
@@ -110,7 +116,7 @@ impl AppState {
             document: ServedDocument::new(document),
             startup: Startup::new(),
             phase: watch::Sender::new(Phase::Serving),
-            admission: Admission::new(limits.max_requests as usize),
+            admission: AdmissionControl::new(limits.max_requests as usize),
             failures: FailureLog::default(),
         }))
     }
@@ -163,7 +169,7 @@ impl AppState {
         self.storage.record_pool_metrics();
     }
 
-    /// Follows key changes and records last uses in the background, until it is dropped.
+    /// Records when keys were last used, in the background, until it is dropped.
     pub async fn maintain_keys(&self) {
         self.keys.run().await;
     }

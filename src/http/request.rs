@@ -9,14 +9,13 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::AppState;
+use super::authentication::{Caller, required_authorization};
 use super::client_presence::ClientPresence;
 use super::conditional::{IfMatch, IfNoneMatch};
 use super::error::ApiError;
 use super::idempotency;
-use super::pipeline::key_cache::{Caller, LastCaller};
-use super::pipeline::required_authorization;
-use super::query;
 use super::incoming_body::IncomingBody;
+use super::query;
 use crate::domain::idempotency::IdempotencyKey;
 use crate::domain::order::OrderId;
 use crate::domain::pet::PetId;
@@ -52,10 +51,8 @@ impl ApiRequest<'_> {
     /// Checks the caller's key again, after the request has waited: it may have been revoked meanwhile.
     pub(crate) async fn authenticate_again(&self) -> Result<(), ApiError> {
         let Some(authorization) = required_authorization(self.head)? else { return Ok(()) };
-        let (keys, now) = (&self.app.keys, (self.app.clock)());
-        // Boxed: large, and seldom needed.
-        Box::pin(keys.authenticate(authorization, &LastCaller::default(), None, &self.app.admission, now))
-            .await?;
+        let now = (self.app.clock)();
+        self.app.keys.authenticate(authorization, None, &self.app.admission, now).await?;
         Ok(())
     }
 

@@ -43,9 +43,9 @@ pub(crate) fn with_media_type(
     response
 }
 
-/// What a request has changed, for the log. An extension of the response.
+/// The ids of what a request has changed, for the access log. An extension of the response.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LoggedChange {
+pub(crate) struct AccessLogIds {
     pub(crate) pet: i64,
     pub(crate) order: Option<i64>,
 }

@@ -5,13 +5,13 @@
 use hyper::Method;
 use hyper::header::HeaderValue;
 use matchit::Match;
+use metrics::SharedString;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::path::Operation as OperationDescription;
 
 use super::api_docs::{self, DocsPage};
 use super::error::ApiError;
-use super::pipeline::access_log::RouteLabel;
 use super::request::ApiRequest;
 use super::response::Response;
 use super::{events, orders, pets};
@@ -64,8 +64,7 @@ macro_rules! operations {
             #[expect(deprecated, reason = "getPet is served until its announced removal")]
             pub(crate) async fn call(self, request: ApiRequest<'_>) -> Result<Response, ApiError> {
                 match self {
-                    // Boxed: otherwise every request reserves room for the largest of all futures.
-                    $(Self::$name => Box::pin($($handler)::+(request)).await,)+
+                    $(Self::$name => $($handler)::+(request).await,)+
                 }
             }
         }
@@ -113,7 +112,8 @@ impl Endpoint {
 
 /// The endpoints of one path, by method.
 pub(crate) struct Route {
-    pub(crate) label: RouteLabel,
+    /// The pattern of the path, as the log and the metrics show it.
+    pub(crate) pattern: SharedString,
     endpoints: Vec<(Method, Endpoint)>,
     /// The value of `Allow`.
     pub(crate) allowed: HeaderValue,
@@ -129,7 +129,7 @@ impl Route {
         methods.push("OPTIONS");
         let allowed = HeaderValue::try_from(methods.join(", "));
         Self {
-            label: RouteLabel::new(pattern),
+            pattern: SharedString::from_shared(pattern.into()),
             endpoints,
             allowed: allowed.unwrap_or_else(|_| HeaderValue::from_static("OPTIONS")),
         }

@@ -15,7 +15,7 @@ use super::postgres::availability::Availability;
 use super::postgres::cluster::{Cluster, Guarantee};
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
 use super::postgres::migrations;
-use super::postgres::session_check::{NoSession, check_sessions};
+use super::postgres::pooler_check::{NoSession, check_sessions};
 use super::read_quorum::Lsn;
 use crate::config::{DatabaseUrl, PoolSettings};
 

@@ -28,7 +28,6 @@ mod exports;
 mod idempotency_keys;
 mod imports;
 mod insert_pets;
-mod key_notifications;
 mod orders;
 mod partitions;
 mod pets;
@@ -52,7 +51,6 @@ pub use exports::ExportStream;
 pub use imports::{CopyBuffer, CopyChunk, ImportMode, ImportSession};
 pub use insert_pets::InsertOutcome;
 use insert_pets::InsertPetsBatch;
-pub use key_notifications::{KeyNotification, ListenError};
 pub use orders::{EXPIRE_LIMIT, EndOrderOutcome, PlaceOrderOutcome};
 pub use partitions::DAYS_AHEAD;
 pub use pets::UpdateOutcome;
@@ -67,7 +65,7 @@ pub use postgres::migrations::{
     MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within,
 };
 use postgres::pool::POOL_WAIT;
-pub use postgres::session_check::NoSession;
+pub use postgres::pooler_check::NoSession;
 use request_batcher::{Batcher, QueueLimits};
 
 /// Every statement that serves requests, so that tests can check each.

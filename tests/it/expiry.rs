@@ -229,21 +229,28 @@ async fn a_key_is_not_reused_for_another_reference_or_hold() {
 async fn a_row_that_somebody_has_locked_delays_the_expiry_of_no_other_order() {
     let service = start().await;
     let client = &service.client;
-    let mut orders = Vec::new();
-    for _ in 0..20 {
-        orders.push(place(client, json!({"holdSeconds": 1})).await);
-    }
-    let locked = service.database.connect().await;
+    let held =
+        [place(client, json!({"holdSeconds": 5})).await, place(client, json!({"holdSeconds": 5})).await];
+    let (locked, watch) = (service.database.connect().await, service.database.connect().await);
     let lock = "BEGIN; SELECT FROM orders WHERE id = 1 FOR UPDATE; SELECT FROM pets WHERE id = 2 FOR UPDATE";
     locked.batch_execute(lock).await.unwrap();
-    for order in &orders[2..] {
+    let due = "SELECT count(*) FROM orders WHERE status = 'placed' AND expires_at < now()";
+    eventually("both orders are due", async || {
+        watch.query_one(due, &[]).await.unwrap().get::<_, i64>(0) == 2
+    })
+    .await;
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        others.push(place(client, json!({"holdSeconds": 1})).await);
+    }
+    for order in &others {
         wait_for_expiry(client, order).await;
     }
-    for order in &orders[..2] {
+    for order in &held {
         assert_eq!(read(client, order).await["status"], "placed");
     }
     locked.batch_execute("ROLLBACK").await.unwrap();
-    for order in &orders[..2] {
+    for order in &held {
         wait_for_expiry(client, order).await;
     }
 }

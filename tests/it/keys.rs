@@ -10,10 +10,9 @@ use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use crate::support::metrics::metric;
-use crate::support::postgres::{key, wait_for_subscription};
+use crate::support::postgres::key;
 use crate::support::program::{ServeProcess, run};
 use crate::support::proxy::Proxy;
 use crate::support::wait::eventually;
@@ -131,7 +130,9 @@ async fn a_rotated_key_has_a_successor_with_its_scopes_and_expires_after_the_ove
     }
     let time = |record: &Value, member: &str| record[member].as_str().unwrap().parse::<Timestamp>().unwrap();
     let lifetime = time(&new_record, "expiresAt") - time(&new_record, "createdAt");
-    assert_eq!(lifetime.get_seconds(), 10 * 24 * 60 * 60, "the lifetime of the old key");
+    // Of the old key, which was given in whole seconds.
+    let expected = 10 * 24 * 60 * 60;
+    assert!((expected - 1..=expected).contains(&lifetime.get_seconds()), "{lifetime}");
 
     eventually("the old key expires", async || {
         let answer = old_client.get("/v1/pets").await;
@@ -218,46 +219,15 @@ async fn revoke_under_load(nodes: [&TestService; 2], database: &TestDatabase) ->
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revoked_key_is_refused_by_every_node_within_a_second() {
+async fn a_revoked_key_is_refused_by_every_node_within_three_seconds() {
     let first = TestService::start().await;
     let second = first.start_another().await;
     let (nodes, database) = ([&first, &second], &*first.database);
-    let mut times = Vec::new();
-    for _ in 0..10 {
-        times.push(revoke_under_load(nodes, database).await);
-    }
-    times.sort_unstable();
-    eprintln!("time from a revocation to the last request that was served: {times:?}");
-    assert!(times[5] < Duration::from_secs(1), "{times:?}");
-    assert!(times[9] < Duration::from_secs(5), "also without a notification: {times:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revoked_key_is_refused_within_five_seconds_without_notifications() {
-    let first = TestService::start().await;
-    let second = first.start_another().await;
-    let (nodes, database) = ([&first, &second], &*first.database);
-    // The connections that receive notifications are terminated again and again.
-    let connection = database.connect().await;
-    let terminated = Arc::new(AtomicUsize::new(0));
-    let count = terminated.clone();
-    let terminating = tokio::spawn(async move {
-        let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-            WHERE datname = current_database() AND query LIKE 'LISTEN%'";
-        loop {
-            count.fetch_add(connection.query(terminate, &[]).await.unwrap().len(), Ordering::Relaxed);
-            sleep(Duration::from_millis(20)).await;
-        }
-    });
-    eventually("both nodes lose their connection", async || terminated.load(Ordering::Relaxed) >= 2).await;
-    for _ in 0..2 {
+    for _ in 0..3 {
         let time = revoke_under_load(nodes, database).await;
-        eprintln!(
-            "time from a revocation without notifications to the last request that was served: {time:?}"
-        );
-        assert!(time < Duration::from_secs(5), "{time:?}");
+        eprintln!("time from a revocation to the last request that was served: {time:?}");
+        assert!(time < Duration::from_secs(3), "{time:?}");
     }
-    terminating.abort();
 }
 
 /// Starts a service that connects to its database through a proxy.
@@ -274,9 +244,7 @@ async fn start_behind_proxy() -> (TestDatabase, Proxy, ServeProcess) {
 async fn a_key_that_changes_during_its_lookup_is_not_cached_in_its_old_state() {
     let (database, proxy, service) = start_behind_proxy().await;
     let connection = database.connect().await;
-    // Without notifications, a key is cached only for a short time.
-    wait_for_subscription(&connection).await;
-    for delay in [500, 1_000, 2_000] {
+    for delay in [500, 1_000, 2_500] {
         for change in ["revoked_at = now()", "expires_at = now()", "scopes = '{orders:read}'"] {
             let key = new_key(&database, &["create", "--name", "doomed"]);
             let client = Client::new(service.address, Some(&key));
@@ -292,9 +260,9 @@ async fn a_key_that_changes_during_its_lookup_is_not_cached_in_its_old_state() {
             connection.execute(&change, &[&id]).await.unwrap();
             let changed = Instant::now();
             first.await.unwrap();
-            // The promise is about time: a changed key is served for less than 5 seconds.
+            // The promise is about time: a changed key is served for less than 3 seconds.
             let mut last_served = None;
-            while changed.elapsed() < Duration::from_secs(7) {
+            while changed.elapsed() < Duration::from_secs(5) {
                 let sent = changed.elapsed();
                 match client.get("/v1/pets").await.status {
                     200 => last_served = Some(sent),
@@ -306,7 +274,7 @@ async fn a_key_that_changes_during_its_lookup_is_not_cached_in_its_old_state() {
                 }
             }
             let last_served = last_served.unwrap_or_default();
-            assert!(last_served < Duration::from_secs(5), "{change}, {delay} ms: served for {last_served:?}");
+            assert!(last_served < Duration::from_secs(3), "{change}, {delay} ms: served for {last_served:?}");
         }
     }
 }
@@ -364,20 +332,20 @@ async fn lookups(service: &TestService) -> Option<f64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cached_key_needs_no_lookup_and_an_unknown_key_only_one() {
     let service = TestService::start().await;
-    // Without notifications, a key is cached only for a short time.
-    wait_for_subscription(&service.database.connect().await).await;
     assert_eq!(service.client.get("/v1/pets").await.status, 200);
 
-    let before = lookups(&service).await;
+    let before = lookups(&service).await.unwrap();
     let started = Instant::now();
-    // The promise is about time: this is longer than a key is cached without notifications.
     while started.elapsed() < Duration::from_secs(5) {
         assert_eq!(service.client.get("/v1/pets?limit=1").await.status, 200);
     }
-    let after = lookups(&service).await;
-    // One more if the machine stalls until a notification is overdue.
-    assert!(after <= before.map(|before| before + 1.0), "a cached key: {before:?}, {after:?}");
-    let with_unknown = after.map(|after| after + 200.0);
+    let looked_up = lookups(&service).await.unwrap() - before;
+    let at_most = started.elapsed().as_secs_f64() / 2.0 + 1.0;
+    assert!(
+        (1.0..=at_most).contains(&looked_up),
+        "every two seconds: {looked_up} in {:?}",
+        started.elapsed()
+    );
 
     let without_key = service.client.without_key();
     let send = async |key: &str| {
@@ -389,22 +357,21 @@ async fn a_cached_key_needs_no_lookup_and_an_unknown_key_only_one() {
         let mut bytes = number.to_be_bytes().into_iter().flat_map(|byte| [byte / 16, byte % 16]).cycle();
         ApiKey::generate(|| bytes.next().unwrap())
     };
+    let before = lookups(&service).await;
     for _ in 0..200 {
         let key = unknown();
         let (start, end) = key.reveal().split_at(41);
         let mistyped = format!("{start}{}", if end == "0" { "1" } else { "0" });
         assert_eq!(send(&mistyped).await, 401);
     }
-    assert_eq!(lookups(&service).await, after, "a bad checksum");
+    assert_eq!(lookups(&service).await, before, "a bad checksum");
     for _ in 0..200 {
         let key = unknown();
         for _ in 0..3 {
             assert_eq!(send(key.reveal()).await, 401);
         }
     }
-    assert_eq!(lookups(&service).await, with_unknown, "an unknown key");
-    assert_eq!(service.client.get("/v1/pets").await.status, 200);
-    assert_eq!(lookups(&service).await, with_unknown, "the key is still cached");
+    assert_eq!(lookups(&service).await, before.map(|before| before + 200.0), "an unknown key");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::partitions::{OLD_PARTITION, days, drop_partitions, partition_name};
 use crate::support::folder::Folder;
-use crate::support::postgres::{ROOT, connect, wait_for_subscription};
+use crate::support::postgres::{ROOT, connect};
 use crate::support::program::{ServeProcess, run};
 use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase};
@@ -117,7 +117,6 @@ async fn the_service_works_with_the_privileges_of_the_shipped_role() {
     let successor = Client::new(service.address, Some(&successor));
     assert_eq!(successor.get("/v1/pets").await.status, 200);
     assert!(deployment.run(&["keys", "show", &id]).contains("rotated by"));
-    wait_for_subscription(&deployment.database.connect().await).await;
     deployment.run(&["keys", "revoke", &id]);
     eventually("the key is refused", async || client.get("/v1/pets").await.status == 401).await;
 

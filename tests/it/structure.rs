@@ -50,7 +50,7 @@ fn no_layer_uses_what_belongs_to_another() {
         ("storage", [&["axum", "hyper", "serde", "StatusCode"][..], &above_storage].concat()),
         ("http", [&sql[..], &["crate::app", "crate::cli"]].concat()),
         // Knows sockets, not keys.
-        ("http/transport", vec!["crate::storage", "crate::domain", "axum", "key_cache", "Caller"]),
+        ("http/transport", vec!["crate::storage", "crate::domain", "axum", "authentication", "Caller"]),
         // Knows no table: each table has its own file.
         ("storage/postgres", vec!["crate::domain", "FROM pets", "FROM orders", "FROM api_keys"]),
         ("files", [&sql[..], &["axum", "hyper", "crate::storage"], &above_storage].concat()),

@@ -9,7 +9,7 @@ use crate::domain::key_record::KeyId;
 
 /// Revokes a key immediately and permanently.
 ///
-/// Every node rejects it within a second, or within 5 seconds if the node is not receiving notifications.
+/// Every node rejects it within 3 seconds.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Revoke {
     /// The key's id, as `petstore keys list` shows it.

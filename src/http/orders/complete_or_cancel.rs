@@ -7,7 +7,7 @@ use crate::domain::order::{self as domain, OrderEnd};
 use crate::http::error::ApiError;
 use crate::http::idempotency::{IdempotencyKeyHeader, mark_replayed};
 use crate::http::request::ApiRequest;
-use crate::http::response::{self, LoggedChange, Response};
+use crate::http::response::{self, AccessLogIds, Response};
 use crate::storage::EndOrderOutcome;
 use crate::wire::json;
 use crate::wire::order::Order;
@@ -82,7 +82,7 @@ async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiErr
 }
 
 fn ended(order: domain::Order) -> Response {
-    let change = LoggedChange { pet: order.pet_id.get(), order: Some(order.id.get()) };
+    let change = AccessLogIds { pet: order.pet_id.get(), order: Some(order.id.get()) };
     let mut response = response::json(StatusCode::OK, json::render(&Order::from(order)));
     response.extensions_mut().insert(change);
     response

@@ -8,7 +8,7 @@ use crate::http::AppState;
 use crate::http::error::ApiError;
 use crate::http::idempotency::{IdempotencyKeyHeader, mark_replayed};
 use crate::http::request::ApiRequest;
-use crate::http::response::{self, LoggedChange, Response};
+use crate::http::response::{self, AccessLogIds, Response};
 use crate::storage::PlaceOrderOutcome;
 use crate::wire::json;
 use crate::wire::order::{NewOrder, Order};
@@ -60,7 +60,7 @@ fn placed(app: &AppState, order: domain::Order) -> Response {
     let (id, pet) = (order.id, order.pet_id.get());
     let mut response = response::json(StatusCode::CREATED, json::render(&Order::from(order)));
     response.headers_mut().insert(header::LOCATION, app.links.order(id));
-    response.extensions_mut().insert(LoggedChange { pet, order: Some(id.get()) });
+    response.extensions_mut().insert(AccessLogIds { pet, order: Some(id.get()) });
     response
 }
 

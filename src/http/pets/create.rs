@@ -9,7 +9,7 @@ use crate::http::conditional::with_etag;
 use crate::http::error::ApiError;
 use crate::http::idempotency::{IdempotencyKeyHeader, mark_replayed};
 use crate::http::request::ApiRequest;
-use crate::http::response::{self, LoggedChange, Response};
+use crate::http::response::{self, AccessLogIds, Response};
 use crate::storage::InsertOutcome;
 use crate::wire::json;
 use crate::wire::pet::{NewPet, Pet};
@@ -54,7 +54,7 @@ fn created(app: &AppState, pet: domain::Pet) -> Response {
     let mut response = response::json(StatusCode::CREATED, body);
     response.headers_mut().insert(header::LOCATION, app.links.pet(id));
     response.headers_mut().insert(header::ETAG, etag);
-    response.extensions_mut().insert(LoggedChange { pet: id.get(), order: None });
+    response.extensions_mut().insert(AccessLogIds { pet: id.get(), order: None });
     response
 }
 

@@ -1,10 +1,13 @@
 //! `GET /pets/{petId}`
 
+use metrics::counter;
+
 use crate::domain::pet::PetId;
 use crate::http::conditional::{IfNoneMatchHeader, with_tag};
 use crate::http::error::ApiError;
 use crate::http::request::ApiRequest;
 use crate::http::response::Response;
+use crate::telemetry::metrics::DEPRECATED_CALLS;
 use crate::wire::json;
 use crate::wire::pet::Pet;
 use crate::wire::request_body::BodyError;
@@ -36,7 +39,8 @@ use crate::wire::request_body::BodyError;
 #[deprecated]
 pub(crate) async fn get_pet(request: ApiRequest<'_>) -> Result<Response, ApiError> {
     let app = request.app;
-    request.caller.get_pet_calls().increment(1);
+    let key_id = request.caller.key.id.0.to_string();
+    counter!(DEPRECATED_CALLS, "operation" => "getPet", "key_id" => key_id).increment(1);
     let id = request.pet_id();
     let successor = app.links.successor_of_get_pet(id.as_ref().ok().copied());
     // Every response announces the removal, errors too.

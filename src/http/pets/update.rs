@@ -6,7 +6,7 @@ use crate::domain::pet::{self as domain, PatchError, PetStatus};
 use crate::http::conditional::{IfMatchHeader, with_etag};
 use crate::http::error::ApiError;
 use crate::http::request::ApiRequest;
-use crate::http::response::{self, LoggedChange, Response};
+use crate::http::response::{self, AccessLogIds, Response};
 use crate::storage::UpdateOutcome;
 use crate::wire::json;
 use crate::wire::pet::{Pet, PetPatch};
@@ -58,7 +58,7 @@ pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, 
             let (body, etag) = with_etag(json::render(&Pet::from(pet)));
             let mut response = response::json(StatusCode::OK, body);
             response.headers_mut().insert(header::ETAG, etag);
-            response.extensions_mut().insert(LoggedChange { pet: id.get(), order: None });
+            response.extensions_mut().insert(AccessLogIds { pet: id.get(), order: None });
             Ok(response)
         }
         UpdateOutcome::Refused(refusal) => Err(refusal),

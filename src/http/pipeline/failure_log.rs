@@ -14,9 +14,10 @@ const MAX_CAUSES: usize = 100;
 
 /// The causes of the last seconds.
 #[derive(Default)]
-pub(crate) struct FailureLog(Mutex<HashMap<String, Cause>>);
+pub(crate) struct FailureLog(Mutex<HashMap<String, SuppressedFailures>>);
 
-struct Cause {
+/// The failures of one cause that are not logged.
+struct SuppressedFailures {
     logged: Instant,
     /// The requests since then.
     unlogged: u64,
@@ -39,7 +40,7 @@ impl FailureLog {
             }
             None => {
                 if causes.len() < MAX_CAUSES {
-                    causes.insert(cause.to_owned(), Cause { logged: now, unlogged: 0 });
+                    causes.insert(cause.to_owned(), SuppressedFailures { logged: now, unlogged: 0 });
                 }
                 Some(0)
             }
@@ -61,11 +62,11 @@ impl FailureLog {
         let now = Instant::now();
         let ended =
             self.causes().extract_if(|_, cause| now - cause.logged >= 2 * INTERVAL).collect::<Vec<_>>();
-        let ended = ended.into_iter().map(|(cause, Cause { unlogged, .. })| (cause, unlogged));
+        let ended = ended.into_iter().map(|(cause, SuppressedFailures { unlogged, .. })| (cause, unlogged));
         ended.filter(|(_, unlogged)| *unlogged > 0).collect()
     }
 
-    fn causes(&self) -> MutexGuard<'_, HashMap<String, Cause>> {
+    fn causes(&self) -> MutexGuard<'_, HashMap<String, SuppressedFailures>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

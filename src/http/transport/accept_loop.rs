@@ -2,15 +2,16 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use super::body_wake::run_connection;
 use super::client_io::ClientIo;
 use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::config::TimeoutSettings;
@@ -33,8 +34,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();
-    // The deadline for a head is checked below hyper, which would register a timer for each.
-    http.header_read_timeout(None)
+    http.timer(TokioTimer::new())
+        // From when the connection waits for the head, so an idle connection is closed after this time, too.
+        .header_read_timeout(timeouts.header_timeout)
         .max_buf_size(MAX_HEAD_BYTES)
         // A client may shut down its sending side and still wait for the response.
         .half_close(true);
@@ -62,15 +64,21 @@ pub async fn serve(
                 let client = permit.as_ref().and_then(ConnectionPermit::client_address);
                 let presence = ClientPresence::new(socket.clone());
                 let pipeline = Arc::new(pipeline.connection(peer.ip(), client, presence));
+                let is_handling = Arc::new(AtomicBool::new(false));
+                let socket = ClientIo::new(socket, is_handling.clone(), timeouts.body_timeout, permit);
                 let service = service_fn(move |request| {
-                    let pipeline = pipeline.clone();
+                    let (pipeline, is_handling) = (pipeline.clone(), is_handling.clone());
+                    is_handling.store(true, Ordering::Relaxed);
                     // Boxed, because hyper reserves memory for an unboxed future as long as the connection lasts.
-                    Box::pin(async move { Ok::<_, Infallible>(pipeline.handle(request).await) })
+                    Box::pin(async move {
+                        let response = pipeline.handle(request).await;
+                        is_handling.store(false, Ordering::Relaxed);
+                        Ok::<_, Infallible>(response)
+                    })
                 });
-                let socket = ClientIo::new(socket, timeouts, permit);
                 let connection = connections.watch(http.serve_connection(socket, service));
                 tokio::spawn(async move {
-                    if let Err(error) = run_connection(connection).await {
+                    if let Err(error) = connection.await {
                         tracing::debug!(%error, "client connection failed");
                     }
                 });
@@ -90,7 +98,7 @@ pub async fn serve(
 /// Answers 503 and closes the connection; without an answer if too many others are being refused.
 fn refuse_connection(limiter: &ConnectionLimiter, socket: TcpStream, timeouts: &TimeoutSettings) {
     let Some(permit) = limiter.acquire_refusal() else { return };
-    let client = ClientIo::new(Arc::new(socket), timeouts, None);
+    let client = ClientIo::new(Arc::new(socket), Arc::default(), timeouts.body_timeout, None);
     tokio::spawn(async move {
         client.refuse().await;
         drop(permit);

@@ -2,18 +2,18 @@
 //!
 //! - hyper itself answers a request that is not valid HTTP, with a status and no body, before any handler runs. Such a
 //!   response gets the Error body here, and the right status.
-//! - It accepts some heads that it should not: see [`head_scanner`](super::head_scanner).
+//! - It accepts heads that it should not: see [`line_ends`](super::line_ends).
 //! - It allocates memory for as much as a client sends at once. Reads are small here.
 //! - It closes at once while a client may still be sending, which can cost that client its response. After a request
 //!   with an `Upgrade` that was not granted, it does not even shut the connection down.
 //! - It waits indefinitely for a client that does not read.
-//! - It registers a timer for each request head. One per connection is enough: see [`HeadDeadline`].
 
 use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -22,13 +22,12 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
 
 use super::connection_limiter::ConnectionPermit;
-use super::head_scanner::{HeadProblem, HeadScanner};
-use crate::config::TimeoutSettings;
+use super::line_ends::LineEnds;
 use crate::http::error::ApiError;
-use crate::http::pipeline::access_log::{REQUEST_ID, new_request_id};
+use crate::http::request_id::{REQUEST_ID, new_request_id};
 use crate::wire::json;
 
 /// How long, and for how many bytes, to keep reading from a client after the last response. Closing at once would reset
@@ -43,8 +42,9 @@ const READ_BYTES: usize = 4096;
 pub(crate) struct ClientIo {
     /// Shared with [`ClientPresence`](crate::http::client_presence::ClientPresence).
     socket: Arc<TcpStream>,
-    head: HeadScanner,
-    head_deadline: HeadDeadline,
+    line_ends: LineEnds,
+    /// Whether a request is being handled: no head is awaited.
+    is_handling: Arc<AtomicBool>,
     /// What is left to write of the response that replaces hyper's own.
     replacement: Bytes,
     linger: Option<LingeringClose>,
@@ -61,59 +61,19 @@ struct LingeringClose {
     bytes_left: usize,
 }
 
-/// The deadline for the next request head, from when the connection starts to wait for it.
-///
-/// The timer is set once, and moved only when it fires: a busy connection leaves it alone for many requests.
-struct HeadDeadline {
-    timeout: Duration,
-    /// None while no head is awaited.
-    at: Option<Instant>,
-    /// Fires at the deadline, or at an earlier one that was met.
-    timer: Pin<Box<Sleep>>,
-}
-
-impl HeadDeadline {
-    fn new(timeout: Duration) -> Self {
-        Self { timeout, at: None, timer: Box::pin(sleep(timeout)) }
-    }
-
-    /// Ready if the head that is awaited is overdue.
-    fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let at = *self.at.get_or_insert_with(|| Instant::now() + self.timeout);
-        loop {
-            ready!(self.timer.as_mut().poll(cx));
-            if self.timer.deadline() >= at {
-                return Poll::Ready(());
-            }
-            self.timer.as_mut().reset(at);
-        }
-    }
-
-    fn met(&mut self) {
-        self.at = None;
-    }
-}
-
 impl ClientIo {
-    /// A client that takes too long to send a head, or reads nothing of a response for the body timeout, is disconnected.
+    /// A client that reads nothing of a response for `write_timeout` is disconnected. `is_handling` says whether a request is
+    /// being handled.
     pub(crate) fn new(
         socket: Arc<TcpStream>,
-        timeouts: &TimeoutSettings,
-        permit: Option<ConnectionPermit>,
-    ) -> Self {
-        Self::with_timeouts(socket, timeouts.header_timeout, timeouts.body_timeout, permit)
-    }
-
-    fn with_timeouts(
-        socket: Arc<TcpStream>,
-        header_timeout: Duration,
+        is_handling: Arc<AtomicBool>,
         write_timeout: Duration,
         permit: Option<ConnectionPermit>,
     ) -> Self {
         Self {
             socket,
-            head: HeadScanner::new(),
-            head_deadline: HeadDeadline::new(header_timeout),
+            line_ends: LineEnds::default(),
+            is_handling,
             replacement: Bytes::new(),
             linger: None,
             write_timeout,
@@ -141,7 +101,7 @@ impl ClientIo {
         while !self.replacement.is_empty() {
             let rest = self.replacement.clone();
             let written = self.poll_write_socket(cx, &rest);
-            let written = ready!(self.with_write_timeout(cx, written))?;
+            let written = ready!(self.limit_write(cx, written))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -151,7 +111,7 @@ impl ClientIo {
     }
 
     /// Returns the result of a write, or an error if writes have made no progress for too long.
-    fn with_write_timeout(
+    fn limit_write(
         &mut self,
         cx: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
@@ -175,16 +135,9 @@ impl Read for ClientIo {
     ) -> Poll<io::Result<()>> {
         let mut scratch = [0; READ_BYTES];
         let size = buf.remaining().min(READ_BYTES);
-        let Poll::Ready(read) = poll_read_socket(&self.socket, cx, &mut scratch[..size])? else {
-            if self.head.is_awaiting_head() {
-                ready!(self.head_deadline.poll_overdue(cx));
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-            return Poll::Pending;
-        };
-        if self.head.scan(&mut scratch[..read]) {
-            self.head_deadline.met();
-        }
+        let read = ready!(poll_read_socket(&self.socket, cx, &mut scratch[..size]))?;
+        let is_handling = self.is_handling.load(Ordering::Relaxed);
+        self.line_ends.check(&mut scratch[..read], is_handling);
         buf.put_slice(&scratch[..read]);
         Poll::Ready(Ok(()))
     }
@@ -193,10 +146,11 @@ impl Read for ClientIo {
 impl Write for ClientIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.replacement.is_empty() {
-            match replacement(buf, self.head.problem()) {
+            match replacement(buf, &self.line_ends) {
                 None => {
+                    self.line_ends.responded();
                     let written = self.poll_write_socket(cx, buf);
-                    return self.with_write_timeout(cx, written);
+                    return self.limit_write(cx, written);
                 }
                 Some(response) => self.replacement = response,
             }
@@ -214,9 +168,10 @@ impl Write for ClientIo {
         if let [only] = bufs {
             return self.poll_write(cx, only);
         }
+        self.line_ends.responded();
         let written =
             retry_if_blocked(|| self.socket.poll_write_ready(cx), || self.socket.try_write_vectored(bufs));
-        self.with_write_timeout(cx, written)
+        self.limit_write(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -261,8 +216,7 @@ impl Drop for ClientIo {
         }
         let Ok(runtime) = Handle::try_current() else { return };
         let (socket, permit) = (self.socket.clone(), self.permit.take());
-        let (header_timeout, write_timeout) = (self.head_deadline.timeout, self.write_timeout);
-        let mut rest = Self::with_timeouts(socket, header_timeout, write_timeout, permit);
+        let mut rest = Self::new(socket, self.is_handling.clone(), self.write_timeout, permit);
         runtime.spawn(async move { poll_fn(|cx| Pin::new(&mut rest).poll_shutdown(cx)).await });
     }
 }
@@ -288,19 +242,20 @@ fn retry_if_blocked(
 /// If these bytes are an error response of hyper's own, the same response with an Error body.
 ///
 /// Every response of ours has a request id, so an error without one is hyper's. It closes the connection.
-fn replacement(bytes: &[u8], problem: Option<HeadProblem>) -> Option<Bytes> {
+fn replacement(bytes: &[u8], line_ends: &LineEnds) -> Option<Bytes> {
     // After a response to an HTTP/1.0 client, hyper uses that version.
     let status = bytes.strip_prefix(b"HTTP/1.1 ").or_else(|| bytes.strip_prefix(b"HTTP/1.0 "))?.get(..3)?;
-    let error = match (status, problem) {
-        (b"400", Some(HeadProblem::BareLineFeed)) => {
+    let error = match status {
+        b"400" if line_ends.found_bare => {
             ApiError::InvalidHeader { problem: "Every line of the request head must end with CR LF" }
         }
-        (b"400" | b"431", Some(HeadProblem::ContentLength)) => ApiError::BodyTooLarge,
-        (b"400", _) => ApiError::InvalidHeader {
+        b"400" => ApiError::InvalidHeader {
             problem: "The request is not valid HTTP/1.1: check its first line and its headers",
         },
-        (b"414", _) | (b"431", Some(HeadProblem::UnfinishedFirstLine)) => ApiError::UriTooLong,
-        (b"431", _) => ApiError::HeadersTooLarge,
+        b"414" => ApiError::UriTooLong,
+        // hyper reports whatever is too large as too many headers.
+        b"431" if !line_ends.line_has_ended => ApiError::UriTooLong,
+        b"431" => ApiError::HeadersTooLarge,
         _ => return None,
     };
     let head = std::str::from_utf8(bytes).ok()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::try_join;
-use futures_util::stream::{FuturesUnordered, Stream, poll_fn};
+use futures_util::stream::{FuturesUnordered, poll_fn};
 use thiserror::Error;
 use tokio::select;
 use tokio::task::JoinHandle;
@@ -260,7 +260,8 @@ impl Connector {
         &self,
         target: Target,
     ) -> Result<(Client, JoinHandle<()>), ConnectError> {
-        let (client, mut messages) = self.open_with_messages(target).await?;
+        let (client, mut connection) = self.connect(target).await?;
+        let mut messages = poll_fn(move |cx| connection.poll_message(cx));
         let task = tokio::spawn(async move {
             while let Some(message) = messages.next().await {
                 match message {
@@ -287,19 +288,6 @@ impl Connector {
             }
         });
         Ok((client, task))
-    }
-
-    /// Opens one connection outside of any pool, with a stream of the server's notices and notifications. The connection
-    /// works only while the stream is polled.
-    pub(in crate::storage) async fn open_with_messages(
-        &self,
-        target: Target,
-    ) -> Result<
-        (Client, impl Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Unpin + use<>),
-        ConnectError,
-    > {
-        let (client, mut connection) = self.connect(target).await?;
-        Ok((client, poll_fn(move |cx| connection.poll_message(cx))))
     }
 }
 

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use deadpool::Status;
 use deadpool::managed::Pool;
-use futures_util::Stream;
 use futures_util::future::{BoxFuture, join, join3};
 use metrics::{Histogram, counter, histogram};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::{AsyncMessage, Client, Row};
+use tokio_postgres::Row;
 
 use super::availability::Availability;
 pub(in crate::storage) use super::busy_connection::Parameters;
@@ -22,7 +21,7 @@ use super::database_url::DatabaseUrlError;
 use super::error::StatementError::{self, Deadline, NoConnection, NoPrimary, NotSent, Sent, Unproven};
 use super::error::{StorageError, is_missing_partition, outcome_unknown};
 use super::pool::{self, ConnectionPool};
-use super::session_check::check_sessions;
+use super::pooler_check::check_sessions;
 use crate::config::{DatabaseUrl, PoolSettings};
 use crate::storage::read_quorum::NotFresh;
 use crate::telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
@@ -134,22 +133,6 @@ impl Database {
         let used = |status: &Status| status.size.saturating_sub(status.available);
         let servers = self.cluster.iter().flat_map(Cluster::pools).map(Pool::status);
         servers.chain([self.pool.status()]).max_by_key(used).unwrap_or_else(|| self.pool.status())
-    }
-
-    /// Opens a connection to the server that takes writes, with a stream of its notifications.
-    pub(in crate::storage) async fn listen(
-        &self,
-    ) -> Result<
-        (Target, Client, impl Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Unpin + use<>),
-        StorageError,
-    > {
-        let target = self.primary().await.map_err(StatementError::into_read_error)?;
-        let connector = match target {
-            Target::Writable => self.connector.clone(),
-            Target::Server(_) => self.connector.including_standbys(),
-        };
-        let (client, messages) = connector.open_with_messages(target).await?;
-        Ok((target, client, messages))
     }
 
     /// Whether a server that took writes is still the primary. Then all that a statement has found there meanwhile was fresh.

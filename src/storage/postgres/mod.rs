@@ -11,4 +11,4 @@ pub(in crate::storage) mod executor;
 pub(in crate::storage) mod migrations;
 pub(in crate::storage) mod pg_enum;
 pub(in crate::storage) mod pool;
-pub(in crate::storage) mod session_check;
+pub(in crate::storage) mod pooler_check;

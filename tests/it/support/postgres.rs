@@ -163,13 +163,6 @@ pub(crate) async fn wait_for_blocked_statement(watch: &Client) -> i32 {
     poll("a statement waits for a lock", pid, Option::is_some).await.unwrap().get(0)
 }
 
-/// Waits until a node receives notifications of key changes: it sends itself one as soon as it is subscribed.
-pub(crate) async fn wait_for_subscription(watch: &Client) {
-    let echo =
-        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_notify%'";
-    eventually("the node is subscribed", async || !watch.query(echo, &[]).await.unwrap().is_empty()).await;
-}
-
 /// The name of the template database for the current migrations, created if it does not exist.
 async fn template(server: &str, admin: &Client) -> String {
     let mut hasher = DefaultHasher::new();

@@ -10,13 +10,12 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use governor::clock::MonotonicClock;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use moka::sync::Cache;
-use tokio::time::Instant;
 
 /// How many addresses are tracked. Beyond that, the least recently active one is forgotten.
 const MAX_ADDRESSES: u64 = 10_000;

@@ -3,12 +3,34 @@
 //! **Invariant:** a client cannot tell a malformed, an unknown, an expired and a revoked key apart; only that the header is
 //! no `Bearer` token at all.
 
+mod key_cache;
+mod unknown_key_throttle;
+
+use std::sync::Arc;
+
 use hyper::Method;
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 
+use super::error::ApiError;
+use super::rate_limits::KeyRateLimiter;
 use crate::domain::api_key::ApiKey;
-use crate::http::error::ApiError;
+use crate::domain::key_record::{ActiveKey, Scope};
+
+pub(crate) use key_cache::KeyCache;
+
+/// The caller of a request: a valid key and its rate limiter.
+pub(crate) struct Caller {
+    pub(crate) key: ActiveKey,
+    pub(crate) limiter: Option<Arc<KeyRateLimiter>>,
+}
+
+impl Caller {
+    /// Fails if the key lacks a scope.
+    pub(crate) fn check_scope(&self, needed: Scope) -> Result<(), ApiError> {
+        if self.key.scopes.contains(&needed) { Ok(()) } else { Err(ApiError::InsufficientScope { needed }) }
+    }
+}
 
 /// The `Authorization` header of a request that needs a key: everything under `/v1` does, except `OPTIONS`.
 pub(crate) fn required_authorization(head: &Parts) -> Result<Option<&HeaderValue>, ApiError> {
@@ -23,7 +45,7 @@ pub(crate) fn required_authorization(head: &Parts) -> Result<Option<&HeaderValue
 }
 
 /// The API key in an `Authorization` header.
-pub(super) fn bearer_token(authorization: &HeaderValue) -> Result<ApiKey, ApiError> {
+fn bearer_token(authorization: &HeaderValue) -> Result<ApiKey, ApiError> {
     let text = authorization.to_str().map_err(|_| ApiError::InvalidApiKey)?;
     let (scheme, key) = text.split_once(' ').ok_or(ApiError::NotABearerToken)?;
     if !scheme.eq_ignore_ascii_case("bearer") {

@@ -19,7 +19,7 @@ use crate::telemetry::metrics::REQUESTS_SHED;
 const KEY_SHARE_DIVISOR: usize = 4;
 
 /// Limits the requests in progress.
-pub(crate) struct Admission {
+pub(crate) struct AdmissionControl {
     max: usize,
     in_progress: AtomicUsize,
     refused_requests: Counter,
@@ -43,11 +43,11 @@ struct HeldShares {
 }
 
 /// Counts a request as in progress until dropped.
-pub(crate) struct AdmissionPermit<'a>(&'a Admission);
+pub(crate) struct AdmissionPermit<'a>(&'a AdmissionControl);
 
 /// Frees the permit of a waiting request for others until dropped.
 #[must_use]
-pub(crate) struct SuspendedPermit<'a>(&'a Admission);
+pub(crate) struct SuspendedPermit<'a>(&'a AdmissionControl);
 
 /// Counts against a shared limit until dropped.
 #[must_use]
@@ -56,7 +56,7 @@ pub(crate) struct Share<'a> {
     key: KeyId,
 }
 
-impl Admission {
+impl AdmissionControl {
     pub(crate) fn new(max: usize) -> Self {
         Self {
             max,
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_request_that_waits_for_its_client_frees_its_permit() {
-        let admission = Admission::new(1);
+        let admission = AdmissionControl::new(1);
         let first = admission.acquire().unwrap();
         assert!(admission.acquire().is_err());
         let waiting = admission.suspend();
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn one_key_has_a_share_of_the_incomplete_bodies_and_all_keys_together_are_bounded() {
-        let admission = Admission::new(8);
+        let admission = AdmissionControl::new(8);
         let arriving: Vec<_> = (0..4)
             .flat_map(|key| [admission.admit_body(KeyId(key)), admission.admit_body(KeyId(key))])
             .collect();

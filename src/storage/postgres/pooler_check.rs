@@ -1,20 +1,13 @@
-//! Checks that a connection to a server is a session of its own, as everything else here assumes: with its own server process,
-//! prepared statements and notifications.
+//! Refuses a connection pooler that shares server processes: everything else here assumes that a connection is a session, with
+//! its own server process, settings and prepared statements.
 
-use std::time::Duration;
-
-use futures_util::StreamExt;
 use futures_util::future::join_all;
 use thiserror::Error;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{AsyncMessage, Client, Statement};
+use tokio_postgres::{Client, Statement};
 
-use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, NO_POOLER, Target};
-
-/// How long a notification may take.
-const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(1);
+use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, NO_POOLER};
 
 /// Why connections cannot be used.
 #[derive(Debug, Error)]
@@ -22,9 +15,6 @@ pub enum NoSession {
     /// Statements of one connection ran in different server processes, or those of two connections in the same.
     #[error("a connection is not a session of its own: {NO_POOLER}")]
     Shared,
-    /// A notification did not arrive.
-    #[error("a notification (LISTEN, NOTIFY) did not arrive: {NO_POOLER}")]
-    NotNotified,
     /// A setting was lost.
     #[error(transparent)]
     Setting(ConnectError),
@@ -64,7 +54,7 @@ impl From<tokio_postgres::Error> for Failure {
 /// Checks every server that responds.
 pub(in crate::storage) async fn check_sessions(connector: &Connector) -> Result<(), NoSession> {
     let connector = &connector.including_standbys();
-    let servers = (0..connector.addresses().count()).map(Target::Server);
+    let servers = 0..connector.addresses().count();
     let checks = servers.map(|server| timeout(CONNECT_TIMEOUT, check_server(connector, server)));
     for checked in join_all(checks).await {
         if let Ok(Err(Failure::Found(problem))) = checked {
@@ -76,19 +66,8 @@ pub(in crate::storage) async fn check_sessions(connector: &Connector) -> Result<
 
 /// Opens two connections, and interleaves what they do. A pooler that gives a server process to a connection for one
 /// transaction gives that of the first to the second.
-async fn check_server(connector: &Connector, server: Target) -> Result<(), Failure> {
-    let (one, mut messages) = connector.open_with_messages(server).await?;
-    let (notify, mut notified) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Some(Ok(message)) = messages.next().await {
-            if let AsyncMessage::Notification(_) = message {
-                let _ = notify.send(());
-            }
-        }
-    });
-    let (other, mut messages) = connector.open_with_messages(server).await?;
-    tokio::spawn(async move { while let Some(Ok(_)) = messages.next().await {} });
-
+async fn check_server(connector: &Connector, server: usize) -> Result<(), Failure> {
+    let (one, other) = (connector.open_server(server).await?, connector.open_server(server).await?);
     let process = async |client: &Client, statement: &Statement| -> Result<i32, tokio_postgres::Error> {
         client.query_one(statement, &[]).await?.try_get(0)
     };
@@ -102,16 +81,5 @@ async fn check_server(connector: &Connector, server: Target) -> Result<(), Failu
     if before != after || before == others {
         return Err(Failure::Found(NoSession::Shared));
     }
-    let is_standby: bool = one.query_one("SELECT pg_is_in_recovery()", &[]).await?.try_get(0)?;
-    if is_standby {
-        // It neither sends nor receives notifications.
-        return Ok(());
-    }
-    let channel = format!("petstore_check_{before}");
-    one.batch_execute(&format!("LISTEN {channel}")).await?;
-    other.batch_execute(&format!("NOTIFY {channel}")).await?;
-    match timeout(NOTIFICATION_TIMEOUT, notified.recv()).await {
-        Ok(Some(())) => Ok(()),
-        _ => Err(Failure::Found(NoSession::NotNotified)),
-    }
+    Ok(())
 }
