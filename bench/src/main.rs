@@ -76,6 +76,8 @@ enum Command {
     FreshReadsCost(fresh_reads::FreshReadsCost),
     /// Sends random requests and bytes, and checks every answer.
     Fuzz(fuzz::Fuzz),
+    /// Sends the same requests to another build and to this one, and compares the answers.
+    Differential(fuzz::Differential),
     /// Restarts nodes in turn behind a load balancer; no request may fail.
     Rolling(rolling::Rolling),
     Outage(outage::Outage),
@@ -112,6 +114,7 @@ async fn main() -> Outcome {
         Command::FreshReads(fresh_reads) => fresh_reads.run().await,
         Command::FreshReadsCost(fresh_reads_cost) => fresh_reads_cost.run().await,
         Command::Fuzz(fuzz) => fuzz.run().await,
+        Command::Differential(differential) => differential.run().await,
         Command::Rolling(rolling) => rolling.run().await,
         Command::Outage(outage) => outage.run().await,
         Command::Upgrade(upgrade) => upgrade.run().await,

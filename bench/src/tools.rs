@@ -211,13 +211,7 @@ impl Server {
 
     /// The service with more flags and its own log.
     pub(crate) fn with_log(url: &str, flags: &[&str], log: &str) -> Outcome<Self> {
-        Self::start_program(
-            PETSTORE,
-            url,
-            free_addresses()?,
-            &[&["--drain-delay", "0s"], flags].concat(),
-            log,
-        )
+        Self::program(PETSTORE, url, flags, log)
     }
 
     /// The service on this address. It accepts `holdSeconds`.
@@ -249,10 +243,9 @@ impl Server {
         Self::start_program(program, url, (address, admin), &["--header-timeout", "75s"], &node_log(address))
     }
 
-    /// Another version of the service.
-    pub(crate) fn program(program: &str, url: &str) -> Outcome<Self> {
-        let log = "target/bench-other-version.log";
-        Self::start_program(program, url, free_addresses()?, &["--drain-delay", "0s"], log)
+    /// Another version of the service, with more flags and its own log.
+    pub(crate) fn program(program: &str, url: &str, flags: &[&str], log: &str) -> Outcome<Self> {
+        Self::start_program(program, url, free_addresses()?, &[&["--drain-delay", "0s"], flags].concat(), log)
     }
 
     fn start_program(

@@ -130,7 +130,8 @@ const BODIES: [Template; 45] = [
     (
         "length of 2^64 - 1",
         "{post}Content-Length: 18446744073709551615\r\n\r\n{}",
-        Wanted::Refused(&[400, 413]),
+        // hyper takes it for a header that is too large.
+        Wanted::Refused(&[431]),
     ),
     ("length of 2^64", "{post}Content-Length: 18446744073709551616\r\n\r\n{}", Wanted::Refused(&[400, 413])),
     (

@@ -4,6 +4,7 @@
 //! A seed, which is printed, determines the requests of each worker, but not how the workers interleave.
 
 mod answer;
+mod differential;
 mod findings;
 mod grammar;
 mod json;
@@ -30,6 +31,7 @@ use crate::Outcome;
 use crate::http::Connection;
 use crate::random::{Random, printed_seed};
 use crate::tools::{LOG, PETSTORE, Server, database_url, output, prepare, psql};
+pub(crate) use differential::Differential;
 use findings::{Exchange, Record};
 use grammar::{Fixtures, Key, SCOPES};
 use rules::Rules;

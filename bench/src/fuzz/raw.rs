@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::Run;
 use super::findings::Exchange;
+use super::grammar::Fixtures;
 use super::malformed::{self, Wanted};
 use super::mutate;
 use super::rules::{Case, Shape};
@@ -18,7 +19,7 @@ use crate::random::Random;
 
 /// What the client does after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Then {
+pub(super) enum Then {
     /// Sends a valid request that asks to close: its answer shows where the service saw the end of the bytes.
     Sentinel,
     /// Closes its sending side and continues to read.
@@ -34,24 +35,25 @@ enum Then {
 /// The `X-Request-Id` of the sentinel.
 const SENTINEL: &str = "sentinel";
 
-struct Attempt {
-    label: &'static str,
+/// What is sent on one connection.
+pub(super) struct Attempt {
+    pub(super) label: &'static str,
     /// Sent one after the other, with short pauses.
-    parts: Vec<Vec<u8>>,
+    pub(super) parts: Vec<Vec<u8>>,
     wanted: Wanted,
-    then: Then,
+    pub(super) then: Then,
 }
 
 /// Opens connections until the end of the run.
 pub(super) async fn work(run: Arc<Run>, mut random: Random) {
     while run.goes_on() {
-        let attempt = attempt(&run, &mut random);
+        let attempt = attempt(&run.fixtures, &mut random);
         connection(&run, attempt).await;
     }
 }
 
-fn attempt(run: &Run, random: &mut Random) -> Attempt {
-    let key = run.fixtures.keys[0].text.as_deref().unwrap_or_default();
+pub(super) fn attempt(fixtures: &Fixtures, random: &mut Random) -> Attempt {
+    let key = fixtures.keys[0].text.as_deref().unwrap_or_default();
     if random.chance(50) {
         let (label, bytes, wanted) = malformed::request(random, key);
         let then = match wanted {
@@ -64,7 +66,7 @@ fn attempt(run: &Run, random: &mut Random) -> Attempt {
         return Attempt { label, parts: split(random, bytes), wanted, then };
     }
     let mut bytes: Vec<u8> =
-        (0..=random.index(2)).flat_map(|_| run.fixtures.request(random).0.render()).collect();
+        (0..=random.index(2)).flat_map(|_| fixtures.request(random).0.render()).collect();
     let then = match random.index(40) {
         0..=19 => Then::Sentinel,
         20..=35 => Then::HalfClose,
