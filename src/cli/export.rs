@@ -161,7 +161,7 @@ impl Export {
         }
         let mut count = 0;
         while let Some(pet) = exporting.next().await? {
-            write(&mut block, format, self.escape_formulas, pet);
+            write(&mut block, format, self.escape_formulas, &pet);
             count += 1;
             if block.len() >= BLOCK {
                 progress.counters.add(count - progress.counters.rows());

@@ -131,9 +131,9 @@ impl ImportRows {
 /// Appends a pet on one line.
 ///
 /// With `escape_formulas`, a name in CSV that a spreadsheet may evaluate as a formula is prefixed with `'`.
-pub fn write(out: &mut Vec<u8>, format: FileFormat, escape_formulas: bool, pet: Pet) {
+pub fn write(out: &mut Vec<u8>, format: FileFormat, escape_formulas: bool, pet: &Pet) {
     match format {
-        FileFormat::Csv => csv::write_row(out, &pet, escape_formulas),
+        FileFormat::Csv => csv::write_row(out, pet, escape_formulas),
         FileFormat::Ndjson => ndjson::write_line(out, pet),
     }
 }
@@ -199,8 +199,8 @@ mod tests {
                 if format == FileFormat::Csv {
                     write_header(&mut written);
                 }
-                write(&mut written, format, false, pet.clone());
-                write(&mut written, format, false, pet.clone());
+                write(&mut written, format, false, &pet);
+                write(&mut written, format, false, &pet);
                 let input = Box::new(Cursor::new(written));
                 let mut rows = ImportRows::read(input, format, Some("id".to_owned())).unwrap();
                 for _ in 0..2 {

@@ -110,7 +110,7 @@ fn source_key(value: FieldValue<'_>) -> Result<ImportKey, String> {
     ImportKey::try_from(text).map_err(|problem| problem.to_string())
 }
 
-pub(super) fn write_line(out: &mut Vec<u8>, pet: domain::Pet) {
+pub(super) fn write_line(out: &mut Vec<u8>, pet: &domain::Pet) {
     // Writing to memory cannot fail.
     let _ = serde_json::to_writer(&mut *out, &Pet::from(pet));
     out.push(b'\n');

@@ -52,7 +52,7 @@ use api_docs::{DocsPage, ServedDocument};
 use authentication::KeyCache;
 use health::Startup;
 use links::Links;
-use pets::GetPetDeprecation;
+use pets::{GetPetDeprecation, LastPage};
 use pipeline::FailureLog;
 
 /// How often the database is asked until it is reached for the first time.
@@ -82,6 +82,7 @@ pub struct AppStateInner {
     clock: Clock,
     links: Links,
     get_pet_deprecation: GetPetDeprecation,
+    last_page: LastPage,
     body_timeout: Duration,
     order_hold: Option<OrderHold>,
     document: ServedDocument,
@@ -110,6 +111,7 @@ impl AppState {
             clock,
             links: Links::new(settings.public_base_url.as_ref()),
             get_pet_deprecation: GetPetDeprecation::new(settings.get_pet_removal),
+            last_page: LastPage::default(),
             body_timeout: timeouts.body_timeout,
             order_hold: shop.order_hold,
             docs_page: DocsPage::new(settings, &document),

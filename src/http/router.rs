@@ -64,7 +64,8 @@ macro_rules! operations {
             #[expect(deprecated, reason = "getPet is served until its announced removal")]
             pub(crate) async fn call(self, request: ApiRequest<'_>) -> Result<Response, ApiError> {
                 match self {
-                    $(Self::$name => $($handler)::+(request).await,)+
+                    // On the heap: unboxed, every request would have the size of the largest handler.
+                    $(Self::$name => Box::pin($($handler)::+(request)).await,)+
                 }
             }
         }

@@ -12,13 +12,13 @@ use crate::domain::pet::{self as domain, CategoryId, PetId, PetName, PetStatus};
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(example = json!({"id": 7, "name": "Rex", "categoryId": 3, "status": "available"}))]
-pub(crate) struct Pet {
+pub(crate) struct Pet<'a> {
     /// Unique identifier, assigned by the service on creation.
     #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     id: PetId,
     /// The animal's name.
     #[schema(value_type = String, min_length = 1, max_length = 255)]
-    name: PetName,
+    name: &'a PetName,
     /// Identifier of the category the animal belongs to.
     #[schema(value_type = i64)]
     category_id: CategoryId,
@@ -28,9 +28,9 @@ pub(crate) struct Pet {
     status: Option<PetStatus>,
 }
 
-impl From<domain::Pet> for Pet {
-    fn from(domain::Pet { id, name, category_id, status }: domain::Pet) -> Self {
-        Self { id, name, category_id, status }
+impl<'a> From<&'a domain::Pet> for Pet<'a> {
+    fn from(domain::Pet { id, name, category_id, status }: &'a domain::Pet) -> Self {
+        Self { id: *id, name, category_id: *category_id, status: *status }
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct NewPet {
 }
 
 impl RequestBody for NewPet {
-    type Resource = Pet;
+    type Resource = Pet<'static>;
     const EXPECTED: &'static [(&'static str, &'static str)] =
         &[("name", "must be a string of 1 to 255 characters"), ("categoryId", "must be an integer")];
 }
@@ -96,7 +96,7 @@ pub(crate) struct PetPatch {
 
 /// A JSON merge patch (RFC 7396), under its own name or as plain JSON.
 impl RequestBody for PetPatch {
-    type Resource = Pet;
+    type Resource = Pet<'static>;
     const MEDIA_TYPES: &'static [&'static str] = &["application/merge-patch+json", MEDIA_TYPE];
     const EXPECTED: &'static [(&'static str, &'static str)] = &[];
 }

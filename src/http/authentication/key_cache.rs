@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use super::unknown_key_throttle::UnknownKeyThrottle;
 use super::{Caller, bearer_token};
-use crate::domain::api_key::KeyDigest;
+use crate::domain::api_key::{ApiKey, KeyDigest};
 use crate::domain::key_record::KeyId;
 use crate::domain::rate_limit::RateLimit;
 use crate::http::admission_control::AdmissionControl;
@@ -42,10 +42,11 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 /// Caches API keys, known and unknown.
 pub(crate) struct KeyCache {
     storage: Storage,
-    known: Cache<KeyDigest, KeyLookup>,
+    /// By the key itself: a digest for every request would take longer than the rest of the lookup.
+    known: Cache<ApiKey, KeyLookup>,
     /// The negative cache.
-    unknown: Cache<KeyDigest, ()>,
-    /// The ids of keys that were found before. Only for the log, and to look them up without delay.
+    unknown: Cache<ApiKey, ()>,
+    /// The ids of keys that were found before, by their digest, because they are kept for long. Only for the log, and to look them up without delay.
     ids: Cache<KeyDigest, KeyId>,
     throttle: UnknownKeyThrottle,
     rate_limiters: RateLimiterCache,
@@ -66,8 +67,8 @@ struct KeyLookup {
 /// Evicts a record [`RECORD_TTL`] after the start of its lookup.
 struct ExpireAfterLookup;
 
-impl Expiry<KeyDigest, KeyLookup> for ExpireAfterLookup {
-    fn expire_after_create(&self, _: &KeyDigest, lookup: &KeyLookup, _: Instant) -> Option<Duration> {
+impl Expiry<ApiKey, KeyLookup> for ExpireAfterLookup {
+    fn expire_after_create(&self, _: &ApiKey, lookup: &KeyLookup, _: Instant) -> Option<Duration> {
         Some(RECORD_TTL.saturating_sub(lookup.started.elapsed()))
     }
 }
@@ -110,35 +111,36 @@ impl KeyCache {
         admission: &AdmissionControl,
         now: Timestamp,
     ) -> Result<Arc<Caller>, ApiError> {
-        let digest = bearer_token(authorization)?.digest();
-        let caller = match self.known.get(&digest).await {
+        let token = bearer_token(authorization)?;
+        let caller = match self.known.get(token).await {
             Some(lookup) => {
                 self.hits.increment(1);
                 lookup.caller
             }
-            None => self.look_up(digest, client, admission, now).await?,
+            None => self.look_up(parse(token)?, client, admission, now).await?,
         };
         if caller.key.expired(now.into()) { Err(ApiError::InvalidApiKey) } else { Ok(caller) }
     }
 
     /// The id of a key that was valid when it was last looked up. For the log of a request that was not authenticated.
     pub(crate) async fn last_known(&self, authorization: &HeaderValue) -> Option<KeyId> {
-        let digest = bearer_token(authorization).ok()?.digest();
+        let digest = parse(bearer_token(authorization).ok()?).ok()?.digest();
         self.ids.get(&digest).await
     }
 
     /// Looks up a key that is not cached. One that was never found waits if too many unknown keys were sent before.
     async fn look_up(
         &self,
-        digest: KeyDigest,
+        key: ApiKey,
         client: Option<IpAddr>,
         admission: &AdmissionControl,
         now: Timestamp,
     ) -> Result<Arc<Caller>, ApiError> {
-        if self.unknown.contains_key(&digest) {
+        if self.unknown.contains_key(&key) {
             self.refusals.increment(1);
             return Err(ApiError::InvalidApiKey);
         }
+        let digest = key.digest();
         if !self.ids.contains_key(&digest)
             && let Some(delay) = self.throttle.delay(client)
         {
@@ -146,11 +148,11 @@ impl KeyCache {
             sleep(delay).await;
             waiting.resume()?;
         }
-        match self.known.try_get_with(digest, self.load(digest, now)).await {
+        match self.known.try_get_with_by_ref(&key, self.load(digest, now)).await {
             Ok(lookup) => Ok(lookup.caller),
             Err(error) => Err(match &*error {
                 LookupError::UnknownKey => {
-                    self.unknown.insert(digest, ()).await;
+                    self.unknown.insert(key, ()).await;
                     self.throttle.record_miss(client);
                     ApiError::InvalidApiKey
                 }
@@ -209,6 +211,10 @@ impl KeyCache {
             }
         }
     }
+}
+
+fn parse(token: &str) -> Result<ApiKey, ApiError> {
+    token.parse().map_err(|_| ApiError::InvalidApiKey)
 }
 
 /// The beginning of the minute: last uses are recorded to the minute, so that a busy key is updated once a minute.

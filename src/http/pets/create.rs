@@ -41,14 +41,14 @@ pub(crate) async fn create_pet(mut request: ApiRequest<'_>) -> Result<Response, 
     let once = request.idempotency_key()?.map(|key| IdempotentRequest::create_pet(lineage, &key, &new));
     let app = request.app;
     match app.storage.insert_pet(new, once).await? {
-        InsertOutcome::Inserted(pet) => Ok(created(app, pet)),
-        InsertOutcome::Replayed(pet) => Ok(mark_replayed(created(app, pet))),
+        InsertOutcome::Inserted(pet) => Ok(created(app, &pet)),
+        InsertOutcome::Replayed(pet) => Ok(mark_replayed(created(app, &pet))),
         InsertOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
         InsertOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
 }
 
-fn created(app: &AppState, pet: domain::Pet) -> Response {
+fn created(app: &AppState, pet: &domain::Pet) -> Response {
     let id = pet.id;
     let (body, etag) = with_etag(json::render(&Pet::from(pet)));
     let mut response = response::json(StatusCode::CREATED, body);

@@ -1,10 +1,13 @@
 //! `GET /pets`
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::domain::page::PageLimit;
-use crate::domain::pet::{PetFilter, PetId, PetPageRequest, PetStatus};
+use crate::domain::page::{Page, PageLimit};
+use crate::domain::pet::{self as domain, PetFilter, PetId, PetPageRequest, PetStatus};
 use crate::http::conditional::{IfNoneMatchHeader, with_tag};
 use crate::http::cursor::after_cursor;
 use crate::http::error::ApiError;
@@ -38,10 +41,48 @@ pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiEr
     let app = request.app;
     let wanted = request.query::<ListPetsQuery>()?.page_request()?;
     let page = app.storage.list_pets(wanted.clone()).await?;
-    let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), page.next_after);
-    let pets: Vec<Pet> = page.items.iter().cloned().map(Pet::from).collect();
-    let (body, tag) = with_tag(json::render(&pets), next.as_ref());
+    let RenderedPage { body, tag, next } = app.last_page.rendered(page, |page| {
+        let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), page.next_after);
+        let pets: Vec<Pet<'_>> = page.items.iter().map(Pet::from).collect();
+        let (body, tag) = with_tag(json::render(&pets), next.as_ref());
+        RenderedPage { body, tag, next }
+    });
     Ok(request.if_none_match().answer(body, tag, next))
+}
+
+/// What a response shows of a page.
+#[derive(Clone)]
+struct RenderedPage {
+    body: Bytes,
+    tag: Bytes,
+    /// The `Link` to the next page.
+    next: Option<Bytes>,
+}
+
+/// The page that was rendered last. Equal requests that arrive together get the same page from the storage; it is rendered
+/// once for all of them.
+#[derive(Default)]
+pub(crate) struct LastPage(Mutex<Option<(Arc<Page<domain::Pet>>, RenderedPage)>>);
+
+impl LastPage {
+    fn rendered(
+        &self,
+        page: Arc<Page<domain::Pet>>,
+        render: impl FnOnce(&Page<domain::Pet>) -> RenderedPage,
+    ) -> RenderedPage {
+        if let Some((known, rendered)) = &*self.lock()
+            && Arc::ptr_eq(known, &page)
+        {
+            return rendered.clone();
+        }
+        let rendered = render(&page);
+        *self.lock() = Some((page, rendered.clone()));
+        rendered
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Arc<Page<domain::Pet>>, RenderedPage)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The query parameters.

@@ -44,7 +44,7 @@ pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, 
     let change = request.app.storage.change_pet(id, |pet, has_open_order| {
         // As getPet, createPet and updatePet return it, and as `GET /pets?id=…` does.
         let representations = || {
-            let pet = Pet::from(pet.clone());
+            let pet = Pet::from(pet);
             [json::render(&pet), json::render(&[pet])]
         };
         if !known.is_satisfied_by(representations) {
@@ -55,7 +55,7 @@ pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, 
     match change.await? {
         UpdateOutcome::Updated(pet) => {
             let id = pet.id;
-            let (body, etag) = with_etag(json::render(&Pet::from(pet)));
+            let (body, etag) = with_etag(json::render(&Pet::from(&pet)));
             let mut response = response::json(StatusCode::OK, body);
             response.headers_mut().insert(header::ETAG, etag);
             response.extensions_mut().insert(AccessLogIds { pet: id.get(), order: None });
