@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use jiff::SignedDuration;
 use jiff::civil::{Date, date};
 
-use crate::domain::order::OrderHold;
+use crate::domain::order::HoldDuration;
 use crate::domain::rate_limit::RateLimit;
 
 /// The date on which getPet will be removed, as announced with version 1.0.0.
@@ -173,7 +173,7 @@ pub struct ShopSettings {
     /// it only when all nodes are upgraded, because version 1.0.0 cannot read an order that has expired: from then on, you
     /// cannot go back to it.
     #[arg(long, env = "PETSTORE_ORDER_HOLD", value_name = "DURATION", value_parser = order_hold)]
-    pub order_hold: Option<OrderHold>,
+    pub order_hold: Option<HoldDuration>,
 }
 
 /// The export of traces.
@@ -492,7 +492,7 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
         .ok_or("must be a duration such as 500ms, 10s or 2m")
 }
 
-fn order_hold(text: &str) -> Result<OrderHold, &'static str> {
+fn order_hold(text: &str) -> Result<HoldDuration, &'static str> {
     let hold = duration(text).ok().and_then(|duration| duration.try_into().ok());
     hold.ok_or("must be a duration from 1s to 168h, such as 15m")
 }

@@ -40,7 +40,7 @@ Examples:
   petstore doctor
   sudo -u petstore petstore doctor --env-file /etc/petstore/petstore.env
   petstore doctor --json | jq '.checks[] | select(.state != \"ok\")'")]
-pub(super) struct Doctor {
+pub(super) struct DoctorCommand {
     /// Prints a JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -51,7 +51,7 @@ pub(super) struct Doctor {
 
 /// The output.
 #[derive(Debug, Serialize)]
-struct Report {
+struct DoctorReport {
     ok: bool,
     version: &'static str,
     commit: &'static str,
@@ -74,7 +74,7 @@ enum CheckState {
     Failure,
 }
 
-impl Doctor {
+impl DoctorCommand {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         let mut checks = match diagnose(&self.settings.database.url(), &self.settings.pool).await {
             Ok(found) => checks(&found, self.settings.pool.database_connections),
@@ -84,7 +84,8 @@ impl Doctor {
             checks.push(failure("environment", error.to_string()));
         }
         let ok = checks.iter().all(|check| check.state != CheckState::Failure);
-        let report = Report { ok, version: VERSION, commit: COMMIT, checks, settings: effective_settings() };
+        let report =
+            DoctorReport { ok, version: VERSION, commit: COMMIT, checks, settings: effective_settings() };
         let text = if self.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) };
         print(&text)?;
         Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -270,7 +271,7 @@ fn connections((max, open): (i32, i64), pool: u16) -> DoctorCheck {
     if i64::from(max) < wanted { failure("pool", says) } else { ok("pool", says) }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &DoctorReport) -> String {
     let mut text = String::new();
     for DoctorCheck { name, state, says } in &report.checks {
         let state = match state {

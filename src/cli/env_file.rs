@@ -91,7 +91,7 @@ struct Variable {
 }
 
 fn parse(text: &str) -> Result<Vec<Variable>, String> {
-    let mut reader = Reader { characters: text.chars().peekable(), line: 1 };
+    let mut reader = EnvFileReader { characters: text.chars().peekable(), line: 1 };
     let mut variables = Vec::new();
     loop {
         while reader.characters.peek().is_some_and(|next| " \t\n".contains(*next)) {
@@ -107,12 +107,12 @@ fn parse(text: &str) -> Result<Vec<Variable>, String> {
     }
 }
 
-struct Reader<'a> {
+struct EnvFileReader<'a> {
     characters: Peekable<Chars<'a>>,
     line: usize,
 }
 
-impl Reader<'_> {
+impl EnvFileReader<'_> {
     fn next(&mut self) -> Option<char> {
         let next = self.characters.next();
         self.line += usize::from(next == Some('\n'));

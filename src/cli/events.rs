@@ -26,7 +26,7 @@ const BACKOFF: Duration = Duration::from_secs(2);
 #[command(after_help = "\
 Example:
   petstore events --last 100 --follow")]
-pub(super) struct Events {
+pub(super) struct EventsCommand {
     /// How many of the newest events to print.
     #[arg(long, default_value_t = 10, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=1_000))]
     last: u16,
@@ -39,7 +39,7 @@ pub(super) struct Events {
     database: DatabaseSettings,
 }
 
-impl Events {
+impl EventsCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let storage = storage(&self.database.url())?;
         // Before the newest events are read, so that none falls in between.

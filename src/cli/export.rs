@@ -43,7 +43,7 @@ Examples:
   petstore export pets.csv.gz
   petstore export pets.csv --escape-formulas
   petstore export --status available | jq .name")]
-pub(super) struct Export {
+pub(super) struct ExportCommand {
     /// The file, compressed if its name ends in `.gz` or `.zst`; `-` is standard output.
     #[arg(default_value = "-")]
     file: PathBuf,
@@ -73,7 +73,7 @@ const QUEUED_BLOCKS: usize = 4;
 /// The result of the writer's thread.
 type ExportWriteResult = oneshot::Receiver<io::Result<()>>;
 
-impl Export {
+impl ExportCommand {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         let format = self
             .format

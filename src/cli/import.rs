@@ -55,7 +55,7 @@ Examples:
   petstore import pets.ndjson.zst --key-column id --max-errors 100
   petstore export shop.csv.gz && petstore import shop.csv.gz --key-column id
   generate-pets | petstore import - --format ndjson")]
-pub(super) struct Import {
+pub(super) struct ImportCommand {
     /// The file, or `-` for standard input.
     file: PathBuf,
 
@@ -138,7 +138,7 @@ const TOO_MANY_REJECTS: u8 = 4;
 /// The first signal, for everything that waits for it.
 type StopFuture = Shared<LocalBoxFuture<'static, StopSignal>>;
 
-impl Import {
+impl ImportCommand {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         check_url(&self.database.url())?;
         let format = self.format()?;

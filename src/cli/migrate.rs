@@ -17,12 +17,12 @@ use crate::storage::{SCHEMA_LATEST, migrate_within};
 Example:
   createdb petstore
   petstore migrate --database-url postgresql://localhost/petstore")]
-pub(super) struct Migrate {
+pub(super) struct MigrateCommand {
     #[command(flatten)]
     settings: MigrateSettings,
 }
 
-impl Migrate {
+impl MigrateCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let Self { settings } = self;
         let applied = migrate_within(&settings.database.url(), SCHEMA_LATEST, settings.patience).await?;

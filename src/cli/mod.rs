@@ -72,17 +72,17 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Demo(demo::Demo),
-    Serve(serve::Serve),
-    Migrate(migrate::Migrate),
-    Doctor(doctor::Doctor),
+    Demo(demo::DemoCommand),
+    Serve(serve::ServeCommand),
+    Migrate(migrate::MigrateCommand),
+    Doctor(doctor::DoctorCommand),
     #[command(subcommand)]
-    Keys(keys::Keys),
-    Import(import::Import),
-    Export(export::Export),
-    Events(events::Events),
-    Openapi(openapi::Openapi),
-    Seed(seed::Seed),
+    Keys(keys::KeysCommand),
+    Import(import::ImportCommand),
+    Export(export::ExportCommand),
+    Events(events::EventsCommand),
+    Openapi(openapi::OpenapiCommand),
+    Seed(seed::SeedCommand),
 }
 
 impl Cli {

@@ -11,12 +11,12 @@ use crate::http::interface_document;
 #[command(after_help = "\
 Example:
   petstore openapi > openapi.json")]
-pub(super) struct Openapi {
+pub(super) struct OpenapiCommand {
     #[command(flatten)]
     interface: InterfaceSettings,
 }
 
-impl Openapi {
+impl OpenapiCommand {
     pub(super) fn run(self) -> Result<(), CommandError> {
         Ok(print(&interface_document(&self.interface))?)
     }

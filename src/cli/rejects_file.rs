@@ -43,7 +43,7 @@ impl RejectsFile {
     /// Removes the file of an earlier run, which would be mistaken for this one's.
     pub(super) fn remove_earlier(&self) -> Result<(), CommandError> {
         if let Some(path) = &self.path
-            && check(path)? == Existing::Replaceable
+            && check(path)? == ExistingPath::Replaceable
         {
             fs::remove_file(path).map_err(|error| in_file(path, &error))?;
         }
@@ -70,18 +70,18 @@ impl RejectsFile {
 
 /// What is at the path of a rejects file.
 #[derive(PartialEq)]
-enum Existing {
+enum ExistingPath {
     Nothing,
     /// An earlier rejects file, or an empty file.
     Replaceable,
     PipeOrDevice,
 }
 
-fn check(path: &Path) -> Result<Existing, CommandError> {
+fn check(path: &Path) -> Result<ExistingPath, CommandError> {
     let refuse = |what: &str| SettingError(format!("{} {what}: pass another --rejects", path.display()));
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Existing::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ExistingPath::Nothing),
         Err(error) => return Err(in_file(path, &error)),
     };
     // Followed only to a pipe or a device: /dev/stderr is a link.
@@ -90,7 +90,7 @@ fn check(path: &Path) -> Result<Existing, CommandError> {
         return Err(refuse("is a directory").into());
     }
     if target.is_some_and(|target| !target.is_file()) {
-        return Ok(Existing::PipeOrDevice);
+        return Ok(ExistingPath::PipeOrDevice);
     }
     if found.is_symlink() {
         return Err(refuse("is a symbolic link").into());
@@ -100,7 +100,7 @@ fn check(path: &Path) -> Result<Existing, CommandError> {
     let mut file = BufReader::new(file).take(MAX_LINE);
     file.read_until(b'\n', &mut first).map_err(|error| in_file(path, &error))?;
     if first.is_empty() || serde_json::from_slice::<RejectsLine<'_>>(&first).is_ok() {
-        return Ok(Existing::Replaceable);
+        return Ok(ExistingPath::Replaceable);
     }
     Err(refuse("exists and is not a rejects file").into())
 }
@@ -108,8 +108,8 @@ fn check(path: &Path) -> Result<Existing, CommandError> {
 /// Creates the file, unless something is at its path by now.
 fn create(path: &Path) -> Result<File, CommandError> {
     let created = match check(path)? {
-        Existing::PipeOrDevice => File::options().write(true).open(path),
-        Existing::Nothing | Existing::Replaceable => File::create_new(path),
+        ExistingPath::PipeOrDevice => File::options().write(true).open(path),
+        ExistingPath::Nothing | ExistingPath::Replaceable => File::create_new(path),
     };
     created.map_err(|error| in_file(path, &error))
 }

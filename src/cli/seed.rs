@@ -23,7 +23,7 @@ const BATCH: u32 = 10_000;
 #[command(after_help = "\
 Example:
   petstore seed --count 100000 --seed 7")]
-pub(super) struct Seed {
+pub(super) struct SeedCommand {
     /// The number of pets to add.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
@@ -36,7 +36,7 @@ pub(super) struct Seed {
     database: DatabaseSettings,
 }
 
-impl Seed {
+impl SeedCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let started = Instant::now();
         add(&storage(&self.database.url())?, self.count, self.number).await?;

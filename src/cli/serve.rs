@@ -36,12 +36,12 @@ use crate::version::{COMMIT, VERSION};
 Examples:
   petstore serve --database-url postgresql://localhost/petstore
   DATABASE_URL=postgresql://db/petstore?sslmode=verify-full petstore serve --listen 0.0.0.0:8080")]
-pub(super) struct Serve {
+pub(super) struct ServeCommand {
     #[command(flatten)]
     settings: ServeSettings,
 }
 
-impl Serve {
+impl ServeCommand {
     pub(super) async fn run(self, listeners: Listeners) -> Result<(), CommandError> {
         let (mut stop_signal, mut hangup) = (stop_signals()?, signal(SignalKind::hangup())?);
         log_start();

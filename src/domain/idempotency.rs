@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::key_record::KeyId;
-use super::order::{NewOrder, OrderEnd, OrderHold, OrderId, OrderReference};
+use super::order::{HoldDuration, NewOrder, OrderEnd, OrderId, OrderReference};
 use super::pet::NewPet;
 
 /// The client's name for a request that it may retry: 1 to 255 visible ASCII characters.
@@ -75,7 +75,7 @@ impl IdempotentRequest {
         let mut content = Sha256::new().chain_update(pet_id.get().to_be_bytes());
         // An order with neither has the fingerprint that it had before they existed.
         if reference.is_some() || hold.is_some() {
-            content.update(hold.map_or(0, OrderHold::seconds).to_be_bytes());
+            content.update(hold.map_or(0, HoldDuration::seconds).to_be_bytes());
             content.update(reference.as_ref().map_or("", OrderReference::as_str));
         }
         Self { digest: Self::digest(lineage, "placeOrder", key), fingerprint: content.into() }

@@ -82,9 +82,9 @@ impl TryFrom<String> for OrderReference {
 
 /// How long an order waits to be completed: 1 second to 7 days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OrderHold(u32);
+pub struct HoldDuration(u32);
 
-impl OrderHold {
+impl HoldDuration {
     /// The shortest, in seconds.
     pub const MIN: i64 = 1;
     /// The longest, in seconds.
@@ -99,33 +99,33 @@ impl OrderHold {
 
 /// The time is too short or too long.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("must be an integer from {min} to {max}", min = OrderHold::MIN, max = OrderHold::MAX)]
-pub struct OrderHoldError;
+#[error("must be an integer from {min} to {max}", min = HoldDuration::MIN, max = HoldDuration::MAX)]
+pub struct HoldDurationError;
 
-impl TryFrom<i64> for OrderHold {
-    type Error = OrderHoldError;
+impl TryFrom<i64> for HoldDuration {
+    type Error = HoldDurationError;
 
-    fn try_from(seconds: i64) -> Result<Self, OrderHoldError> {
+    fn try_from(seconds: i64) -> Result<Self, HoldDurationError> {
         if !(Self::MIN..=Self::MAX).contains(&seconds) {
-            return Err(OrderHoldError);
+            return Err(HoldDurationError);
         }
-        seconds.try_into().map(Self).map_err(|_| OrderHoldError)
+        seconds.try_into().map(Self).map_err(|_| HoldDurationError)
     }
 }
 
-impl<'de> Deserialize<'de> for OrderHold {
+impl<'de> Deserialize<'de> for HoldDuration {
     /// Whatever is wrong with the value, the error says which integers are accepted.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let seconds = i64::deserialize(deserializer).map_err(|_| OrderHoldError);
+        let seconds = i64::deserialize(deserializer).map_err(|_| HoldDurationError);
         seconds.and_then(Self::try_from).map_err(serde::de::Error::custom)
     }
 }
 
-impl TryFrom<Duration> for OrderHold {
-    type Error = OrderHoldError;
+impl TryFrom<Duration> for HoldDuration {
+    type Error = HoldDurationError;
 
-    fn try_from(time: Duration) -> Result<Self, OrderHoldError> {
-        i64::try_from(time.as_secs()).map_err(|_| OrderHoldError)?.try_into()
+    fn try_from(time: Duration) -> Result<Self, HoldDurationError> {
+        i64::try_from(time.as_secs()).map_err(|_| HoldDurationError)?.try_into()
     }
 }
 
@@ -137,7 +137,7 @@ pub struct NewOrder {
     /// The shop's own name for the order.
     pub reference: Option<OrderReference>,
     /// How long the order waits to be completed.
-    pub hold: Option<OrderHold>,
+    pub hold: Option<HoldDuration>,
 }
 
 /// How an order ends.

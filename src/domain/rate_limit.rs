@@ -10,18 +10,18 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RateLimit {
     requests: NonZeroU32,
-    period: Period,
+    period: RateLimitPeriod,
 }
 
 /// The time over which a limit counts requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Period {
+enum RateLimitPeriod {
     Second,
     Minute,
     Hour,
 }
 
-impl Period {
+impl RateLimitPeriod {
     const ALL: [Self; 3] = [Self::Second, Self::Minute, Self::Hour];
 
     fn letter(self) -> &'static str {
@@ -45,7 +45,7 @@ impl RateLimit {
     /// The limit as the database stores it: requests per number of seconds.
     pub fn new(requests: u32, seconds: u32) -> Result<Self, RateLimitError> {
         let requests = NonZeroU32::new(requests).filter(|requests| requests.get() <= Self::MAX_REQUESTS);
-        let period = Period::ALL.into_iter().find(|period| period.seconds() == seconds);
+        let period = RateLimitPeriod::ALL.into_iter().find(|period| period.seconds() == seconds);
         match (requests, period) {
             (Some(requests), Some(period)) => Ok(Self { requests, period }),
             _ => Err(RateLimitError),
@@ -78,8 +78,10 @@ impl FromStr for RateLimit {
 
     fn from_str(text: &str) -> Result<Self, RateLimitError> {
         let (requests, letter) = text.split_once('/').ok_or(RateLimitError)?;
-        let period =
-            Period::ALL.into_iter().find(|period| period.letter() == letter).ok_or(RateLimitError)?;
+        let period = RateLimitPeriod::ALL
+            .into_iter()
+            .find(|period| period.letter() == letter)
+            .ok_or(RateLimitError)?;
         if !requests.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(RateLimitError);
         }

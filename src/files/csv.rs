@@ -8,8 +8,8 @@ use super::{FileError, ImportRow, RejectedRow};
 use crate::domain::import_key::ImportKey;
 use crate::domain::pet::{Pet, PetStatus};
 use crate::wire::field_value::FieldValue;
-use crate::wire::fields::{self, NamedValues};
 use crate::wire::pet::NewPet;
+use crate::wire::struct_deserializer::{self, NamedValues};
 
 /// The longest row, with its line end. A longer one most likely has an unclosed quote, which would swallow the rest of the
 /// file.
@@ -97,7 +97,7 @@ impl CsvColumns {
         }
         let cells: Result<Vec<&str>, _> = record.iter().map(std::str::from_utf8).collect();
         let row = CsvRow { columns: self, cells: cells.map_err(|_| "The row is not UTF-8.")? };
-        let pet: NewPet = fields::read(&row).map_err(|error| format!("{error}."))?;
+        let pet: NewPet = struct_deserializer::read(&row).map_err(|error| format!("{error}."))?;
         let key = self.key.map(|index| {
             let key = ImportKey::try_from(row.cells[index].to_owned());
             key.map_err(|problem| format!("`{}` {problem}.", self.names[index]))

@@ -23,12 +23,12 @@ pub(crate) struct AdmissionControl {
     max: usize,
     in_progress: AtomicUsize,
     refused_requests: Counter,
-    bodies: SharedLimit,
-    waits: SharedLimit,
+    bodies: KeyShareLimit,
+    waits: KeyShareLimit,
 }
 
 /// A limit of which each key has a share.
-struct SharedLimit {
+struct KeyShareLimit {
     max: usize,
     held: Mutex<HeldShares>,
     refused: Counter,
@@ -52,7 +52,7 @@ pub(crate) struct SuspendedPermit<'a>(&'a AdmissionControl);
 /// Counts against a shared limit until dropped.
 #[must_use]
 pub(crate) struct Share<'a> {
-    limit: &'a SharedLimit,
+    limit: &'a KeyShareLimit,
     key: KeyId,
 }
 
@@ -62,8 +62,8 @@ impl AdmissionControl {
             max,
             in_progress: AtomicUsize::new(0),
             refused_requests: counter!(REQUESTS_SHED, "reason" => "requests"),
-            bodies: SharedLimit::new(max, "bodies", "too many request bodies are incomplete"),
-            waits: SharedLimit::new(max, "waits", "too many requests wait for an event"),
+            bodies: KeyShareLimit::new(max, "bodies", "too many request bodies are incomplete"),
+            waits: KeyShareLimit::new(max, "waits", "too many requests wait for an event"),
         }
     }
 
@@ -108,7 +108,7 @@ impl AdmissionControl {
     }
 }
 
-impl SharedLimit {
+impl KeyShareLimit {
     fn new(max: usize, reason: &'static str, cause: &'static str) -> Self {
         Self { max, held: Mutex::default(), refused: counter!(REQUESTS_SHED, "reason" => reason), cause }
     }

@@ -39,7 +39,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::config::{InterfaceSettings, LimitSettings, ShopSettings, TimeoutSettings};
-use crate::domain::order::OrderHold;
+use crate::domain::order::HoldDuration;
 use crate::storage::{Storage, StorageError};
 use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, WAITING_REQUESTS, count};
 
@@ -52,7 +52,7 @@ use api_docs::{DocsPage, ServedDocument};
 use authentication::KeyCache;
 use health::Startup;
 use links::Links;
-use pets::{GetPetDeprecation, LastPage};
+use pets::{GetPetDeprecation, LastPetPage};
 use pipeline::FailureLog;
 
 /// How often the database is asked until it is reached for the first time.
@@ -82,9 +82,9 @@ pub struct AppStateInner {
     clock: Clock,
     links: Links,
     get_pet_deprecation: GetPetDeprecation,
-    last_page: LastPage,
+    last_page: LastPetPage,
     body_timeout: Duration,
-    order_hold: Option<OrderHold>,
+    order_hold: Option<HoldDuration>,
     document: ServedDocument,
     docs_page: DocsPage,
     startup: Startup,
@@ -111,7 +111,7 @@ impl AppState {
             clock,
             links: Links::new(settings.public_base_url.as_ref()),
             get_pet_deprecation: GetPetDeprecation::new(settings.get_pet_removal),
-            last_page: LastPage::default(),
+            last_page: LastPetPage::default(),
             body_timeout: timeouts.body_timeout,
             order_hold: shop.order_hold,
             docs_page: DocsPage::new(settings, &document),

@@ -8,14 +8,14 @@ use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 use crate::wire::field_value::FieldValue;
-use crate::wire::fields::{self, FieldsError, NamedValues};
+use crate::wire::struct_deserializer::{self, FieldsError, NamedValues};
 use crate::wire::suggestions::shown;
 
 /// Reads the query of a URI into the struct of its operation. A parameter that the struct does not have is refused, so that a
 /// misspelt filter does not silently list everything.
 pub(crate) fn read<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
     let parameters = QueryParameters::parse(uri.query().unwrap_or_default());
-    fields::read(&&parameters).map_err(|error| match error {
+    struct_deserializer::read(&&parameters).map_err(|error| match error {
         FieldsError::Unknown { name, known } => ApiError::UnknownParameter { name: shown(&name), known },
         FieldsError::Field { name, error } => ApiError::invalid_parameter(name, &error),
         FieldsError::Other(problem) => ApiError::invalid_parameter("", &problem),

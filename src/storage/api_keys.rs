@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Row;
 
+use super::postgres::database::Database;
 use super::postgres::error::unexpected;
-use super::postgres::executor::Database;
 use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};
 use crate::domain::api_key::{ApiKey, KeyDigest};

@@ -18,8 +18,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tokio_postgres::Row;
 
+use super::postgres::database::Database;
 use super::postgres::error::{error_message, unexpected};
-use super::postgres::executor::Database;
 use super::postgres::pg_enum::impl_pg_enum;
 use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};

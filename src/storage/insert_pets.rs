@@ -12,8 +12,8 @@ use tokio_postgres::Row;
 
 use super::events::count_events;
 use super::pets::{id, index};
+use super::postgres::database::{Database, Parameters};
 use super::postgres::error::unexpected;
-use super::postgres::executor::{Database, Parameters};
 use super::request_batcher::{BatchError, BatchHandler};
 use super::{Storage, StorageError};
 use crate::domain::event::EventType;

@@ -58,9 +58,9 @@ use pets::{FindPetsBatch, ListPetsBatch};
 pub use postgres::connect::ConnectError;
 use postgres::connect::Connector;
 pub use postgres::credentials::CredentialsError;
+use postgres::database::Database;
 pub use postgres::database_url::DatabaseUrlError;
 pub use postgres::error::StorageError;
-use postgres::executor::Database;
 pub use postgres::migrations::{
     MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within,
 };

@@ -11,8 +11,8 @@ use std::error::Error;
 use tokio_postgres::Row;
 
 use super::events::count_events;
+use super::postgres::database::Parameters;
 use super::postgres::error::{error_message, unexpected};
-use super::postgres::executor::Parameters;
 use super::postgres::pg_enum::impl_pg_enum;
 use super::{Storage, StorageError};
 use crate::domain::event::EventType;

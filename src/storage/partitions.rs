@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::join;
 
-use super::postgres::executor::Parameters;
+use super::postgres::database::Parameters;
 use super::{Storage, StorageError};
 
 /// For how many days after today partitions are created. The functions in `migrations/` have the same number.

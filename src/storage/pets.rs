@@ -12,8 +12,8 @@ use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
 use super::events::count_events;
+use super::postgres::database::{Database, Parameters};
 use super::postgres::error::unexpected;
-use super::postgres::executor::{Database, Parameters};
 use super::postgres::pg_enum::impl_pg_enum;
 use super::request_batcher::BatchHandler;
 use super::{Storage, StorageError};

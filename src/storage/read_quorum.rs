@@ -44,7 +44,7 @@ impl fmt::Display for Lsn {
 
 /// What a server reports of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
+pub struct ServerReport {
     /// When the server was started. Sessions do not outlive a restart.
     pub start: u64,
     /// Of a standby: the timeline that it receives, or else the highest one that it has received.
@@ -97,7 +97,11 @@ impl LastPrimary {
     /// The primary that these reports confirm, if [`choose`] has chosen it. If it was the last one before, those that followed
     /// it then are remembered, unless they have reported something else.
     #[must_use]
-    pub fn confirmed_by(reports: &[Option<Report>], server: usize, before: Option<&Self>) -> Option<Self> {
+    pub fn confirmed_by(
+        reports: &[Option<ServerReport>],
+        server: usize,
+        before: Option<&Self>,
+    ) -> Option<Self> {
         let timeline = reports.get(server)?.as_ref()?.timeline;
         let before = before.filter(|before| (before.server, before.timeline) == (server, timeline));
         // A standby may stop receiving a moment before its primary is gone.
@@ -109,7 +113,8 @@ impl LastPrimary {
         let remembered = before.iter().flat_map(|before| {
             before.followers.iter().copied().filter(|(follower, _)| stays(before, *follower))
         });
-        let follows = |report: &Report| report.timeline == timeline && report.upstream() == Some(server);
+        let follows =
+            |report: &ServerReport| report.timeline == timeline && report.upstream() == Some(server);
         let followers = reports
             .iter()
             .enumerate()
@@ -118,14 +123,14 @@ impl LastPrimary {
     }
 
     /// Whether all other servers are standbys that followed it, and have not restarted since.
-    fn is_followed_by_all(&self, reports: &[Option<Report>]) -> bool {
+    fn is_followed_by_all(&self, reports: &[Option<ServerReport>]) -> bool {
         (0..reports.len())
             .filter(|server| *server != self.server)
             .all(|server| reports[server].is_some_and(|report| self.is_follower(server, &report)))
     }
 
     /// Whether a server is a standby that followed it last.
-    fn is_follower(&self, server: usize, report: &Report) -> bool {
+    fn is_follower(&self, server: usize, report: &ServerReport) -> bool {
         matches!(report.role, Role::Standby { .. })
             && self.timeline == report.timeline
             && self.followers.contains(&(server, report.start))
@@ -146,7 +151,7 @@ pub enum NotFresh {
     Behind(Lsn),
 }
 
-impl Report {
+impl ServerReport {
     /// The server from which it receives.
     #[must_use]
     pub fn upstream(&self) -> Option<usize> {
@@ -168,12 +173,12 @@ impl Report {
 /// Chooses a server from the last report of each. Their order is that of the database URL, which names every server that
 /// can be synchronous. Of several standbys, the first from `turn` on is chosen.
 pub fn choose(
-    reports: &[Option<Report>],
+    reports: &[Option<ServerReport>],
     last: Option<&LastPrimary>,
     turn: usize,
 ) -> Result<Source, NotFresh> {
     let needed = reports.len().saturating_sub(1).max(1);
-    let known: Vec<(usize, Report, Lsn)> = (0..reports.len())
+    let known: Vec<(usize, ServerReport, Lsn)> = (0..reports.len())
         .map(|offset| (turn + offset) % reports.len())
         .filter_map(|server| reports[server].and_then(|report| Some((server, report, report.position()?))))
         .collect();
@@ -190,7 +195,7 @@ pub fn choose(
     // standbys, none of them can have been a primary since.
     let last = last.filter(|last| {
         let report = reports.get(last.server).copied().flatten();
-        !matches!(report, Some(Report { role: Role::Standby { received: Some(_), .. }, .. }))
+        !matches!(report, Some(ServerReport { role: Role::Standby { received: Some(_), .. }, .. }))
             || last.is_followed_by_all(reports)
     });
 
@@ -230,7 +235,7 @@ pub fn choose(
 
 /// The primary that a standby follows or followed last, if that is known. Not through another standby: what it has received
 /// may be from an earlier start of that one, when it was a primary itself.
-fn followed(reports: &[Option<Report>], last: Option<&LastPrimary>, standby: usize) -> Option<usize> {
+fn followed(reports: &[Option<ServerReport>], last: Option<&LastPrimary>, standby: usize) -> Option<usize> {
     let report = reports[standby]?;
     match report.upstream() {
         Some(upstream) => {
@@ -247,22 +252,22 @@ fn followed(reports: &[Option<Report>], last: Option<&LastPrimary>, standby: usi
 mod tests {
     use super::*;
 
-    fn primary(timeline: u32, flushed: u64) -> Option<Report> {
-        Some(Report { start: 0, timeline, role: Role::Primary { flushed: Lsn(flushed) } })
+    fn primary(timeline: u32, flushed: u64) -> Option<ServerReport> {
+        Some(ServerReport { start: 0, timeline, role: Role::Primary { flushed: Lsn(flushed) } })
     }
 
-    fn standby(timeline: u32, received: u64, replayed: u64, upstream: usize) -> Option<Report> {
+    fn standby(timeline: u32, received: u64, replayed: u64, upstream: usize) -> Option<ServerReport> {
         let (received, replayed, upstream) = (Some(Lsn(received)), Lsn(replayed), Some(upstream));
-        Some(Report { start: 0, timeline, role: Role::Standby { received, replayed, upstream } })
+        Some(ServerReport { start: 0, timeline, role: Role::Standby { received, replayed, upstream } })
     }
 
     /// A standby that has restarted, and does not receive yet.
-    fn restarted(timeline: u32, replayed: u64) -> Option<Report> {
+    fn restarted(timeline: u32, replayed: u64) -> Option<ServerReport> {
         let role = Role::Standby { received: None, replayed: Lsn(replayed), upstream: None };
-        Some(Report { start: 0, timeline, role })
+        Some(ServerReport { start: 0, timeline, role })
     }
 
-    fn choose(reports: &[Option<Report>]) -> Result<Source, NotFresh> {
+    fn choose(reports: &[Option<ServerReport>]) -> Result<Source, NotFresh> {
         super::choose(reports, None, 0)
     }
 
@@ -299,7 +304,7 @@ mod tests {
         let cut_off = primary(1, 120);
         let last =
             LastPrimary::confirmed_by(&[cut_off, standby(1, 90, 90, 0), standby(1, 90, 90, 0)], 0, None);
-        let after = |reports: &[Option<Report>]| super::choose(reports, last.as_ref(), 0);
+        let after = |reports: &[Option<ServerReport>]| super::choose(reports, last.as_ref(), 0);
         assert_eq!(after(&[cut_off, orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(Source::Standby(1)));
         assert_eq!(after(&[cut_off, orphan(0, 1, 100), None]), Err(NotFresh::Behind(Lsn(120))));
         // It was made a standby. If it has received, all others must still be its standbys.
@@ -327,16 +332,16 @@ mod tests {
     }
 
     /// A standby whose primary is gone.
-    fn orphan(start: u64, timeline: u32, replayed: u64) -> Option<Report> {
+    fn orphan(start: u64, timeline: u32, replayed: u64) -> Option<ServerReport> {
         let role = Role::Standby { received: Some(Lsn(replayed)), replayed: Lsn(replayed), upstream: None };
-        Some(Report { start, timeline, role })
+        Some(ServerReport { start, timeline, role })
     }
 
     #[test]
     fn a_standby_whose_primary_is_gone_is_read_if_it_followed_the_last_confirmed_one() {
         let confirmed = [primary(2, 100), standby(2, 100, 100, 0), None];
         let last = LastPrimary::confirmed_by(&confirmed, 0, None);
-        let after = |reports: &[Option<Report>]| super::choose(reports, last.as_ref(), 0);
+        let after = |reports: &[Option<ServerReport>]| super::choose(reports, last.as_ref(), 0);
         assert_eq!(after(&[None, orphan(0, 2, 100), orphan(0, 2, 90)]), Ok(Source::Standby(1)));
         assert_eq!(after(&[None, orphan(0, 2, 90), orphan(0, 2, 100)]), Err(NotFresh::Behind(Lsn(100))));
         assert_eq!(after(&[None, orphan(1, 2, 100), orphan(0, 2, 90)]), Err(NotFresh::Behind(Lsn(100))));

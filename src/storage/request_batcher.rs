@@ -101,18 +101,18 @@ pub(super) struct Batcher<H: BatchHandler>(Arc<Shared<H>>);
 struct Shared<H: BatchHandler> {
     handler: H,
     limits: QueueLimits,
-    state: Mutex<State<H>>,
+    state: Mutex<BatcherState<H>>,
     metrics: BatchMetrics,
     /// The worker of each slot.
     workers: Vec<mpsc::Sender<Handover<H>>>,
 }
 
-struct State<H: BatchHandler> {
+struct BatcherState<H: BatchHandler> {
     queue: VecDeque<QueuedRequest<H>>,
     free_slots: Vec<usize>,
 }
 
-impl<H: BatchHandler> State<H> {
+impl<H: BatchHandler> BatcherState<H> {
     /// Frees a slot if nothing is queued, and returns whether it did.
     fn free_if_idle(&mut self, slot: usize) -> bool {
         let is_idle = self.queue.is_empty();
@@ -149,7 +149,10 @@ impl<H: BatchHandler> Batcher<H> {
         Self(Arc::new(Shared {
             handler,
             limits,
-            state: Mutex::new(State { queue: VecDeque::new(), free_slots: (0..limits.slots).collect() }),
+            state: Mutex::new(BatcherState {
+                queue: VecDeque::new(),
+                free_slots: (0..limits.slots).collect(),
+            }),
             metrics: BatchMetrics {
                 size: histogram!(BATCH_SIZE, "queue" => name),
                 wait: histogram!(BATCH_WAIT, "queue" => name),
@@ -162,35 +165,35 @@ impl<H: BatchHandler> Batcher<H> {
 
     /// Handles a request, now or in a later batch, and returns its response.
     pub(super) async fn call(&self, request: H::Request) -> Response<H> {
-        match Slot::take_or_queue(&self.0, request)? {
-            Admission::Start(slot, request) => slot.run_single(request).await,
-            Admission::Queued(response) => response.await.unwrap_or(Err(BatchError::Lost)),
+        match BatchSlot::take_or_queue(&self.0, request)? {
+            QueueOutcome::Start(slot, request) => slot.run_single(request).await,
+            QueueOutcome::Queued(response) => response.await.unwrap_or(Err(BatchError::Lost)),
         }
     }
 }
 
 /// How a request is handled.
-enum Admission<H: BatchHandler> {
+enum QueueOutcome<H: BatchHandler> {
     /// At once.
-    Start(Slot<H>, H::Request),
+    Start(BatchSlot<H>, H::Request),
     /// In a later batch.
     Queued(oneshot::Receiver<Response<H>>),
 }
 
 /// The permission to run one batch at a time. When its batch ends, it becomes free, or passes to its worker if requests are
 /// queued.
-struct Slot<H: BatchHandler> {
+struct BatchSlot<H: BatchHandler> {
     shared: Arc<Shared<H>>,
     index: usize,
     is_free: bool,
 }
 
-impl<H: BatchHandler> Slot<H> {
+impl<H: BatchHandler> BatchSlot<H> {
     /// Takes a free slot, or else queues the request.
-    fn take_or_queue(shared: &Arc<Shared<H>>, request: H::Request) -> Result<Admission<H>, BatchError> {
+    fn take_or_queue(shared: &Arc<Shared<H>>, request: H::Request) -> Result<QueueOutcome<H>, BatchError> {
         let mut state = shared.state();
         if let Some(index) = state.free_slots.pop() {
-            return Ok(Admission::Start(Self { shared: shared.clone(), index, is_free: false }, request));
+            return Ok(QueueOutcome::Start(Self { shared: shared.clone(), index, is_free: false }, request));
         }
         if state.queue.len() >= shared.limits.capacity {
             shared.metrics.full.increment(1);
@@ -199,7 +202,7 @@ impl<H: BatchHandler> Slot<H> {
         let (response, receiver) = oneshot::channel();
         let (arrived, trace) = (Instant::now(), traces::current());
         state.queue.push_back(QueuedRequest { request, arrived, trace, response });
-        Ok(Admission::Queued(receiver))
+        Ok(QueueOutcome::Queued(receiver))
     }
 
     /// Handles a request that was not queued, in the task of its caller.
@@ -243,7 +246,7 @@ impl<H: BatchHandler> Slot<H> {
     }
 }
 
-impl<H: BatchHandler> Drop for Slot<H> {
+impl<H: BatchHandler> Drop for BatchSlot<H> {
     /// A slot is dropped before it is free only if its worker is gone: the runtime is shutting down, and no batch will start.
     /// The queued callers get [`BatchError::Lost`].
     fn drop(&mut self) {
@@ -263,7 +266,7 @@ type BatchFuture<H> = BoxFuture<'static, Vec<<H as BatchHandler>::Response>>;
 
 /// What a worker takes over from a caller.
 struct Handover<H: BatchHandler> {
-    slot: Slot<H>,
+    slot: BatchSlot<H>,
     /// The batch of a caller that is gone: nobody needs its response.
     unfinished: Option<BatchFuture<H>>,
 }
@@ -279,7 +282,7 @@ async fn work<H: BatchHandler>(mut handovers: mpsc::Receiver<Handover<H>>) {
 }
 
 /// A batch in the task of its caller. If it is dropped before its end, it continues in the worker of its slot.
-struct CallerBatch<H: BatchHandler>(Option<(Slot<H>, BatchFuture<H>)>);
+struct CallerBatch<H: BatchHandler>(Option<(BatchSlot<H>, BatchFuture<H>)>);
 
 impl<H: BatchHandler> Future for CallerBatch<H> {
     type Output = Vec<H::Response>;
@@ -303,7 +306,7 @@ impl<H: BatchHandler> Drop for CallerBatch<H> {
 }
 
 impl<H: BatchHandler> Shared<H> {
-    fn state(&self) -> MutexGuard<'_, State<H>> {
+    fn state(&self) -> MutexGuard<'_, BatcherState<H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -24,10 +24,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A writer of log lines that never blocks. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct LogWriter(Arc<SharedBuffer>);
+pub(super) struct LogWriter(Arc<SharedLogBuffer>);
 
 #[derive(Default)]
-struct SharedBuffer {
+struct SharedLogBuffer {
     buffer: Mutex<LogBuffer>,
     changed: Condvar,
 }
@@ -97,7 +97,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-impl SharedBuffer {
+impl SharedLogBuffer {
     fn lock(&self) -> MutexGuard<'_, LogBuffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::field_value::FieldValue;
-use super::fields::NamedValues;
+use super::struct_deserializer::NamedValues;
 use super::suggestions::shown;
 
 /// The media type of every body.
@@ -36,7 +36,7 @@ impl<'a> JsonObject<'a> {
             return Err(NotAnObject("it is empty".into()));
         }
         let text = std::str::from_utf8(text).map_err(|_| NotAnObject("it is not UTF-8".into()))?;
-        let members: Members<'_> = serde_json::from_str(text).map_err(|error| in_our_words(&error))?;
+        let members: JsonMembers<'_> = serde_json::from_str(text).map_err(|error| in_our_words(&error))?;
         match members.duplicate {
             None => Ok(Self(members.list)),
             Some(name) => Err(NotAnObject(format!("`{}` appears twice", shown(&name)))),
@@ -73,17 +73,17 @@ fn in_our_words(error: &serde_json::Error) -> NotAnObject {
 }
 
 /// The members of an object as they come.
-struct Members<'a> {
+struct JsonMembers<'a> {
     list: Vec<(String, &'a RawValue)>,
     /// A name that appears twice.
     duplicate: Option<String>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for JsonMembers<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ObjectVisitor;
         impl<'de> Visitor<'de> for ObjectVisitor {
-            type Value = Members<'de>;
+            type Value = JsonMembers<'de>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a JSON object")
@@ -100,7 +100,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
                         duplicate.get_or_insert(name);
                     }
                 }
-                Ok(Members { list, duplicate })
+                Ok(JsonMembers { list, duplicate })
             }
         }
         deserializer.deserialize_map(ObjectVisitor)

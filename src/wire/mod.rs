@@ -12,10 +12,10 @@
 
 pub(crate) mod event;
 pub(crate) mod field_value;
-pub(crate) mod fields;
 pub(crate) mod json;
 pub(crate) mod order;
 pub(crate) mod pet;
 pub(crate) mod request_body;
+pub(crate) mod struct_deserializer;
 pub(crate) mod suggestions;
 pub(crate) mod time;

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::request_body::RequestBody;
 use super::time::Time;
-use crate::domain::order::{self as domain, OrderHold, OrderId, OrderReference, OrderStatus};
+use crate::domain::order::{self as domain, HoldDuration, OrderId, OrderReference, OrderStatus};
 use crate::domain::pet::PetId;
 
 /// An order for one pet.
@@ -65,7 +65,7 @@ pub(crate) struct NewOrder {
     reference: Option<OrderReference>,
     /// After how many seconds the order expires if it is not completed. The shop may have a shorter time for all orders; `expiresAt` is what counts. By default the shop's, and without one never.
     #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 604_800)]
-    hold_seconds: Option<OrderHold>,
+    hold_seconds: Option<HoldDuration>,
 }
 
 impl RequestBody for NewOrder {

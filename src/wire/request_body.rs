@@ -6,8 +6,8 @@ use utoipa::PartialSchema;
 use utoipa::openapi::{RefOr, Schema};
 
 use super::field_value::FieldValueError;
-use super::fields::{self, FieldsError};
 use super::json::{JsonObject, MEDIA_TYPE, NotAnObject};
+use super::struct_deserializer::{self, FieldsError};
 use super::suggestions::{listed, shown, similar};
 
 /// Why a body is refused. The message is for the client.
@@ -65,7 +65,7 @@ pub(crate) trait RequestBody: DeserializeOwned {
 
     /// Reads the members of an object, or says what is wrong with the first wrong one.
     fn from_object(object: &JsonObject<'_>) -> Result<Self, BodyError> {
-        fields::read(object).map_err(|error| match error {
+        struct_deserializer::read(object).map_err(|error| match error {
             FieldsError::Unknown { name, .. } if has_member::<Self::Resource>(&name) => {
                 BodyError::ReadOnlyField { name }
             }

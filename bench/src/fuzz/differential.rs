@@ -107,13 +107,15 @@ fn random_conversation(fixtures: &Fixtures, random: &mut Random) -> Option<Conve
         return Some(Conversation::of(case.label, request.render()));
     }
     let raw::Attempt { label, mut parts, then, .. } = raw::attempt(fixtures, random);
-    parts.iter_mut().for_each(no_wait);
+    for part in &mut parts {
+        no_wait(part);
+    }
     let is_answered = !matches!(then, Then::Leave | Then::Reset);
     is_answered.then(|| Conversation { label: label.to_owned(), parts, then })
 }
 
 /// Waits take time, and end at another time in each build.
-fn no_wait(request: &mut Vec<u8>) {
+fn no_wait(request: &mut [u8]) {
     if let Some(start) = request.windows(6).position(|window| window == b"wait=1") {
         request[start + 5] = b'0';
     }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use petstore::storage::read_quorum::{Lsn, Report, Role};
+use petstore::storage::read_quorum::{Lsn, Role, ServerReport};
 
 use super::Assumption;
 use crate::random::Random;
@@ -240,7 +240,7 @@ impl Cluster {
     }
 
     /// What a server reports in a session.
-    pub(super) fn report(&self, id: usize, with_replayed: bool) -> Option<Report> {
+    pub(super) fn report(&self, id: usize, with_replayed: bool) -> Option<ServerReport> {
         let server = &self.servers[id];
         if !server.accepts_sessions() {
             return None;
@@ -249,7 +249,7 @@ impl Cluster {
         let start = server.start;
         if server.is_primary {
             let role = Role::Primary { flushed: position(server.log.len()) };
-            return Some(Report { start, timeline: server.timeline(), role });
+            return Some(ServerReport { start, timeline: server.timeline(), role });
         }
         let at_least = if with_replayed { server.replayed } else { 0 };
         let role = Role::Standby {
@@ -259,7 +259,7 @@ impl Cluster {
         };
         let timeline =
             if server.connected_to.is_some() { server.received_timeline } else { server.timeline() };
-        Some(Report { start, timeline, role })
+        Some(ServerReport { start, timeline, role })
     }
 
     /// Whether a read on this server sees the first `count` acknowledged writes. `None` if it accepts no sessions, or if

@@ -11,7 +11,7 @@ mod cluster;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use petstore::storage::read_quorum::{LastPrimary, Report, Role, Source, choose};
+use petstore::storage::read_quorum::{LastPrimary, Role, ServerReport, Source, choose};
 
 use crate::Outcome;
 use crate::random::{Random, printed_seed};
@@ -187,7 +187,7 @@ fn search(seed: u64, omission: Omission, goes_on: impl Fn(&Counts) -> bool) -> C
 struct Read {
     /// The writes that were acknowledged when it began.
     must_see: usize,
-    reports: Vec<Option<Report>>,
+    reports: Vec<Option<ServerReport>>,
     /// Whether a statement before the report of each server saw them, and the start of that server: too early, unless a rule
     /// is left out.
     seen_before: Vec<Option<(bool, u64)>>,
@@ -198,7 +198,7 @@ struct Simulation {
     servers: usize,
     reads: Vec<Read>,
     /// The reports of the last read that has ended.
-    last_reports: Vec<Option<Report>>,
+    last_reports: Vec<Option<ServerReport>>,
     last_primary: Option<LastPrimary>,
     omission: Omission,
     /// Each event as often as it is likely.
@@ -316,7 +316,7 @@ impl Simulation {
     }
 
     /// Chooses a server; where a rule is left out, from reports that hide what it is about.
-    fn choose(&self, reports: &[Option<Report>], turn: usize) -> Option<Source> {
+    fn choose(&self, reports: &[Option<ServerReport>], turn: usize) -> Option<Source> {
         let mut reports = reports.to_vec();
         let newest = reports.iter().flatten().map(|report| report.timeline).max()?;
         let primary = reports.iter().position(|report| {
@@ -352,7 +352,7 @@ impl Simulation {
         // As if only those servers existed that have reported.
         let ids: Vec<usize> = (0..reports.len()).filter(|id| reports[*id].is_some()).collect();
         let index_of = |id: usize| ids.iter().position(|known| *known == id);
-        let mut known: Vec<Option<Report>> = ids.iter().map(|id| reports[*id]).collect();
+        let mut known: Vec<Option<ServerReport>> = ids.iter().map(|id| reports[*id]).collect();
         for report in known.iter_mut().flatten() {
             if let Role::Standby { upstream, .. } = &mut report.role {
                 *upstream = upstream.and_then(index_of);

@@ -43,12 +43,12 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 Examples:
   petstore demo
   petstore demo --listen 127.0.0.1:3000")]
-pub(super) struct Demo {
+pub(super) struct DemoCommand {
     #[command(flatten)]
     settings: DemoSettings,
 }
 
-impl Demo {
+impl DemoCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let started = Instant::now();
         let mut stop_signal = stop_signals()?;

@@ -32,7 +32,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why PostgreSQL did not start, or did not keep running.
 #[derive(Debug, Error)]
-pub(super) enum PostgresError {
+pub(super) enum TemporaryPostgresError {
     #[error(
         "no PostgreSQL server found {0}: install one (Debian and Ubuntu: `apt-get install postgresql`; Fedora: `dnf \
          install postgresql-server`), or set DATABASE_URL to an empty database"
@@ -64,13 +64,13 @@ pub(super) struct TemporaryPostgres {
 
 impl TemporaryPostgres {
     /// Starts the server in the background. It is ready when it accepts connections.
-    pub(super) fn start(settings: &DemoSettings) -> Result<Self, PostgresError> {
+    pub(super) fn start(settings: &DemoSettings) -> Result<Self, TemporaryPostgresError> {
         let bin = find_bin(settings.postgres_bin.as_deref(), &search_path(), Path::new(VERSIONS))?;
         let parent =
             Some(temporary_directory()).filter(|parent| parent.as_os_str().len() <= MAX_PARENT_BYTES);
         let parent = parent.unwrap_or_else(|| "/tmp".into());
         let directory = parent.join(format!("petstore-demo-{:08x}", rand::random::<u32>()));
-        let no_directory = |error| PostgresError::Directory(parent, error);
+        let no_directory = |error| TemporaryPostgresError::Directory(parent, error);
         DirBuilder::new().mode(0o700).create(&directory).map_err(no_directory)?;
         spawn_supervisor(&directory, &bin)
             .map(|(supervisor, pipe, log)| Self { bin, directory: directory.clone(), log, supervisor, pipe })
@@ -85,7 +85,7 @@ impl TemporaryPostgres {
     }
 
     /// Waits until the server exits unexpectedly.
-    pub(super) async fn ended(&mut self) -> PostgresError {
+    pub(super) async fn ended(&mut self) -> TemporaryPostgresError {
         if let Err(error) = self.supervisor.wait().await {
             return error.into();
         }
@@ -93,11 +93,11 @@ impl TemporaryPostgres {
         // If the log cannot be read, the message just lacks it.
         let _ = self.log.read_to_string(&mut output);
         let lines: Vec<&str> = output.lines().filter(|line| !line.is_empty()).collect();
-        PostgresError::Ended(lines[lines.len().saturating_sub(6)..].join("\n"))
+        TemporaryPostgresError::Ended(lines[lines.len().saturating_sub(6)..].join("\n"))
     }
 
     /// Stops the server, and returns when its directory is removed.
-    pub(super) async fn stop(mut self) -> Result<(), PostgresError> {
+    pub(super) async fn stop(mut self) -> Result<(), TemporaryPostgresError> {
         drop(self.pipe.take());
         let removed = async {
             self.supervisor.wait().await?;
@@ -109,7 +109,7 @@ impl TemporaryPostgres {
         };
         timeout(STOP_TIMEOUT, removed)
             .await
-            .unwrap_or_else(|_| Err(PostgresError::Stop(self.directory.clone())))
+            .unwrap_or_else(|_| Err(TemporaryPostgresError::Stop(self.directory.clone())))
     }
 }
 
@@ -117,7 +117,7 @@ impl TemporaryPostgres {
 fn spawn_supervisor(
     directory: &Path,
     bin: &Path,
-) -> Result<(Child, Option<ChildStdin>, File), PostgresError> {
+) -> Result<(Child, Option<ChildStdin>, File), TemporaryPostgresError> {
     let path = directory.join("log");
     let (written, log) = (File::options().create_new(true).append(true).open(&path)?, File::open(&path)?);
     let script = directory.join("run-postgres.sh");
@@ -130,8 +130,10 @@ fn spawn_supervisor(
     // A new directory belongs to the current user.
     if fs::metadata(directory)?.uid() == 0 {
         let passwd = fs::read_to_string("/etc/passwd")?;
-        let (uid, gid) =
-            USERS.iter().find_map(|user| uid_and_gid(&passwd, user)).ok_or(PostgresError::OnlyRoot)?;
+        let (uid, gid) = USERS
+            .iter()
+            .find_map(|user| uid_and_gid(&passwd, user))
+            .ok_or(TemporaryPostgresError::OnlyRoot)?;
         chown(directory, Some(uid), Some(gid))?;
         chown(script, Some(uid), Some(gid))?;
         // This also drops root's supplementary groups.
@@ -150,13 +152,18 @@ fn uid_and_gid(passwd: &str, user: &str) -> Option<(u32, u32)> {
 }
 
 /// Finds the directory of the server's programs: the given one, or the first in `path`, or the newest below `versions`.
-fn find_bin(given: Option<&Path>, path: &[PathBuf], versions: &Path) -> Result<PathBuf, PostgresError> {
+fn find_bin(
+    given: Option<&Path>,
+    path: &[PathBuf],
+    versions: &Path,
+) -> Result<PathBuf, TemporaryPostgresError> {
     let is_complete =
         |bin: &PathBuf| ["initdb", "postgres"].iter().all(|program| bin.join(program).is_file());
     if let Some(bin) = given {
         let bin = Some(bin.to_owned()).filter(is_complete);
-        return bin
-            .ok_or_else(|| PostgresError::NotFound(format!("in {}", given.unwrap_or(versions).display())));
+        return bin.ok_or_else(|| {
+            TemporaryPostgresError::NotFound(format!("in {}", given.unwrap_or(versions).display()))
+        });
     }
     let mut numbered: Vec<(u32, PathBuf)> = fs::read_dir(versions)
         .into_iter()
@@ -168,7 +175,7 @@ fn find_bin(given: Option<&Path>, path: &[PathBuf], versions: &Path) -> Result<P
         .collect();
     numbered.sort_unstable_by(|one, other| other.cmp(one));
     let found = path.iter().cloned().chain(numbered.into_iter().map(|(_, bin)| bin)).find(is_complete);
-    found.ok_or_else(|| PostgresError::NotFound(format!("in PATH or {}/*/bin", versions.display())))
+    found.ok_or_else(|| TemporaryPostgresError::NotFound(format!("in PATH or {}/*/bin", versions.display())))
 }
 
 #[cfg(test)]

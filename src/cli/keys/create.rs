@@ -19,7 +19,7 @@ Examples:
   KEY=$(petstore keys create --name shop)
   petstore keys create --name price-display --scope pets:read --rate-limit 10/s
   petstore keys create --name contractor --expires 90d")]
-pub(in crate::cli) struct Create {
+pub(in crate::cli) struct CreateCommand {
     /// A name to recognise the key by, such as the client that uses it.
     #[arg(long)]
     name: KeyName,
@@ -46,7 +46,7 @@ pub(in crate::cli) struct Create {
     database: DatabaseSettings,
 }
 
-impl Create {
+impl CreateCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let mut scopes = if self.scopes.is_empty() { Scope::ALL.to_vec() } else { self.scopes };
         scopes.dedup();

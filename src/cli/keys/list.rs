@@ -13,7 +13,7 @@ use crate::config::DatabaseSettings;
 Examples:
   petstore keys list
   petstore keys list --json | jq '.[] | select(.lastUsedAt == null)'")]
-pub(in crate::cli) struct List {
+pub(in crate::cli) struct ListCommand {
     /// Prints a JSON array instead of a table.
     #[arg(long)]
     json: bool,
@@ -22,7 +22,7 @@ pub(in crate::cli) struct List {
     database: DatabaseSettings,
 }
 
-impl List {
+impl ListCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let keys = storage(&self.database.url())?.list_api_keys().await?;
         let now = Timestamp::now();

@@ -19,15 +19,15 @@ use crate::domain::key_record::{Actor, KeyId};
 
 /// Manages API keys: creates, lists, rotates and revokes them.
 #[derive(Debug, Subcommand)]
-pub(super) enum Keys {
-    Create(create::Create),
-    List(list::List),
-    Show(show::Show),
-    Rotate(rotate::Rotate),
-    Revoke(revoke::Revoke),
+pub(super) enum KeysCommand {
+    Create(create::CreateCommand),
+    List(list::ListCommand),
+    Show(show::ShowCommand),
+    Rotate(rotate::RotateCommand),
+    Revoke(revoke::RevokeCommand),
 }
 
-impl Keys {
+impl KeysCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         match self {
             Self::Create(create) => create.run().await,

@@ -11,7 +11,7 @@ use crate::domain::key_record::KeyId;
 ///
 /// Every node rejects it within 3 seconds.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Revoke {
+pub(in crate::cli) struct RevokeCommand {
     /// The key's id, as `petstore keys list` shows it.
     #[arg(value_parser = key_id)]
     id: KeyId,
@@ -23,7 +23,7 @@ pub(in crate::cli) struct Revoke {
     database: DatabaseSettings,
 }
 
-impl Revoke {
+impl RevokeCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let storage = storage(&self.database.url())?;
         let text = if storage.revoke_api_key(self.id, &self.by.actor()?).await? {

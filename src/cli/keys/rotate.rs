@@ -20,7 +20,7 @@ use crate::domain::key_record::KeyId;
 Examples:
   KEY=$(petstore keys rotate 7 --overlap 24h)
   petstore keys rotate 7 --overlap 0s        # the old key leaked: expire it now")]
-pub(in crate::cli) struct Rotate {
+pub(in crate::cli) struct RotateCommand {
     /// The old key's id, as `petstore keys list` shows it.
     #[arg(value_parser = key_id)]
     id: KeyId,
@@ -41,7 +41,7 @@ pub(in crate::cli) struct Rotate {
     database: DatabaseSettings,
 }
 
-impl Rotate {
+impl RotateCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let expires_at = self.expires.map(|expires| expires.at(Timestamp::now())).transpose()?;
         let successor = ApiKey::generate(rand::random);

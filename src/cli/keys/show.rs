@@ -12,7 +12,7 @@ use crate::domain::key_record::KeyId;
 
 /// Shows a key and its audit log: when it was created, rotated and revoked, and who did it.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Show {
+pub(in crate::cli) struct ShowCommand {
     /// The key's id, as `petstore keys list` shows it.
     #[arg(value_parser = key_id)]
     id: KeyId,
@@ -32,7 +32,7 @@ struct KeyDetailsOutput {
     events: Vec<KeyAuditEntryOutput>,
 }
 
-impl Show {
+impl ShowCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let storage = storage(&self.database.url())?;
         let key = storage.find_key_record(self.id).await?.ok_or_else(|| no_such_key(self.id))?;

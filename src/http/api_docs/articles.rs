@@ -20,7 +20,7 @@ const PAGE: &str = include_str!("../../../assets/docs/page.html");
 const OPERATIONS: &str = include_str!("../../../assets/docs/operations.html");
 
 /// What differs between pages.
-struct Page<'a> {
+struct ArticlePage<'a> {
     path: &'a str,
     /// Leads from the page to the root of the service: links are relative, so that they also work behind a proxy that adds a
     /// path prefix.
@@ -33,7 +33,7 @@ struct Page<'a> {
 
 /// Renders the page at `/docs`, with the operations of this OpenAPI document in its navigation.
 pub(crate) fn operations_page(document: &Value) -> String {
-    let page = Page {
+    let page = ArticlePage {
         path: "/docs",
         root: "",
         title: "Pet Store API",
@@ -49,7 +49,7 @@ pub(crate) fn operations_page(document: &Value) -> String {
 impl Article {
     /// Renders the page of this article.
     pub(crate) fn page(&self, document: &Value) -> String {
-        let page = Page {
+        let page = ArticlePage {
             path: self.path,
             root: "../",
             title: &format!("{} – Pet Store API", escaped(self.title)),
@@ -65,7 +65,7 @@ impl Article {
     }
 }
 
-impl Page<'_> {
+impl ArticlePage<'_> {
     fn render(&self, document: &Value) -> String {
         // The content last: it may contain any text.
         [

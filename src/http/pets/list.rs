@@ -41,18 +41,18 @@ pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiEr
     let app = request.app;
     let wanted = request.query::<ListPetsQuery>()?.page_request()?;
     let page = app.storage.list_pets(wanted.clone()).await?;
-    let RenderedPage { body, tag, next } = app.last_page.rendered(page, |page| {
+    let RenderedPetPage { body, tag, next } = app.last_page.rendered(page, |page| {
         let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), page.next_after);
         let pets: Vec<Pet<'_>> = page.items.iter().map(Pet::from).collect();
         let (body, tag) = with_tag(json::render(&pets), next.as_ref());
-        RenderedPage { body, tag, next }
+        RenderedPetPage { body, tag, next }
     });
     Ok(request.if_none_match().answer(body, tag, next))
 }
 
 /// What a response shows of a page.
 #[derive(Clone)]
-struct RenderedPage {
+struct RenderedPetPage {
     body: Bytes,
     tag: Bytes,
     /// The `Link` to the next page.
@@ -62,14 +62,14 @@ struct RenderedPage {
 /// The page that was rendered last. Equal requests that arrive together get the same page from the storage; it is rendered
 /// once for all of them.
 #[derive(Default)]
-pub(crate) struct LastPage(Mutex<Option<(Arc<Page<domain::Pet>>, RenderedPage)>>);
+pub(crate) struct LastPetPage(Mutex<Option<(Arc<Page<domain::Pet>>, RenderedPetPage)>>);
 
-impl LastPage {
+impl LastPetPage {
     fn rendered(
         &self,
         page: Arc<Page<domain::Pet>>,
-        render: impl FnOnce(&Page<domain::Pet>) -> RenderedPage,
-    ) -> RenderedPage {
+        render: impl FnOnce(&Page<domain::Pet>) -> RenderedPetPage,
+    ) -> RenderedPetPage {
         if let Some((known, rendered)) = &*self.lock()
             && Arc::ptr_eq(known, &page)
         {
@@ -80,7 +80,7 @@ impl LastPage {
         rendered
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(Arc<Page<domain::Pet>>, RenderedPage)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Arc<Page<domain::Pet>>, RenderedPetPage)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - hyper itself answers a request that is not valid HTTP, with a status and no body, before any handler runs. Such a
 //!   response gets the Error body here, and the right status.
-//! - It accepts heads that it should not: see [`line_ends`](super::line_ends).
+//! - It accepts heads that it should not: see [`bare_line_feeds`](super::bare_line_feeds).
 //! - It allocates memory for as much as a client sends at once. Reads are small here.
 //! - It closes at once while a client may still be sending, which can cost that client its response. After a request
 //!   with an `Upgrade` that was not granted, it does not even shut the connection down.
@@ -24,8 +24,8 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
+use super::bare_line_feeds::BareLineFeeds;
 use super::connection_limiter::ConnectionPermit;
-use super::line_ends::LineEnds;
 use crate::http::error::ApiError;
 use crate::http::request_id::{REQUEST_ID, new_request_id};
 use crate::wire::json;
@@ -42,7 +42,7 @@ const READ_BYTES: usize = 4096;
 pub(crate) struct ClientIo {
     /// Shared with [`ClientPresence`](crate::http::client_presence::ClientPresence).
     socket: Arc<TcpStream>,
-    line_ends: LineEnds,
+    bare_line_feeds: BareLineFeeds,
     /// Whether a request is being handled: no head is awaited.
     is_handling: Arc<AtomicBool>,
     /// What is left to write of the response that replaces hyper's own.
@@ -72,7 +72,7 @@ impl ClientIo {
     ) -> Self {
         Self {
             socket,
-            line_ends: LineEnds::default(),
+            bare_line_feeds: BareLineFeeds::default(),
             is_handling,
             replacement: Bytes::new(),
             linger: None,
@@ -137,7 +137,7 @@ impl Read for ClientIo {
         let size = buf.remaining().min(READ_BYTES);
         let read = ready!(poll_read_socket(&self.socket, cx, &mut scratch[..size]))?;
         let is_handling = self.is_handling.load(Ordering::Relaxed);
-        self.line_ends.check(&mut scratch[..read], is_handling);
+        self.bare_line_feeds.check(&mut scratch[..read], is_handling);
         buf.put_slice(&scratch[..read]);
         Poll::Ready(Ok(()))
     }
@@ -146,9 +146,9 @@ impl Read for ClientIo {
 impl Write for ClientIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.replacement.is_empty() {
-            match replacement(buf, &self.line_ends) {
+            match replacement(buf, &self.bare_line_feeds) {
                 None => {
-                    self.line_ends.responded();
+                    self.bare_line_feeds.responded();
                     let written = self.poll_write_socket(cx, buf);
                     return self.limit_write(cx, written);
                 }
@@ -168,7 +168,7 @@ impl Write for ClientIo {
         if let [only] = bufs {
             return self.poll_write(cx, only);
         }
-        self.line_ends.responded();
+        self.bare_line_feeds.responded();
         let written =
             retry_if_blocked(|| self.socket.poll_write_ready(cx), || self.socket.try_write_vectored(bufs));
         self.limit_write(cx, written)
@@ -242,11 +242,11 @@ fn retry_if_blocked(
 /// If these bytes are an error response of hyper's own, the same response with an Error body.
 ///
 /// Every response of ours has a request id, so an error without one is hyper's. It closes the connection.
-fn replacement(bytes: &[u8], line_ends: &LineEnds) -> Option<Bytes> {
+fn replacement(bytes: &[u8], bare_line_feeds: &BareLineFeeds) -> Option<Bytes> {
     // After a response to an HTTP/1.0 client, hyper uses that version.
     let status = bytes.strip_prefix(b"HTTP/1.1 ").or_else(|| bytes.strip_prefix(b"HTTP/1.0 "))?.get(..3)?;
     let error = match status {
-        b"400" if line_ends.found_bare => {
+        b"400" if bare_line_feeds.found_bare => {
             ApiError::InvalidHeader { problem: "Every line of the request head must end with CR LF" }
         }
         b"400" => ApiError::InvalidHeader {
@@ -254,7 +254,7 @@ fn replacement(bytes: &[u8], line_ends: &LineEnds) -> Option<Bytes> {
         },
         b"414" => ApiError::UriTooLong,
         // hyper reports whatever is too large as too many headers.
-        b"431" if !line_ends.line_has_ended => ApiError::UriTooLong,
+        b"431" if !bare_line_feeds.line_has_ended => ApiError::UriTooLong,
         b"431" => ApiError::HeadersTooLarge,
         _ => return None,
     };

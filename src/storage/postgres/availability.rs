@@ -12,10 +12,10 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub(in crate::storage) struct Availability(Arc<watch::Sender<State>>);
+pub(in crate::storage) struct Availability(Arc<watch::Sender<AvailabilityState>>);
 
 #[derive(Clone)]
-enum State {
+enum AvailabilityState {
     Available {
         /// The server that was found.
         server: Option<String>,
@@ -27,7 +27,7 @@ enum State {
     },
 }
 
-impl State {
+impl AvailabilityState {
     fn is_lost(&self) -> bool {
         matches!(self, Self::Lost { .. })
     }
@@ -39,15 +39,19 @@ impl State {
 
 impl Availability {
     pub(in crate::storage) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(State::Available { server: None })))
+        Self(Arc::new(watch::Sender::new(AvailabilityState::Available { server: None })))
     }
 
     /// The database cannot be used. The first cause is kept.
     pub(super) fn lost(&self, server: &str, cause: impl FnOnce() -> String) {
         self.0.send_if_modified(|state| {
-            let is_news = matches!(state, State::Available { .. });
+            let is_news = matches!(state, AvailabilityState::Available { .. });
             if is_news {
-                *state = State::Lost { server: server.to_owned(), cause: cause(), since: Instant::now() };
+                *state = AvailabilityState::Lost {
+                    server: server.to_owned(),
+                    cause: cause(),
+                    since: Instant::now(),
+                };
             }
             is_news
         });
@@ -56,9 +60,9 @@ impl Availability {
     /// The database can be used.
     pub(super) fn found(&self, server: &str) {
         self.0.send_if_modified(|state| {
-            let is_news = matches!(state, State::Lost { .. });
+            let is_news = matches!(state, AvailabilityState::Lost { .. });
             if is_news {
-                *state = State::Available { server: Some(server.to_owned()) };
+                *state = AvailabilityState::Available { server: Some(server.to_owned()) };
             }
             is_news
         });
@@ -70,8 +74,8 @@ impl Availability {
         let is_lost = self.0.borrow().is_lost();
         if is_lost {
             self.0.send_if_modified(|state| {
-                let State::Lost { server, .. } = state else { return false };
-                *state = State::Available { server: Some(mem::take(server)) };
+                let AvailabilityState::Lost { server, .. } = state else { return false };
+                *state = AvailabilityState::Available { server: Some(mem::take(server)) };
                 true
             });
         }
@@ -83,16 +87,21 @@ impl Availability {
         let mut changes = self.0.subscribe();
         // A receiver fails only without its sender, which lives as long as this future.
         loop {
-            let Ok(lost) = changes.wait_for(State::is_lost).await.map(|state| state.clone()) else { return };
-            if timeout(PATIENCE, changes.wait_for(State::is_available)).await.is_ok() {
-                continue;
-            }
-            let State::Lost { server, cause, since } = lost else { return };
-            tracing::error!(server, cause, "database unavailable: answering 503 until it is back");
-            let Ok(state) = changes.wait_for(State::is_available).await.map(|state| state.clone()) else {
+            let Ok(lost) = changes.wait_for(AvailabilityState::is_lost).await.map(|state| state.clone())
+            else {
                 return;
             };
-            if let State::Available { server } = state {
+            if timeout(PATIENCE, changes.wait_for(AvailabilityState::is_available)).await.is_ok() {
+                continue;
+            }
+            let AvailabilityState::Lost { server, cause, since } = lost else { return };
+            tracing::error!(server, cause, "database unavailable: answering 503 until it is back");
+            let Ok(state) =
+                changes.wait_for(AvailabilityState::is_available).await.map(|state| state.clone())
+            else {
+                return;
+            };
+            if let AvailabilityState::Available { server } = state {
                 let seconds = (since.elapsed().as_secs_f64() * 10.0).round() / 10.0;
                 tracing::info!(server, seconds, "database back");
             }

@@ -18,32 +18,32 @@ use crate::telemetry::metrics::DATABASE_ERRORS;
 use crate::telemetry::with_causes;
 
 /// The underlying error, with the server's own text. For the log, never for a client.
-type SharedError = Arc<dyn Error + Send + Sync>;
+type UnderlyingError = Arc<dyn Error + Send + Sync>;
 
 /// Why a statement failed.
 #[derive(Debug, Clone, Error)]
 pub enum StorageError {
     /// The database is unavailable and did nothing: the same request may succeed later.
     #[error("database unavailable")]
-    Unavailable(#[source] SharedError),
+    Unavailable(#[source] UnderlyingError),
     /// A write was sent, but its outcome is unknown. A retry might apply it twice.
     #[error("outcome of the write is unknown")]
-    OutcomeUnknown(#[source] SharedError),
+    OutcomeUnknown(#[source] UnderlyingError),
     /// Another transaction held a lock for too long. Nothing was done.
     #[error("timed out waiting for a lock held by another transaction")]
-    Locked(#[source] SharedError),
+    Locked(#[source] UnderlyingError),
     /// A concurrent transaction made the same change first. Nothing was done.
     #[error("lost a race to a concurrent transaction")]
-    Raced(#[source] SharedError),
+    Raced(#[source] UnderlyingError),
     /// The idempotency key has no partition. Nothing was done, and the partition is created at once.
     #[error("no partition for the idempotency key")]
-    NoPartition(#[source] SharedError),
+    NoPartition(#[source] UnderlyingError),
     /// The database responds, but cannot be used: its schema is too old, for example. The text says what to do.
     #[error("{0}")]
     Unusable(String),
     /// Anything else: a bug, here or in the database.
     #[error("unexpected database error")]
-    Unexpected(#[source] SharedError),
+    Unexpected(#[source] UnderlyingError),
 }
 
 /// A failed statement, by how far it had got.
@@ -173,7 +173,7 @@ pub(in crate::storage) fn outcome_unknown(error: StorageError) -> StorageError {
 }
 
 /// An error that is only a message.
-pub(in crate::storage) fn error_message(text: impl Into<String>) -> SharedError {
+pub(in crate::storage) fn error_message(text: impl Into<String>) -> UnderlyingError {
     Box::<dyn Error + Send + Sync>::from(text.into()).into()
 }
 

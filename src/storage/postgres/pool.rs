@@ -23,7 +23,7 @@ use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};
 use super::database_url::DatabaseUrlError;
 use super::migrations::{self, SCHEMA_NEEDED};
 use crate::config::PoolSettings;
-use crate::storage::read_quorum::Report;
+use crate::storage::read_quorum::ServerReport;
 use crate::telemetry::with_causes;
 
 /// How long a request may wait in its queue, and then for a connection from the pool.
@@ -85,7 +85,7 @@ pub(in crate::storage) struct Session {
     client: ClientWrapper,
     /// What the server has reported as a primary. It stays true for as long as the session lives: a server must restart to
     /// become a standby, or to get another timeline.
-    pub(super) primary: OnceLock<Report>,
+    pub(super) primary: OnceLock<ServerReport>,
 }
 
 impl Deref for Session {

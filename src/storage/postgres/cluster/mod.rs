@@ -27,7 +27,7 @@ use super::database_url::DatabaseUrlError;
 use super::error::StatementError::{self, NoConnection, NotSent, Sent};
 use super::pool::{self, ConnectionPool};
 use crate::config::{PoolSettings, ReadFrom};
-use crate::storage::read_quorum::{Lsn, Report, Role};
+use crate::storage::read_quorum::{Lsn, Role, ServerReport};
 use probe::Rounds;
 use server::ClusterServer;
 use server_metrics::start_counting_reads;
@@ -145,7 +145,7 @@ impl Cluster {
         &self,
         server: usize,
         session: Option<BusyConnection>,
-    ) -> (usize, Result<(Report, BusyConnection), StatementError>) {
+    ) -> (usize, Result<(ServerReport, BusyConnection), StatementError>) {
         let asking = async {
             let connection = match session {
                 Some(connection) => connection,
@@ -174,12 +174,12 @@ impl Cluster {
         server: usize,
         connection: &BusyConnection,
         statement: &Statement,
-    ) -> Result<Report, StatementError> {
+    ) -> Result<ServerReport, StatementError> {
         let report = self.0.upstreams.report(server, connection, statement).await.map_err(Sent)?;
         if let Role::Primary { .. } = report.role {
             connection
                 .primary
-                .get_or_init(|| Report { role: Role::Primary { flushed: Lsn::UNKNOWN }, ..report });
+                .get_or_init(|| ServerReport { role: Role::Primary { flushed: Lsn::UNKNOWN }, ..report });
         }
         Ok(report)
     }

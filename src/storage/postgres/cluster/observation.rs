@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use super::Cluster;
 use super::server_report::REPORT;
 use crate::storage::postgres::error::StatementError::{self, NotSent, Sent};
-use crate::storage::read_quorum::{Report, Source, choose};
+use crate::storage::read_quorum::{ServerReport, Source, choose};
 
 /// Whether replication is synchronous, and the names of the standbys that may acknowledge; the name under which a standby
 /// receives; whether the role may see that.
@@ -27,7 +27,7 @@ pub(super) type Observed = Result<Observation, StatementError>;
 /// What a server said in a round.
 #[derive(Debug, Clone)]
 pub(super) struct Observation {
-    pub(super) report: Report,
+    pub(super) report: ServerReport,
     /// Whether the role may see the following.
     pub(super) is_permitted: bool,
     pub(super) is_synchronous: bool,
@@ -38,7 +38,7 @@ pub(super) struct Observation {
 }
 
 impl Observation {
-    fn decode(report: Report, row: &Row) -> Result<Self, tokio_postgres::Error> {
+    fn decode(report: ServerReport, row: &Row) -> Result<Self, tokio_postgres::Error> {
         Ok(Self {
             report,
             is_permitted: row.try_get("is_permitted")?,
@@ -73,7 +73,7 @@ impl Cluster {
 }
 
 /// The report of each server that has answered.
-pub(super) fn reports(observed: &[Observed]) -> Vec<Option<Report>> {
+pub(super) fn reports(observed: &[Observed]) -> Vec<Option<ServerReport>> {
     observed
         .iter()
         .map(|observation| observation.as_ref().ok().map(|observation| observation.report))

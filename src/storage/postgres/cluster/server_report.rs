@@ -11,7 +11,7 @@ use tokio_postgres::Statement;
 use tokio_postgres::types::PgLsn;
 
 use crate::storage::postgres::connect::ServerAddress;
-use crate::storage::read_quorum::{Lsn, Report, Role};
+use crate::storage::read_quorum::{Lsn, Role, ServerReport};
 
 /// The role and position of a server. As simple as possible: it runs with every read. (The view `pg_stat_wal_receiver`, a
 /// join or a subquery doubles its time.) Needs `pg_monitor`.
@@ -58,7 +58,7 @@ impl Upstreams {
         server: usize,
         session: &ClientWrapper,
         report: &Statement,
-    ) -> Result<Report, tokio_postgres::Error> {
+    ) -> Result<ServerReport, tokio_postgres::Error> {
         let row = session.query_one(report, &[]).await?;
         let start: SystemTime = row.try_get("start")?;
         let start = start.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -68,7 +68,7 @@ impl Upstreams {
         if let (Some(flushed), Some(file)) = (position("flushed")?, row.try_get::<_, Option<&str>>("file")?) {
             let timeline = file.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
             let timeline = timeline.unwrap_or_default();
-            return Ok(Report { start, timeline, role: Role::Primary { flushed } });
+            return Ok(ServerReport { start, timeline, role: Role::Primary { flushed } });
         }
         let replayed = position("replayed")?.unwrap_or(Lsn(0));
         // When the timeline changes, PostgreSQL counts from the start of a segment again.
@@ -87,7 +87,7 @@ impl Upstreams {
             session.query_one(&newest, &[]).await?.try_get("timeline")?
         };
         let timeline = timeline.unwrap_or_default().unsigned_abs();
-        Ok(Report { start, timeline, role: Role::Standby { received, replayed, upstream } })
+        Ok(ServerReport { start, timeline, role: Role::Standby { received, replayed, upstream } })
     }
 
     async fn find(&self, standby: usize, host: &str, port: u16) -> Option<usize> {

@@ -158,14 +158,14 @@ mod tests {
 
     use super::*;
     use crate::storage::postgres::error::StatementError::Deadline;
-    use crate::storage::read_quorum::{Lsn, Report};
+    use crate::storage::read_quorum::{Lsn, ServerReport};
 
     const ALL: Guarantee = Guarantee::Proven { standbys: true };
     const ASYNCHRONOUS: Guarantee = Guarantee::Trusted(Unproven::Asynchronous);
 
     fn primary(start: u64, timeline: u32, acknowledging: Option<&[&str]>) -> Observed {
         Ok(Observation {
-            report: Report { start, timeline, role: Role::Primary { flushed: Lsn(100) } },
+            report: ServerReport { start, timeline, role: Role::Primary { flushed: Lsn(100) } },
             is_permitted: true,
             is_synchronous: acknowledging.is_some(),
             acknowledging: acknowledging.unwrap_or_default().iter().copied().map(String::from).collect(),
@@ -176,7 +176,7 @@ mod tests {
     fn standby(start: u64, timeline: u32, upstream: usize) -> Observed {
         let role = Role::Standby { received: Some(Lsn(90)), replayed: Lsn(90), upstream: Some(upstream) };
         Ok(Observation {
-            report: Report { start, timeline, role },
+            report: ServerReport { start, timeline, role },
             is_permitted: true,
             is_synchronous: true,
             acknowledging: Vec::new(),

@@ -15,8 +15,8 @@
 //! - waiting for an event loses nothing: what is in progress belongs to [`FreshRead`], and continues with the next event.
 
 mod plan;
+mod read_state;
 mod server_read;
-mod state;
 
 use std::future::pending;
 use std::mem;
@@ -35,13 +35,13 @@ use super::server_metrics::count_read;
 use crate::config::ReadFrom;
 use crate::storage::postgres::busy_connection::{BusyConnection, Parameters};
 use crate::storage::postgres::error::StatementError;
-use crate::storage::read_quorum::{Report, Source};
+use crate::storage::read_quorum::{ServerReport, Source};
 use plan::ReadPlan;
+use read_state::{FirstRead, PROOF_TIMEOUT, ReadState, SLOW_REPORT, ServerContact, Step};
 use server_read::Rows;
-use state::{Contact, FirstRead, PROOF_TIMEOUT, ReadState, SLOW_REPORT, Step};
 
 /// The report of a server, and the session in which it was made.
-type Answer = Result<(Report, BusyConnection), StatementError>;
+type SessionReport = Result<(ServerReport, BusyConnection), StatementError>;
 
 impl Cluster {
     /// Runs a read-only statement on a server that has every write that was acknowledged before.
@@ -58,11 +58,11 @@ impl Cluster {
 #[expect(clippy::large_enum_variant, reason = "applied at once, and never stored")]
 enum Event {
     /// The first server has reported; None if it failed before.
-    FirstReport(Option<Report>),
+    FirstReport(Option<ServerReport>),
     /// The first server has read.
     FirstRows(Rows),
     /// A server that was asked has reported.
-    Report(usize, Answer),
+    ServerReport(usize, SessionReport),
     /// What was due at this time.
     Timer(Instant),
 }
@@ -74,10 +74,10 @@ struct FreshRead<'a> {
     parameters: Parameters<'a>,
     state: ReadState<BusyConnection>,
     /// None after its end.
-    first_report: Option<oneshot::Receiver<Report>>,
+    first_report: Option<oneshot::Receiver<ServerReport>>,
     first_rows: BoxFuture<'a, Rows>,
     /// The reports that other servers are making.
-    asked: FuturesUnordered<BoxFuture<'a, (usize, Answer)>>,
+    asked: FuturesUnordered<BoxFuture<'a, (usize, SessionReport)>>,
 }
 
 impl<'a> FreshRead<'a> {
@@ -126,7 +126,7 @@ impl<'a> FreshRead<'a> {
             biased;
             report = receive(&mut self.first_report) => Event::FirstReport(report),
             rows = &mut self.first_rows, if awaits_rows => Event::FirstRows(rows),
-            Some((server, answer)) = self.asked.next() => Event::Report(server, answer),
+            Some((server, answer)) = self.asked.next() => Event::ServerReport(server, answer),
             () = sleep_until(timer) => Event::Timer(timer),
         }
     }
@@ -147,11 +147,11 @@ impl<'a> FreshRead<'a> {
                     first_read.rows = Some(rows);
                 }
             }
-            Event::Report(server, Ok((report, session))) => {
+            Event::ServerReport(server, Ok((report, session))) => {
                 self.reported(server, report);
-                self.state.contacts[server] = Contact::Reported(session);
+                self.state.contacts[server] = ServerContact::Reported(session);
             }
-            Event::Report(server, Err(error)) => self.failed(server, error),
+            Event::ServerReport(server, Err(error)) => self.failed(server, error),
             Event::Timer(at) => self.timer_was_due(at),
         }
     }
@@ -174,11 +174,11 @@ impl<'a> FreshRead<'a> {
     async fn read_from(&mut self, source: Source) -> Option<Rows> {
         let (Source::Primary(server) | Source::Standby(server)) = source;
         let cluster = self.cluster;
-        let rows = match mem::replace(&mut self.state.contacts[server], Contact::Gone) {
-            Contact::Reported(session) => {
+        let rows = match mem::replace(&mut self.state.contacts[server], ServerContact::Gone) {
+            ServerContact::Reported(session) => {
                 cluster.read_in_session(server, session, self.statement, self.parameters).await
             }
-            Contact::First(FirstRead { rows: Some(rows), .. }) => rows,
+            ServerContact::First(FirstRead { rows: Some(rows), .. }) => rows,
             _ => cluster.await_rows(server, &mut self.first_rows).await,
         };
         match rows {
@@ -208,15 +208,15 @@ impl<'a> FreshRead<'a> {
     fn ask_again(&mut self) {
         for server in 0..self.state.contacts.len() {
             // What the first one has read is too old.
-            if matches!(self.state.contacts[server], Contact::First(_) | Contact::Reported(_)) {
+            if matches!(self.state.contacts[server], ServerContact::First(_) | ServerContact::Reported(_)) {
                 self.ask(server);
             }
         }
     }
 
     fn ask(&mut self, server: usize) {
-        let session = match mem::replace(&mut self.state.contacts[server], Contact::Asked) {
-            Contact::Reported(session) => Some(session),
+        let session = match mem::replace(&mut self.state.contacts[server], ServerContact::Asked) {
+            ServerContact::Reported(session) => Some(session),
             _ => None,
         };
         self.asked.push(Box::pin(self.cluster.ask(server, session)));
@@ -225,7 +225,7 @@ impl<'a> FreshRead<'a> {
     /// Servers that take too long to report: they are asked last by the next reads, and all others by this one.
     fn pass_over(&mut self) {
         for (index, server) in self.cluster.servers().iter().enumerate() {
-            let is_asked = !matches!(self.state.contacts[index], Contact::Unasked);
+            let is_asked = !matches!(self.state.contacts[index], ServerContact::Unasked);
             if is_asked && self.state.reports[index].is_none() {
                 server.set_rank(Rank::Silent);
             }
@@ -233,7 +233,7 @@ impl<'a> FreshRead<'a> {
         self.ask_others(usize::MAX);
     }
 
-    fn reported(&mut self, server: usize, report: Report) {
+    fn reported(&mut self, server: usize, report: ServerReport) {
         self.state.reports[server] = Some(report);
         let server = &self.cluster.servers()[server];
         if self.state.started.elapsed() < SLOW_REPORT && server.rank() == Rank::Silent as u8 {
@@ -245,7 +245,7 @@ impl<'a> FreshRead<'a> {
     fn failed(&mut self, server: usize, error: StatementError) {
         tracing::debug!(server, ?error, "database server failed during a read");
         self.state.reports[server] = None;
-        self.state.contacts[server] = Contact::Gone;
+        self.state.contacts[server] = ServerContact::Gone;
         self.state.failure = error;
         let servers = self.cluster.servers();
         servers[server].set_rank(Rank::Silent);
@@ -280,7 +280,7 @@ impl<'a> FreshRead<'a> {
 }
 
 /// Waits for a report, once. Afterwards there is no channel, and it waits forever.
-async fn receive(channel: &mut Option<oneshot::Receiver<Report>>) -> Option<Report> {
+async fn receive(channel: &mut Option<oneshot::Receiver<ServerReport>>) -> Option<ServerReport> {
     let Some(receiver) = channel else { return pending().await };
     let report = receiver.await.ok();
     *channel = None;

@@ -12,7 +12,7 @@ use crate::storage::postgres::busy_connection::{BusyConnection, Parameters};
 use crate::storage::postgres::cluster::Cluster;
 use crate::storage::postgres::cluster::server_report::REPORT;
 use crate::storage::postgres::error::StatementError::{self, Deadline, NotSent, Sent};
-use crate::storage::read_quorum::Report;
+use crate::storage::read_quorum::ServerReport;
 
 /// How long a server that may be read takes before it is asked whether it is still there.
 const SLOW_READ: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ impl Cluster {
         server: usize,
         statement: &'static str,
         parameters: Parameters<'_>,
-        reported: oneshot::Sender<Report>,
+        reported: oneshot::Sender<ServerReport>,
     ) -> Rows {
         let connection = self.connect(server).await?;
         let reading = async {

@@ -13,7 +13,8 @@ use crate::storage::postgres::cluster::view::{ClusterView, Guarantee};
 use crate::storage::postgres::connect::Connector;
 use crate::storage::read_quorum::{Lsn, Role};
 
-const REPORT_OF_PRIMARY: Report = Report { start: 0, timeline: 1, role: Role::Primary { flushed: Lsn(100) } };
+const REPORT_OF_PRIMARY: ServerReport =
+    ServerReport { start: 0, timeline: 1, role: Role::Primary { flushed: Lsn(100) } };
 
 /// Three servers, of which the first one is the primary.
 fn cluster() -> Cluster {
@@ -35,7 +36,10 @@ fn ranks(cluster: &Cluster) -> Vec<u8> {
 
 fn asked(read: &FreshRead<'_>) -> Vec<usize> {
     let contacts = read.state.contacts.iter().enumerate();
-    contacts.filter(|(_, contact)| matches!(contact, Contact::Asked)).map(|(server, _)| server).collect()
+    contacts
+        .filter(|(_, contact)| matches!(contact, ServerContact::Asked))
+        .map(|(server, _)| server)
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,7 +50,8 @@ async fn no_event_is_lost_when_another_one_comes_first() {
     let (answered, answer) = oneshot::channel();
     read.first_report = Some(first_report);
     read.first_rows = pending().boxed();
-    let answering: BoxFuture<'_, (usize, Answer)> = answer.map(|answer| (2, Err(answer.unwrap()))).boxed();
+    let answering: BoxFuture<'_, (usize, SessionReport)> =
+        answer.map(|answer| (2, Err(answer.unwrap()))).boxed();
     read.asked = [answering].into_iter().collect();
     assert!(read.next_event().now_or_never().is_none());
 
@@ -61,7 +66,7 @@ async fn no_event_is_lost_when_another_one_comes_first() {
     assert!(matches!(event, Event::FirstRows(Ok(_))));
     read.apply(event);
     let event = read.next_event().await;
-    assert!(matches!(event, Event::Report(2, Err(StatementError::NoPrimary))));
+    assert!(matches!(event, Event::ServerReport(2, Err(StatementError::NoPrimary))));
     let event = read.next_event().await;
     assert!(matches!(event, Event::Timer(at) if at == read.state.started + SLOW_REPORT));
 }
@@ -84,8 +89,8 @@ async fn when_a_server_fails_the_others_are_asked_and_the_next_reads_start_with_
     assert_eq!(read.state.reports, [None; 3]);
     assert!(read.state.standbys_from <= Instant::now(), "the primary is gone");
     assert_eq!((ranks(&cluster), cluster.source()), (vec![2, 0, 0], 1));
-    read.apply(Event::Report(2, Err(StatementError::NoPrimary)));
-    read.apply(Event::Report(1, Err(StatementError::NoPrimary)));
+    read.apply(Event::ServerReport(2, Err(StatementError::NoPrimary)));
+    read.apply(Event::ServerReport(1, Err(StatementError::NoPrimary)));
     assert_eq!(read.state.decide(Instant::now()), Step::Fail);
 }
 

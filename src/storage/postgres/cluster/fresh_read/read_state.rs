@@ -10,7 +10,7 @@ use super::plan::ReadPlan;
 use super::server_read::Rows;
 use crate::config::ReadFrom;
 use crate::storage::postgres::error::StatementError::{self, Unproven};
-use crate::storage::read_quorum::{NotFresh, Report, Source, choose};
+use crate::storage::read_quorum::{NotFresh, ServerReport, Source, choose};
 
 /// How long to look for a server that is proven to be fresh.
 pub(super) const PROOF_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub(super) enum Step {
 }
 
 /// How far a read has got with a server. `S` is a session.
-pub(super) enum Contact<S> {
+pub(super) enum ServerContact<S> {
     /// The server was not asked.
     Unasked,
     /// It was asked for a report, and has not answered yet.
@@ -63,8 +63,8 @@ pub(super) struct ReadState<S> {
     pub(super) plan: ReadPlan,
     pub(super) started: Instant,
     /// The last report of each server, made after the read began.
-    pub(super) reports: Vec<Option<Report>>,
-    pub(super) contacts: Vec<Contact<S>>,
+    pub(super) reports: Vec<Option<ServerReport>>,
+    pub(super) contacts: Vec<ServerContact<S>>,
     /// When a server that has not reported is passed over. None once that has happened.
     pub(super) pass_over_at: Option<Instant>,
     /// When the servers that have answered are asked again.
@@ -83,8 +83,8 @@ pub(super) struct ReadState<S> {
 impl<S> ReadState<S> {
     pub(super) fn new(plan: ReadPlan, now: Instant) -> Self {
         let count = plan.others.len() + 1;
-        let mut contacts: Vec<Contact<S>> = (0..count).map(|_| Contact::Unasked).collect();
-        contacts[plan.first] = Contact::First(FirstRead { awaits_report: true, rows: None });
+        let mut contacts: Vec<ServerContact<S>> = (0..count).map(|_| ServerContact::Unasked).collect();
+        contacts[plan.first] = ServerContact::First(FirstRead { awaits_report: true, rows: None });
         Self {
             started: now,
             reports: vec![None; count],
@@ -143,28 +143,32 @@ impl<S> ReadState<S> {
             Source::Primary(server) => (server, true),
             Source::Standby(server) => (server, self.plan.reads_standbys && now >= self.standbys_from),
         };
-        is_allowed && matches!(self.contacts[server], Contact::First(_) | Contact::Reported(_))
+        is_allowed && matches!(self.contacts[server], ServerContact::First(_) | ServerContact::Reported(_))
     }
 
     /// Whether something is to come that may change the decision.
     fn is_waiting(&self) -> bool {
         let awaits_answer = self.contacts.iter().any(|contact| match contact {
-            Contact::Asked => true,
-            Contact::First(first) => first.awaits_report || first.rows.is_none(),
-            Contact::Unasked | Contact::Reported(_) | Contact::Gone => false,
+            ServerContact::Asked => true,
+            ServerContact::First(first) => first.awaits_report || first.rows.is_none(),
+            ServerContact::Unasked | ServerContact::Reported(_) | ServerContact::Gone => false,
         });
         awaits_answer || self.ask_again_at.is_some()
     }
 
     /// The servers that were not asked, the most useful one first.
     pub(super) fn unasked(&self) -> impl Iterator<Item = usize> {
-        self.plan.others.iter().copied().filter(|server| matches!(self.contacts[*server], Contact::Unasked))
+        self.plan
+            .others
+            .iter()
+            .copied()
+            .filter(|server| matches!(self.contacts[*server], ServerContact::Unasked))
     }
 
     /// The state of the first server's read, while it can be used.
     pub(super) fn first_read(&mut self) -> Option<&mut FirstRead> {
         match &mut self.contacts[self.plan.first] {
-            Contact::First(first) => Some(first),
+            ServerContact::First(first) => Some(first),
             _ => None,
         }
     }
@@ -202,14 +206,14 @@ mod tests {
             others: vec![1, 2],
         };
         let mut state = ReadState::new(plan, now);
-        state.contacts[1] = Contact::Asked;
+        state.contacts[1] = ServerContact::Asked;
         state
     }
 
     /// The same in a cluster whose primary, server 0, is gone, after both standbys have reported.
     fn without_primary(now: Instant, replayed: u64) -> ReadState<()> {
         let mut state = begun(now);
-        state.contacts[0] = Contact::Gone;
+        state.contacts[0] = ServerContact::Gone;
         state.standbys_from = now;
         state.report(1, standby(replayed));
         state.report(2, standby(80));
@@ -218,12 +222,12 @@ mod tests {
 
     impl ReadState<()> {
         fn report(&mut self, server: usize, role: Role) {
-            self.reports[server] = Some(Report { start: 0, timeline: 1, role });
-            self.contacts[server] = Contact::Reported(());
+            self.reports[server] = Some(ServerReport { start: 0, timeline: 1, role });
+            self.contacts[server] = ServerContact::Reported(());
         }
 
         fn first_reports(&mut self, role: Role) {
-            self.reports[0] = Some(Report { start: 0, timeline: 1, role });
+            self.reports[0] = Some(ServerReport { start: 0, timeline: 1, role });
             self.first_read().unwrap().awaits_report = false;
         }
 
@@ -255,7 +259,7 @@ mod tests {
     fn a_server_is_not_read_while_it_reports_again() {
         let now = Instant::now();
         let mut state = without_primary(now, 90);
-        state.contacts[1] = Contact::Asked;
+        state.contacts[1] = ServerContact::Asked;
         assert_eq!(state.decide(now), Step::Wait);
         state.report(1, standby(90));
         assert_eq!(state.decide(now), Step::Read(Source::Standby(1)));
@@ -280,12 +284,12 @@ mod tests {
     fn the_other_servers_are_asked_before_a_read_fails() {
         let now = Instant::now();
         let mut state = begun(now);
-        state.contacts[0] = Contact::Gone;
+        state.contacts[0] = ServerContact::Gone;
         assert_eq!(state.decide(now), Step::Wait, "server 1 may report");
-        state.contacts[1] = Contact::Gone;
+        state.contacts[1] = ServerContact::Gone;
         assert_eq!(state.unasked().collect::<Vec<_>>(), [2]);
         assert_eq!(state.decide(now), Step::AskOthers);
-        state.contacts[2] = Contact::Gone;
+        state.contacts[2] = ServerContact::Gone;
         assert_eq!(state.decide(now), Step::Fail);
         assert!(matches!(state.failure, Unproven(NotFresh::TooFewReports)));
     }
@@ -309,7 +313,7 @@ mod tests {
     fn a_primary_that_is_spared_is_asked_once_the_standbys_took_too_long() {
         let now = Instant::now();
         let mut state = without_primary(now, 80);
-        state.contacts[0] = Contact::Unasked;
+        state.contacts[0] = ServerContact::Unasked;
         state.plan.first = 1;
         state.plan.others = vec![2, 0];
         assert_eq!(state.decide(now), Step::AskOthers);

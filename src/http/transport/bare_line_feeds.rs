@@ -7,7 +7,7 @@
 
 /// Checks the line ends of the heads of one connection.
 #[derive(Default)]
-pub(super) struct LineEnds {
+pub(super) struct BareLineFeeds {
     /// The last bytes that arrived.
     last: [u8; 3],
     /// Whether the head that was awaited has ended: what follows is a body, or another request.
@@ -18,7 +18,7 @@ pub(super) struct LineEnds {
     pub(super) found_bare: bool,
 }
 
-impl LineEnds {
+impl BareLineFeeds {
     /// Starts with another head: a response was sent.
     pub(super) fn responded(&mut self) {
         self.head_has_ended = false;
@@ -49,7 +49,7 @@ mod tests {
     const HEAD: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
     /// Whether a head that arrives in pieces of this size is refused.
-    fn is_refused(lines: &mut LineEnds, request: &str, piece: usize) -> bool {
+    fn is_refused(lines: &mut BareLineFeeds, request: &str, piece: usize) -> bool {
         let mut bytes = request.as_bytes().to_vec();
         for piece in bytes.chunks_mut(piece) {
             lines.check(piece, false);
@@ -67,8 +67,8 @@ mod tests {
             "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         ] {
             for piece in 1..=request.len() {
-                assert!(is_refused(&mut LineEnds::default(), request, piece), "{request:?} {piece}");
-                let mut second = LineEnds::default();
+                assert!(is_refused(&mut BareLineFeeds::default(), request, piece), "{request:?} {piece}");
+                let mut second = BareLineFeeds::default();
                 assert!(!is_refused(&mut second, HEAD, piece));
                 second.responded();
                 assert!(is_refused(&mut second, request, piece), "second: {request:?} {piece}");
@@ -79,9 +79,9 @@ mod tests {
     #[test]
     fn a_body_may_have_any_line_ends() {
         for piece in 1..=HEAD.len() + 4 {
-            assert!(!is_refused(&mut LineEnds::default(), &format!("{HEAD}{{\n\n}}"), piece));
+            assert!(!is_refused(&mut BareLineFeeds::default(), &format!("{HEAD}{{\n\n}}"), piece));
         }
-        let (mut lines, mut body) = (LineEnds::default(), *b"{\n\n}");
+        let (mut lines, mut body) = (BareLineFeeds::default(), *b"{\n\n}");
         lines.check(&mut body, true);
         assert!(!lines.found_bare);
     }
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn the_end_of_a_head_of_which_the_start_was_pipelined_is_found() {
         for split in 1..HEAD.len() {
-            let mut lines = LineEnds::default();
+            let mut lines = BareLineFeeds::default();
             assert!(!is_refused(&mut lines, &format!("{HEAD}{}", &HEAD[..split]), 7));
             lines.responded();
             let rest = format!("{}{{\n}}", &HEAD[split..]);
