@@ -61,7 +61,7 @@ impl EventsCommand {
                         sleep(INTERVAL).await;
                     }
                 }
-                Err(ReadError::Storage(error @ StorageError::Unavailable(_))) => {
+                Err(FeedReadError::Storage(error @ StorageError::Unavailable(_))) => {
                     tracing::warn!(
                         cause = telemetry::with_causes(&error),
                         "the feed is unavailable: retrying in 2 s"
@@ -77,7 +77,7 @@ impl EventsCommand {
 
 /// Why the feed could not be read.
 #[derive(Debug, thiserror::Error)]
-enum ReadError {
+enum FeedReadError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     #[error(
@@ -86,10 +86,10 @@ enum ReadError {
     Expired,
 }
 
-async fn read(storage: &Storage, start: FeedStart) -> Result<FeedPage, ReadError> {
+async fn read(storage: &Storage, start: FeedStart) -> Result<FeedPage, FeedReadError> {
     match storage.read_events(FeedRequest { start, limit: PageLimit::LARGEST }).await? {
         FeedOutcome::Page(page) => Ok(page),
-        FeedOutcome::Expired => Err(ReadError::Expired),
+        FeedOutcome::Expired => Err(FeedReadError::Expired),
     }
 }
 

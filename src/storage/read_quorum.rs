@@ -76,7 +76,7 @@ pub enum Role {
 
 /// The server to read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum ReadSource {
     /// The confirmed primary.
     Primary(usize),
     /// A standby: no primary is confirmed.
@@ -176,7 +176,7 @@ pub fn choose(
     reports: &[Option<ServerReport>],
     last: Option<&LastPrimary>,
     turn: usize,
-) -> Result<Source, NotFresh> {
+) -> Result<ReadSource, NotFresh> {
     let needed = reports.len().saturating_sub(1).max(1);
     let known: Vec<(usize, ServerReport, Lsn)> = (0..reports.len())
         .map(|offset| (turn + offset) % reports.len())
@@ -211,7 +211,7 @@ pub fn choose(
     if let Some(primary) = primary
         && 1 + confirmations.count() >= needed
     {
-        return Ok(Source::Primary(primary));
+        return Ok(ReadSource::Primary(primary));
     }
 
     // No primary is confirmed. All that is known of the newest timeline must come from the same one.
@@ -230,7 +230,7 @@ pub fn choose(
             fresh.get_or_insert(*server);
         }
     }
-    fresh.map(Source::Standby).ok_or(NotFresh::Behind(position))
+    fresh.map(ReadSource::Standby).ok_or(NotFresh::Behind(position))
 }
 
 /// The primary that a standby follows or followed last, if that is known. Not through another standby: what it has received
@@ -267,15 +267,15 @@ mod tests {
         Some(ServerReport { start: 0, timeline, role })
     }
 
-    fn choose(reports: &[Option<ServerReport>]) -> Result<Source, NotFresh> {
+    fn choose(reports: &[Option<ServerReport>]) -> Result<ReadSource, NotFresh> {
         super::choose(reports, None, 0)
     }
 
     #[test]
     fn a_primary_is_confirmed_by_all_but_one() {
         let (one, other) = (standby(1, 90, 80, 0), standby(1, 100, 100, 0));
-        assert_eq!(choose(&[primary(1, 100), one, other]), Ok(Source::Primary(0)));
-        assert_eq!(choose(&[primary(1, 100), one, None]), Ok(Source::Primary(0)));
+        assert_eq!(choose(&[primary(1, 100), one, other]), Ok(ReadSource::Primary(0)));
+        assert_eq!(choose(&[primary(1, 100), one, None]), Ok(ReadSource::Primary(0)));
         assert_eq!(choose(&[primary(1, 100), None, None]), Err(NotFresh::TooFewReports));
         assert_eq!(choose(&[primary(1, 100), one, None, None]), Err(NotFresh::TooFewReports));
         assert_eq!(choose(&[None, None, None]), Err(NotFresh::TooFewReports));
@@ -283,15 +283,15 @@ mod tests {
 
     #[test]
     fn a_single_server_needs_no_confirmation() {
-        assert_eq!(choose(&[primary(1, 100)]), Ok(Source::Primary(0)));
+        assert_eq!(choose(&[primary(1, 100)]), Ok(ReadSource::Primary(0)));
         assert_eq!(choose(&[None]), Err(NotFresh::TooFewReports));
     }
 
     #[test]
     fn a_deposed_primary_is_not_read() {
         let (deposed, new) = (primary(1, 100), primary(2, 110));
-        assert_eq!(choose(&[deposed, new, standby(2, 105, 100, 1)]), Ok(Source::Primary(1)));
-        assert_eq!(choose(&[deposed, None, standby(2, 105, 105, 1)]), Ok(Source::Standby(2)));
+        assert_eq!(choose(&[deposed, new, standby(2, 105, 100, 1)]), Ok(ReadSource::Primary(1)));
+        assert_eq!(choose(&[deposed, None, standby(2, 105, 105, 1)]), Ok(ReadSource::Standby(2)));
         // Another server may have what the former primary has written last.
         assert_eq!(
             choose(&[primary(1, 120), None, standby(2, 105, 105, 1)]),
@@ -305,11 +305,17 @@ mod tests {
         let last =
             LastPrimary::confirmed_by(&[cut_off, standby(1, 90, 90, 0), standby(1, 90, 90, 0)], 0, None);
         let after = |reports: &[Option<ServerReport>]| super::choose(reports, last.as_ref(), 0);
-        assert_eq!(after(&[cut_off, orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(Source::Standby(1)));
+        assert_eq!(after(&[cut_off, orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(ReadSource::Standby(1)));
         assert_eq!(after(&[cut_off, orphan(0, 1, 100), None]), Err(NotFresh::Behind(Lsn(120))));
         // It was made a standby. If it has received, all others must still be its standbys.
-        assert_eq!(after(&[restarted(1, 120), orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(Source::Standby(1)));
-        assert_eq!(after(&[orphan(5, 1, 120), orphan(0, 1, 100), orphan(0, 1, 90)]), Ok(Source::Standby(1)));
+        assert_eq!(
+            after(&[restarted(1, 120), orphan(0, 1, 100), orphan(0, 1, 90)]),
+            Ok(ReadSource::Standby(1))
+        );
+        assert_eq!(
+            after(&[orphan(5, 1, 120), orphan(0, 1, 100), orphan(0, 1, 90)]),
+            Ok(ReadSource::Standby(1))
+        );
         assert_eq!(
             after(&[orphan(5, 1, 120), orphan(0, 1, 120), orphan(7, 1, 90)]),
             Err(NotFresh::Behind(Lsn(120)))
@@ -320,13 +326,16 @@ mod tests {
     fn a_standby_that_follows_another_primary_confirms_nothing() {
         let twin = primary(2, 100);
         assert_eq!(choose(&[None, twin, standby(2, 90, 90, 0)]), Err(NotFresh::TwoPrimaries));
-        assert_eq!(choose(&[None, twin, standby(2, 90, 90, 1)]), Ok(Source::Primary(1)));
+        assert_eq!(choose(&[None, twin, standby(2, 90, 90, 1)]), Ok(ReadSource::Primary(1)));
         assert_eq!(choose(&[twin, twin, standby(2, 90, 90, 1)]), Err(NotFresh::TwoPrimaries));
     }
 
     #[test]
     fn without_a_primary_the_standby_that_has_replayed_everything_is_read() {
-        assert_eq!(choose(&[None, standby(1, 100, 100, 0), standby(1, 90, 90, 0)]), Ok(Source::Standby(1)));
+        assert_eq!(
+            choose(&[None, standby(1, 100, 100, 0), standby(1, 90, 90, 0)]),
+            Ok(ReadSource::Standby(1))
+        );
         let behind = [None, standby(1, 100, 99, 0), standby(1, 90, 90, 0)];
         assert_eq!(choose(&behind), Err(NotFresh::Behind(Lsn(100))));
     }
@@ -342,7 +351,7 @@ mod tests {
         let confirmed = [primary(2, 100), standby(2, 100, 100, 0), None];
         let last = LastPrimary::confirmed_by(&confirmed, 0, None);
         let after = |reports: &[Option<ServerReport>]| super::choose(reports, last.as_ref(), 0);
-        assert_eq!(after(&[None, orphan(0, 2, 100), orphan(0, 2, 90)]), Ok(Source::Standby(1)));
+        assert_eq!(after(&[None, orphan(0, 2, 100), orphan(0, 2, 90)]), Ok(ReadSource::Standby(1)));
         assert_eq!(after(&[None, orphan(0, 2, 90), orphan(0, 2, 100)]), Err(NotFresh::Behind(Lsn(100))));
         assert_eq!(after(&[None, orphan(1, 2, 100), orphan(0, 2, 90)]), Err(NotFresh::Behind(Lsn(100))));
         assert_eq!(after(&[None, orphan(0, 3, 100), orphan(0, 3, 90)]), Err(NotFresh::Behind(Lsn(100))));
@@ -353,8 +362,8 @@ mod tests {
     #[test]
     fn a_standby_of_a_standby_counts_but_is_not_read() {
         let cascade = [primary(1, 100), standby(1, 90, 90, 0), standby(1, 90, 90, 1)];
-        assert_eq!(choose(&cascade), Ok(Source::Primary(0)));
-        assert_eq!(super::choose(&[None, cascade[1], cascade[2]], None, 2), Ok(Source::Standby(1)));
+        assert_eq!(choose(&cascade), Ok(ReadSource::Primary(0)));
+        assert_eq!(super::choose(&[None, cascade[1], cascade[2]], None, 2), Ok(ReadSource::Standby(1)));
         // It may have received that from its upstream when that was a primary, and has been created again since.
         let ahead = [None, standby(1, 90, 90, 0), standby(1, 100, 100, 1)];
         assert_eq!(choose(&ahead), Err(NotFresh::Behind(Lsn(100))));
@@ -365,12 +374,12 @@ mod tests {
         let all = [primary(1, 80), standby(1, 80, 80, 0), standby(1, 80, 80, 0)];
         let last = LastPrimary::confirmed_by(&all, 0, None);
         let dying = |start| [primary(1, 100), orphan(start, 1, 100), standby(1, 80, 80, 0)];
-        assert_eq!(choose(&dying(0)), Ok(Source::Primary(0)), "it is still confirmed");
+        assert_eq!(choose(&dying(0)), Ok(ReadSource::Primary(0)), "it is still confirmed");
         let after = |start, last: Option<&LastPrimary>| {
             let last = LastPrimary::confirmed_by(&dying(start), 0, last);
             super::choose(&[None, orphan(start, 1, 100), orphan(0, 1, 80)], last.as_ref(), 0)
         };
-        assert_eq!(after(0, last.as_ref()), Ok(Source::Standby(1)));
+        assert_eq!(after(0, last.as_ref()), Ok(ReadSource::Standby(1)));
         assert_eq!(after(5, last.as_ref()), Err(NotFresh::Behind(Lsn(100))), "it has restarted");
         assert_eq!(after(0, None), Err(NotFresh::Behind(Lsn(100))), "it never followed");
     }
@@ -379,7 +388,7 @@ mod tests {
     fn fresh_standbys_take_turns() {
         let reports = [None, standby(1, 100, 100, 0), standby(1, 100, 100, 0)];
         let sources = [0, 1, 2, 3].map(|turn| super::choose(&reports, None, turn).unwrap());
-        assert_eq!(sources, [1, 1, 2, 1].map(Source::Standby));
+        assert_eq!(sources, [1, 1, 2, 1].map(ReadSource::Standby));
     }
 
     #[test]
@@ -387,7 +396,7 @@ mod tests {
         // The first server was deposed at 143. The third one follows the new primary, and has not received so much yet.
         let deposed = primary(3, 143);
         assert_eq!(choose(&[deposed, None, standby(4, 117, 117, 1)]), Err(NotFresh::Behind(Lsn(143))));
-        assert_eq!(choose(&[deposed, None, standby(4, 143, 143, 1)]), Ok(Source::Standby(2)));
+        assert_eq!(choose(&[deposed, None, standby(4, 143, 143, 1)]), Ok(ReadSource::Standby(2)));
     }
 
     #[test]

@@ -85,14 +85,14 @@ impl From<BatchError> for StorageError {
     }
 }
 
-type Response<H> = Result<<H as BatchHandler>::Response, BatchError>;
+type BatchResponse<H> = Result<<H as BatchHandler>::Response, BatchError>;
 
 struct QueuedRequest<H: BatchHandler> {
     request: H::Request,
     arrived: Instant,
     /// The trace of the caller, if tracing is on.
     trace: Option<Context>,
-    response: oneshot::Sender<Response<H>>,
+    response: oneshot::Sender<BatchResponse<H>>,
 }
 
 /// Handles requests in batches. Cheap to clone.
@@ -164,7 +164,7 @@ impl<H: BatchHandler> Batcher<H> {
     }
 
     /// Handles a request, now or in a later batch, and returns its response.
-    pub(super) async fn call(&self, request: H::Request) -> Response<H> {
+    pub(super) async fn call(&self, request: H::Request) -> BatchResponse<H> {
         match BatchSlot::take_or_queue(&self.0, request)? {
             QueueOutcome::Start(slot, request) => slot.run_single(request).await,
             QueueOutcome::Queued(response) => response.await.unwrap_or(Err(BatchError::Lost)),
@@ -177,7 +177,7 @@ enum QueueOutcome<H: BatchHandler> {
     /// At once.
     Start(BatchSlot<H>, H::Request),
     /// In a later batch.
-    Queued(oneshot::Receiver<Response<H>>),
+    Queued(oneshot::Receiver<BatchResponse<H>>),
 }
 
 /// The permission to run one batch at a time. When its batch ends, it becomes free, or passes to its worker if requests are
@@ -206,7 +206,7 @@ impl<H: BatchHandler> BatchSlot<H> {
     }
 
     /// Handles a request that was not queued, in the task of its caller.
-    async fn run_single(self, request: H::Request) -> Response<H> {
+    async fn run_single(self, request: H::Request) -> BatchResponse<H> {
         let shared = self.shared.clone();
         shared.metrics.wait.record(Duration::ZERO);
         let traces = traces::current().into_iter().collect();

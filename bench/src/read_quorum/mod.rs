@@ -11,7 +11,7 @@ mod cluster;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use petstore::storage::read_quorum::{LastPrimary, Role, ServerReport, Source, choose};
+use petstore::storage::read_quorum::{LastPrimary, ReadSource, Role, ServerReport, choose};
 
 use crate::Outcome;
 use crate::random::{Random, printed_seed};
@@ -284,7 +284,7 @@ impl Simulation {
             }
             return;
         };
-        let (Source::Primary(server) | Source::Standby(server)) = source;
+        let (ReadSource::Primary(server) | ReadSource::Standby(server)) = source;
         let session = read.reports[server]
             .map(|report| report.start)
             .filter(|_| self.omission.keeps(Rule::SameSession));
@@ -295,7 +295,7 @@ impl Simulation {
             _ => self.cluster.sees(server, session, read.must_see),
         };
         let read = self.reads.swap_remove(index);
-        if let Source::Primary(primary) = source {
+        if let ReadSource::Primary(primary) = source {
             self.last_primary = LastPrimary::confirmed_by(&read.reports, primary, self.last_primary.as_ref());
         }
         match seen {
@@ -311,12 +311,12 @@ impl Simulation {
         if self.printed {
             println!("read {source:?}, must see {}, reports {:?}: {seen:?}", read.must_see, read.reports);
         }
-        counts.from_standbys += u64::from(matches!(source, Source::Standby(_)));
+        counts.from_standbys += u64::from(matches!(source, ReadSource::Standby(_)));
         self.last_reports = read.reports;
     }
 
     /// Chooses a server; where a rule is left out, from reports that hide what it is about.
-    fn choose(&self, reports: &[Option<ServerReport>], turn: usize) -> Option<Source> {
+    fn choose(&self, reports: &[Option<ServerReport>], turn: usize) -> Option<ReadSource> {
         let mut reports = reports.to_vec();
         let newest = reports.iter().flatten().map(|report| report.timeline).max()?;
         let primary = reports.iter().position(|report| {
@@ -359,8 +359,8 @@ impl Simulation {
             }
         }
         choose(&known, None, turn).ok().map(|source| match source {
-            Source::Primary(index) => Source::Primary(ids[index]),
-            Source::Standby(index) => Source::Standby(ids[index]),
+            ReadSource::Primary(index) => ReadSource::Primary(ids[index]),
+            ReadSource::Standby(index) => ReadSource::Standby(ids[index]),
         })
     }
 }

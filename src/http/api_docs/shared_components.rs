@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 
 /// A part of the document that operations can share.
 #[derive(Clone, Copy)]
-enum Part {
+enum SharedPart {
     Parameter,
     Header,
     Example,
     Response,
 }
 
-impl Part {
+impl SharedPart {
     /// Those inside of others come first.
     const ALL: [Self; 4] = [Self::Parameter, Self::Header, Self::Example, Self::Response];
 
@@ -62,7 +62,7 @@ impl Part {
 /// Replaces parts of operations by references, if all that have the same name are equal and there are several: a name in
 /// `components` has one meaning.
 pub(super) fn share_components(document: &mut Value) {
-    for part in Part::ALL {
+    for part in SharedPart::ALL {
         let mut found: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         part.for_each(document, |name, value| found.entry(name.to_owned()).or_default().push(value.clone()));
         found.retain(|_, values| values.len() > 1 && values.iter().all(|value| *value == values[0]));

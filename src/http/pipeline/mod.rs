@@ -46,10 +46,10 @@ struct RequestPipelineInner {
     app: AppState,
     routes: Routes,
     /// What only the public listener checks.
-    public: Option<PublicChecks>,
+    public: Option<PublicListenerChecks>,
 }
 
-struct PublicChecks {
+struct PublicListenerChecks {
     origins: AllowedOrigins,
     rate_limited: Counter,
     /// The proxies whose `X-Forwarded-For` is trusted. None if the log has no addresses.
@@ -84,7 +84,7 @@ impl RequestPipeline {
     /// The pipeline of the public listener: CORS, admission, head limits, authentication and rate limits.
     #[must_use]
     pub fn public(app: AppState, settings: &ServeSettings) -> Self {
-        let checks = PublicChecks {
+        let checks = PublicListenerChecks {
             origins: AllowedOrigins::new(&settings.interface.cors_origins),
             rate_limited: counter!(REQUESTS_RATE_LIMITED),
             trusted_proxies: settings.log_client_addresses.then(|| settings.limits.trusted_proxies.clone()),
@@ -92,7 +92,7 @@ impl RequestPipeline {
         Self::new(app, Routes::public(), Some(checks))
     }
 
-    fn new(app: AppState, routes: Routes, public: Option<PublicChecks>) -> Self {
+    fn new(app: AppState, routes: Routes, public: Option<PublicListenerChecks>) -> Self {
         Self(Arc::new(RequestPipelineInner { app, routes, public }))
     }
 
@@ -166,7 +166,7 @@ impl ConnectionPipeline {
     /// within the operation, scope, media type, body and values.
     async fn check_and_answer(
         &self,
-        checks: &PublicChecks,
+        checks: &PublicListenerChecks,
         request: &mut RequestContext<'_>,
     ) -> Result<Response, ApiError> {
         let app = &self.pipeline.0.app;

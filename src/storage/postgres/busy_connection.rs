@@ -46,7 +46,7 @@ pub(in crate::storage) struct BusyConnection {
     /// If it is dropped in a transaction, it is closed.
     pub(super) in_transaction: bool,
     /// Of a write.
-    permit: Option<WritePermit>,
+    permit: Option<DatabaseWritePermit>,
 }
 
 /// The parameters of a statement.
@@ -166,13 +166,13 @@ pub(in crate::storage) struct WriteLimiter {
 }
 
 /// Allows a write until dropped.
-pub(super) struct WritePermit {
+pub(super) struct DatabaseWritePermit {
     _write: OwnedSemaphorePermit,
     _row_write: Option<OwnedSemaphorePermit>,
     abandoned: Arc<AtomicUsize>,
 }
 
-impl WritePermit {
+impl DatabaseWritePermit {
     /// Counts the write as abandoned until dropped.
     fn abandoned(&self) -> AbandonedWrite {
         self.abandoned.fetch_add(1, Ordering::Relaxed);
@@ -231,8 +231,11 @@ impl WriteLimiter {
     ) -> Result<BusyConnection, GetConnectionError> {
         let write = acquire(&self.writes, POOL_WAIT).await?;
         let mut connection = BusyConnection::new(pool.get().await?, deadline);
-        connection.permit =
-            Some(WritePermit { _write: write, _row_write: row_write, abandoned: self.abandoned.clone() });
+        connection.permit = Some(DatabaseWritePermit {
+            _write: write,
+            _row_write: row_write,
+            abandoned: self.abandoned.clone(),
+        });
         Ok(connection)
     }
 }

@@ -21,12 +21,12 @@ pub enum NoSession {
 }
 
 /// What a check found, or why it was not completed.
-enum Failure {
+enum PoolerCheckFailure {
     Found(NoSession),
     NotCompleted,
 }
 
-impl From<ConnectError> for Failure {
+impl From<ConnectError> for PoolerCheckFailure {
     fn from(error: ConnectError) -> Self {
         match error {
             ConnectError::SettingLost { .. } => Self::Found(NoSession::Setting(error)),
@@ -35,7 +35,7 @@ impl From<ConnectError> for Failure {
     }
 }
 
-impl From<tokio_postgres::Error> for Failure {
+impl From<tokio_postgres::Error> for PoolerCheckFailure {
     fn from(error: tokio_postgres::Error) -> Self {
         // The last is PgBouncer's answer to a transaction in statement mode.
         let of_poolers = [
@@ -57,7 +57,7 @@ pub(in crate::storage) async fn check_sessions(connector: &Connector) -> Result<
     let servers = 0..connector.addresses().count();
     let checks = servers.map(|server| timeout(CONNECT_TIMEOUT, check_server(connector, server)));
     for checked in join_all(checks).await {
-        if let Ok(Err(Failure::Found(problem))) = checked {
+        if let Ok(Err(PoolerCheckFailure::Found(problem))) = checked {
             return Err(problem);
         }
     }
@@ -66,7 +66,7 @@ pub(in crate::storage) async fn check_sessions(connector: &Connector) -> Result<
 
 /// Opens two connections, and interleaves what they do. A pooler that gives a server process to a connection for one
 /// transaction gives that of the first to the second.
-async fn check_server(connector: &Connector, server: usize) -> Result<(), Failure> {
+async fn check_server(connector: &Connector, server: usize) -> Result<(), PoolerCheckFailure> {
     let (one, other) = (connector.open_server(server).await?, connector.open_server(server).await?);
     let process = async |client: &Client, statement: &Statement| -> Result<i32, tokio_postgres::Error> {
         client.query_one(statement, &[]).await?.try_get(0)
@@ -79,7 +79,7 @@ async fn check_server(connector: &Connector, server: usize) -> Result<(), Failur
     let after = process(&one, &statement).await?;
     other.batch_execute("COMMIT").await?;
     if before != after || before == others {
-        return Err(Failure::Found(NoSession::Shared));
+        return Err(PoolerCheckFailure::Found(NoSession::Shared));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! (`probe.rs`), and the [`ClusterView`] is made from the answers. A read asks enough of them again, to prove that its server
 //! has every acknowledged write (`fresh_read/`).
 
+mod cluster_view;
 mod fresh_read;
 mod observation;
 mod probe;
@@ -11,7 +12,6 @@ mod server;
 mod server_log;
 mod server_metrics;
 mod server_report;
-mod view;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -28,12 +28,12 @@ use super::error::StatementError::{self, NoConnection, NotSent, Sent};
 use super::pool::{self, ConnectionPool};
 use crate::config::{PoolSettings, ReadFrom};
 use crate::storage::read_quorum::{Lsn, Role, ServerReport};
+use cluster_view::ClusterView;
+pub(in crate::storage) use cluster_view::Guarantee;
 use probe::Rounds;
 use server::ClusterServer;
 use server_metrics::start_counting_reads;
-use server_report::{REPORT, Upstreams};
-use view::ClusterView;
-pub(in crate::storage) use view::Guarantee;
+use server_report::{REPORT, UpstreamFinder};
 
 /// A cluster of at least two servers. Cheap to clone.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ pub(in crate::storage) struct Cluster(Arc<ClusterInner>);
 
 struct ClusterInner {
     servers: Vec<ClusterServer>,
-    upstreams: Upstreams,
+    upstreams: UpstreamFinder,
     deadline: Duration,
     reads: ReadFrom,
     view: RwLock<ClusterView>,
@@ -74,7 +74,7 @@ impl Cluster {
         let servers = addresses.iter().cloned().enumerate().map(server).collect::<Result<_, _>>()?;
         Ok(Some(Self(Arc::new(ClusterInner {
             servers,
-            upstreams: Upstreams::new(addresses),
+            upstreams: UpstreamFinder::new(addresses),
             deadline,
             reads: settings.reads,
             view: RwLock::new(ClusterView::UNKNOWN),

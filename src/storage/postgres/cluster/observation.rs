@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use super::Cluster;
 use super::server_report::REPORT;
 use crate::storage::postgres::error::StatementError::{self, NotSent, Sent};
-use crate::storage::read_quorum::{ServerReport, Source, choose};
+use crate::storage::read_quorum::{ReadSource, ServerReport, choose};
 
 /// Whether replication is synchronous, and the names of the standbys that may acknowledge; the name under which a standby
 /// receives; whether the role may see that.
@@ -83,7 +83,7 @@ pub(super) fn reports(observed: &[Observed]) -> Vec<Option<ServerReport>> {
 /// The primary that enough of the other servers confirm.
 pub(super) fn confirmed_primary(observed: &[Observed]) -> Option<usize> {
     match choose(&reports(observed), None, 0) {
-        Ok(Source::Primary(server)) => Some(server),
+        Ok(ReadSource::Primary(server)) => Some(server),
         _ => None,
     }
 }

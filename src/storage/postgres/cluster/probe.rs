@@ -14,13 +14,13 @@ use tokio::select;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Cluster;
+use super::cluster_view::{ClusterView, Guarantee};
 use super::observation::{Observation, Observed, confirmed_primary};
 use super::server::Rank;
 use super::server_log::{ServerLog, log_guarantee};
 use super::server_metrics::record_round;
-use super::view::{ClusterView, Guarantee};
 use crate::storage::postgres::error::StatementError::Deadline;
-use crate::storage::read_quorum::{Source, choose};
+use crate::storage::read_quorum::{ReadSource, choose};
 
 /// How often all servers are asked.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl Cluster {
                 connection.finished();
                 reports[answered] = Some(report);
             }
-            if choose(&reports, None, 0) == Ok(Source::Primary(server)) {
+            if choose(&reports, None, 0) == Ok(ReadSource::Primary(server)) {
                 return true;
             }
         }

@@ -1,8 +1,8 @@
 //! What the log says of a cluster: one line when what is promised of reads changes, and one when the state of a server does.
 
+use super::cluster_view::{ClusterView, Guarantee};
 use super::observation::{Observed, is_denied};
 use super::server::ClusterServer;
-use super::view::{ClusterView, Guarantee};
 use crate::storage::postgres::availability::Availability;
 use crate::storage::read_quorum::Role;
 

@@ -2,10 +2,10 @@
 
 use metrics::{counter, gauge};
 
+use super::cluster_view::Guarantee;
 use super::observation::Observed;
 use super::server::ClusterServer;
-use super::view::Guarantee;
-use crate::storage::read_quorum::{Role, Source};
+use crate::storage::read_quorum::{ReadSource, Role};
 use crate::telemetry::metrics::{DATABASE_READS, READS_PROVEN, SERVER_POSITION, SERVER_ROLE, count};
 
 /// A counter that first appears with value 1 hides its first increment from `rate()`.
@@ -16,10 +16,10 @@ pub(super) fn start_counting_reads() {
 }
 
 /// Counts a read from a server that was proven to be fresh.
-pub(super) fn count_read(source: Source) {
+pub(super) fn count_read(source: ReadSource) {
     let label = match source {
-        Source::Primary(_) => "primary",
-        Source::Standby(_) => "standby",
+        ReadSource::Primary(_) => "primary",
+        ReadSource::Standby(_) => "standby",
     };
     counter!(DATABASE_READS, "source" => label).increment(1);
 }

@@ -39,13 +39,13 @@ const LOCALHOST_V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LOCALHOST_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 /// Finds the server from which a standby receives, by the address that the standby uses for it.
-pub(super) struct Upstreams {
+pub(super) struct UpstreamFinder {
     servers: Vec<ServerAddress>,
     /// For each standby, the address that was looked up last.
     found: Mutex<Vec<Option<(String, u16, usize)>>>,
 }
 
-impl Upstreams {
+impl UpstreamFinder {
     pub(super) fn new(servers: Vec<ServerAddress>) -> Self {
         let found = Mutex::new(servers.iter().map(|_| None).collect());
         Self { servers, found }
@@ -145,7 +145,7 @@ mod tests {
             ("127.0.0.12", 5432),
         ];
         let servers = servers.map(|(host, port)| ServerAddress { host: host.to_owned(), port });
-        let upstreams = Upstreams::new(servers.into());
+        let upstreams = UpstreamFinder::new(servers.into());
         let find = async |standby, host: &str, port| upstreams.find(standby, host, port).await;
         assert_eq!(find(1, "localhost", 5433).await, Some(0));
         assert_eq!(find(1, "127.0.0.1", 5433).await, Some(0));

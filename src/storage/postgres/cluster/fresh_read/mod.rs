@@ -5,7 +5,7 @@
 //! session.
 //!
 //! A read is a state machine: [`ReadState`] has what is known, and decides the next [`Step`]; [`FreshRead`] takes that step, or
-//! waits for the next [`Event`] and applies it to the state.
+//! waits for the next [`ReadEvent`] and applies it to the state.
 //!
 //! **Invariants:**
 //! - every report of a standby is made after the read began;
@@ -35,13 +35,13 @@ use super::server_metrics::count_read;
 use crate::config::ReadFrom;
 use crate::storage::postgres::busy_connection::{BusyConnection, Parameters};
 use crate::storage::postgres::error::StatementError;
-use crate::storage::read_quorum::{ServerReport, Source};
+use crate::storage::read_quorum::{ReadSource, ServerReport};
 use plan::ReadPlan;
 use read_state::{FirstRead, PROOF_TIMEOUT, ReadState, SLOW_REPORT, ServerContact, Step};
 use server_read::Rows;
 
 /// The report of a server, and the session in which it was made.
-type SessionReport = Result<(ServerReport, BusyConnection), StatementError>;
+type ServerReportResult = Result<(ServerReport, BusyConnection), StatementError>;
 
 impl Cluster {
     /// Runs a read-only statement on a server that has every write that was acknowledged before.
@@ -56,13 +56,13 @@ impl Cluster {
 
 /// What a read waits for.
 #[expect(clippy::large_enum_variant, reason = "applied at once, and never stored")]
-enum Event {
+enum ReadEvent {
     /// The first server has reported; None if it failed before.
     FirstReport(Option<ServerReport>),
     /// The first server has read.
     FirstRows(Rows),
     /// A server that was asked has reported.
-    ServerReport(usize, SessionReport),
+    ServerReport(usize, ServerReportResult),
     /// What was due at this time.
     Timer(Instant),
 }
@@ -77,7 +77,7 @@ struct FreshRead<'a> {
     first_report: Option<oneshot::Receiver<ServerReport>>,
     first_rows: BoxFuture<'a, Rows>,
     /// The reports that other servers are making.
-    asked: FuturesUnordered<BoxFuture<'a, (usize, SessionReport)>>,
+    asked: FuturesUnordered<BoxFuture<'a, (usize, ServerReportResult)>>,
 }
 
 impl<'a> FreshRead<'a> {
@@ -119,40 +119,40 @@ impl<'a> FreshRead<'a> {
     }
 
     /// Waits for the next event. What a server has answered comes before a timer that is due.
-    async fn next_event(&mut self) -> Event {
+    async fn next_event(&mut self) -> ReadEvent {
         let awaits_rows = self.state.first_read().is_some_and(|first| first.rows.is_none());
         let timer = self.state.next_timer(Instant::now());
         select! {
             biased;
-            report = receive(&mut self.first_report) => Event::FirstReport(report),
-            rows = &mut self.first_rows, if awaits_rows => Event::FirstRows(rows),
-            Some((server, answer)) = self.asked.next() => Event::ServerReport(server, answer),
-            () = sleep_until(timer) => Event::Timer(timer),
+            report = receive(&mut self.first_report) => ReadEvent::FirstReport(report),
+            rows = &mut self.first_rows, if awaits_rows => ReadEvent::FirstRows(rows),
+            Some((server, answer)) = self.asked.next() => ReadEvent::ServerReport(server, answer),
+            () = sleep_until(timer) => ReadEvent::Timer(timer),
         }
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: ReadEvent) {
         let first = self.state.plan.first;
         match event {
-            Event::FirstReport(report) => {
+            ReadEvent::FirstReport(report) => {
                 let Some(first_read) = self.state.first_read() else { return };
                 first_read.awaits_report = false;
                 if let Some(report) = report {
                     self.reported(first, report);
                 }
             }
-            Event::FirstRows(Err(error)) if error.is_transient() => self.failed(first, error),
-            Event::FirstRows(rows) => {
+            ReadEvent::FirstRows(Err(error)) if error.is_transient() => self.failed(first, error),
+            ReadEvent::FirstRows(rows) => {
                 if let Some(first_read) = self.state.first_read() {
                     first_read.rows = Some(rows);
                 }
             }
-            Event::ServerReport(server, Ok((report, session))) => {
+            ReadEvent::ServerReport(server, Ok((report, session))) => {
                 self.reported(server, report);
                 self.state.contacts[server] = ServerContact::Reported(session);
             }
-            Event::ServerReport(server, Err(error)) => self.failed(server, error),
-            Event::Timer(at) => self.timer_was_due(at),
+            ReadEvent::ServerReport(server, Err(error)) => self.failed(server, error),
+            ReadEvent::Timer(at) => self.timer_was_due(at),
         }
     }
 
@@ -171,8 +171,8 @@ impl<'a> FreshRead<'a> {
     }
 
     /// Reads from a server that is proven to be fresh. None if it failed, and another one may be read.
-    async fn read_from(&mut self, source: Source) -> Option<Rows> {
-        let (Source::Primary(server) | Source::Standby(server)) = source;
+    async fn read_from(&mut self, source: ReadSource) -> Option<Rows> {
+        let (ReadSource::Primary(server) | ReadSource::Standby(server)) = source;
         let cluster = self.cluster;
         let rows = match mem::replace(&mut self.state.contacts[server], ServerContact::Gone) {
             ServerContact::Reported(session) => {
@@ -262,8 +262,8 @@ impl<'a> FreshRead<'a> {
     }
 
     /// The next reads start with the server that was read.
-    fn remember(&self, source: Source) {
-        let (Source::Primary(server) | Source::Standby(server)) = source;
+    fn remember(&self, source: ReadSource) {
+        let (ReadSource::Primary(server) | ReadSource::Standby(server)) = source;
         count_read(source);
         match self.cluster.reads() {
             ReadFrom::Primary if self.cluster.source() != server => {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::config::ReadFrom;
 use crate::storage::postgres::cluster::Cluster;
+use crate::storage::postgres::cluster::cluster_view::Guarantee;
 use crate::storage::postgres::cluster::server::Rank;
-use crate::storage::postgres::cluster::view::Guarantee;
 use crate::storage::read_quorum::LastPrimary;
 
 /// What is known when a read begins.

@@ -10,7 +10,7 @@ use super::plan::ReadPlan;
 use super::server_read::Rows;
 use crate::config::ReadFrom;
 use crate::storage::postgres::error::StatementError::{self, Unproven};
-use crate::storage::read_quorum::{NotFresh, ServerReport, Source, choose};
+use crate::storage::read_quorum::{NotFresh, ReadSource, ServerReport, choose};
 
 /// How long to look for a server that is proven to be fresh.
 pub(super) const PROOF_TIMEOUT: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ pub(super) enum Step {
     /// Waits for the next event.
     Wait,
     /// Reads from this server.
-    Read(Source),
+    Read(ReadSource),
     /// Asks the servers that were not asked yet.
     AskOthers,
     /// Asks again, at this time, the servers that have answered.
@@ -111,7 +111,7 @@ impl<S> ReadState<S> {
     }
 
     /// What to do next, if the reports prove that this server is fresh, or why they prove none.
-    fn next_step(&self, source: Result<Source, NotFresh>, now: Instant) -> Step {
+    fn next_step(&self, source: Result<ReadSource, NotFresh>, now: Instant) -> Step {
         if self.has_given_up {
             return Step::Fail;
         }
@@ -138,10 +138,10 @@ impl<S> ReadState<S> {
     }
 
     /// Whether a server that is proven to be fresh may be read now, and its report is not being made again.
-    fn can_read(&self, source: Source, now: Instant) -> bool {
+    fn can_read(&self, source: ReadSource, now: Instant) -> bool {
         let (server, is_allowed) = match source {
-            Source::Primary(server) => (server, true),
-            Source::Standby(server) => (server, self.plan.reads_standbys && now >= self.standbys_from),
+            ReadSource::Primary(server) => (server, true),
+            ReadSource::Standby(server) => (server, self.plan.reads_standbys && now >= self.standbys_from),
         };
         is_allowed && matches!(self.contacts[server], ServerContact::First(_) | ServerContact::Reported(_))
     }
@@ -250,9 +250,13 @@ mod tests {
         state.first_reports(PRIMARY);
         assert_eq!(state.decide(now), Step::Wait, "nobody confirms the primary");
         state.report(1, standby(90));
-        assert_eq!(state.decide(now), Step::Read(Source::Primary(0)), "its rows may still be on their way");
+        assert_eq!(
+            state.decide(now),
+            Step::Read(ReadSource::Primary(0)),
+            "its rows may still be on their way"
+        );
         state.first_reads();
-        assert_eq!(state.decide(now), Step::Read(Source::Primary(0)));
+        assert_eq!(state.decide(now), Step::Read(ReadSource::Primary(0)));
     }
 
     #[test]
@@ -262,7 +266,7 @@ mod tests {
         state.contacts[1] = ServerContact::Asked;
         assert_eq!(state.decide(now), Step::Wait);
         state.report(1, standby(90));
-        assert_eq!(state.decide(now), Step::Read(Source::Standby(1)));
+        assert_eq!(state.decide(now), Step::Read(ReadSource::Standby(1)));
     }
 
     #[test]
@@ -274,7 +278,7 @@ mod tests {
         assert_eq!(state.decide(now), Step::Wait);
         let due = state.next_timer(now);
         assert_eq!(due, now + PRIMARY_PATIENCE);
-        assert_eq!(state.decide(due), Step::Read(Source::Standby(1)));
+        assert_eq!(state.decide(due), Step::Read(ReadSource::Standby(1)));
         assert_eq!(state.next_timer(due), state.give_up_at, "it is due only once");
         state.plan.reads_standbys = false;
         assert_eq!(state.decide(due), Step::Fail, "standbys may not be read");

@@ -8,8 +8,8 @@ use futures_util::FutureExt;
 use super::*;
 use crate::config::{DatabaseUrl, PoolSettings};
 use crate::storage::postgres::availability::Availability;
+use crate::storage::postgres::cluster::cluster_view::{ClusterView, Guarantee};
 use crate::storage::postgres::cluster::server::ClusterServer;
-use crate::storage::postgres::cluster::view::{ClusterView, Guarantee};
 use crate::storage::postgres::connect::Connector;
 use crate::storage::read_quorum::{Lsn, Role};
 
@@ -50,7 +50,7 @@ async fn no_event_is_lost_when_another_one_comes_first() {
     let (answered, answer) = oneshot::channel();
     read.first_report = Some(first_report);
     read.first_rows = pending().boxed();
-    let answering: BoxFuture<'_, (usize, SessionReport)> =
+    let answering: BoxFuture<'_, (usize, ServerReportResult)> =
         answer.map(|answer| (2, Err(answer.unwrap()))).boxed();
     read.asked = [answering].into_iter().collect();
     assert!(read.next_event().now_or_never().is_none());
@@ -60,15 +60,15 @@ async fn no_event_is_lost_when_another_one_comes_first() {
     read.first_rows = ready(Ok(Vec::new())).boxed();
     sleep_until(read.state.give_up_at).await;
     let event = read.next_event().await;
-    assert!(matches!(event, Event::FirstReport(Some(REPORT_OF_PRIMARY))));
+    assert!(matches!(event, ReadEvent::FirstReport(Some(REPORT_OF_PRIMARY))));
     read.apply(event);
     let event = read.next_event().await;
-    assert!(matches!(event, Event::FirstRows(Ok(_))));
+    assert!(matches!(event, ReadEvent::FirstRows(Ok(_))));
     read.apply(event);
     let event = read.next_event().await;
-    assert!(matches!(event, Event::ServerReport(2, Err(StatementError::NoPrimary))));
+    assert!(matches!(event, ReadEvent::ServerReport(2, Err(StatementError::NoPrimary))));
     let event = read.next_event().await;
-    assert!(matches!(event, Event::Timer(at) if at == read.state.started + SLOW_REPORT));
+    assert!(matches!(event, ReadEvent::Timer(at) if at == read.state.started + SLOW_REPORT));
 }
 
 #[tokio::test]
@@ -83,14 +83,14 @@ async fn all_but_one_server_are_asked_at_first() {
 async fn when_a_server_fails_the_others_are_asked_and_the_next_reads_start_with_another_one() {
     let cluster = cluster();
     let mut read = FreshRead::new(&cluster, "", &[]);
-    read.apply(Event::FirstReport(Some(REPORT_OF_PRIMARY)));
-    read.apply(Event::FirstRows(Err(StatementError::NoPrimary)));
+    read.apply(ReadEvent::FirstReport(Some(REPORT_OF_PRIMARY)));
+    read.apply(ReadEvent::FirstRows(Err(StatementError::NoPrimary)));
     assert_eq!(asked(&read), [1, 2]);
     assert_eq!(read.state.reports, [None; 3]);
     assert!(read.state.standbys_from <= Instant::now(), "the primary is gone");
     assert_eq!((ranks(&cluster), cluster.source()), (vec![2, 0, 0], 1));
-    read.apply(Event::ServerReport(2, Err(StatementError::NoPrimary)));
-    read.apply(Event::ServerReport(1, Err(StatementError::NoPrimary)));
+    read.apply(ReadEvent::ServerReport(2, Err(StatementError::NoPrimary)));
+    read.apply(ReadEvent::ServerReport(1, Err(StatementError::NoPrimary)));
     assert_eq!(read.state.decide(Instant::now()), Step::Fail);
 }
 
@@ -98,13 +98,13 @@ async fn when_a_server_fails_the_others_are_asked_and_the_next_reads_start_with_
 async fn servers_that_do_not_report_in_time_are_passed_over() {
     let cluster = cluster();
     let mut read = FreshRead::new(&cluster, "", &[]);
-    read.apply(Event::FirstReport(Some(REPORT_OF_PRIMARY)));
+    read.apply(ReadEvent::FirstReport(Some(REPORT_OF_PRIMARY)));
     let slow = read.state.next_timer(Instant::now());
-    read.apply(Event::Timer(slow));
+    read.apply(ReadEvent::Timer(slow));
     assert_eq!(ranks(&cluster), [0, 0, 2], "server 0 has reported, and server 1 was not asked");
     assert_eq!(asked(&read), [1, 2]);
     assert_eq!(read.state.decide(Instant::now()), Step::Wait);
-    read.apply(Event::Timer(read.state.give_up_at));
+    read.apply(ReadEvent::Timer(read.state.give_up_at));
     assert_eq!(read.state.decide(Instant::now()), Step::Fail);
 }
 
@@ -112,11 +112,11 @@ async fn servers_that_do_not_report_in_time_are_passed_over() {
 async fn what_the_first_server_has_read_is_not_used_once_it_is_asked_again() {
     let cluster = cluster();
     let mut read = FreshRead::new(&cluster, "", &[]);
-    read.apply(Event::FirstReport(Some(REPORT_OF_PRIMARY)));
-    read.apply(Event::FirstRows(Ok(Vec::new())));
+    read.apply(ReadEvent::FirstReport(Some(REPORT_OF_PRIMARY)));
+    read.apply(ReadEvent::FirstRows(Ok(Vec::new())));
     let now = Instant::now();
     read.state.ask_again_at = Some(now);
-    read.apply(Event::Timer(now));
+    read.apply(ReadEvent::Timer(now));
     assert_eq!(asked(&read), [0, 2]);
     assert!(read.state.first_read().is_none());
 }
