@@ -46,7 +46,7 @@ keywords!(
         OrderDeleted => "order.deleted"
     },
     EventTypeError,
-    "Type of an event."
+    open "Type of an event. Others may be added: ignore those that you do not know."
 );
 
 impl From<OrderEnd> for EventType {

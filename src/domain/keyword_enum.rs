@@ -2,9 +2,12 @@
 //!
 //! Neither strum nor a derived `Deserialize`: their errors do not name the spellings as ours do.
 
+use utoipa::openapi::extensions::ExtensionsBuilder;
+use utoipa::openapi::{Object, ObjectBuilder, Type};
+
 /// Implements `ALL`, `as_str` and `FromStr` for an enumeration; with a description also serde's traits and the schema.
 macro_rules! keywords {
-    ($name:ident { $($member:ident => $keyword:literal),+ }, $error:ident, $description:literal) => {
+    ($name:ident { $($member:ident => $keyword:literal),+ }, $error:ident, $schema:ident $description:literal) => {
         keywords!($name { $($member => $keyword),+ }, $error);
 
         impl serde::Serialize for $name {
@@ -21,11 +24,7 @@ macro_rules! keywords {
 
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-                utoipa::openapi::ObjectBuilder::new()
-                    .schema_type(utoipa::openapi::Type::String)
-                    .description(Some($description))
-                    .enum_values(Some(Self::ALL.map(Self::as_str)))
-                    .into()
+                crate::domain::keyword_enum::$schema($description, Self::ALL.map(Self::as_str)).into()
             }
         }
 
@@ -61,6 +60,19 @@ macro_rules! keywords {
             }
         }
     };
+}
+
+/// The schema of one of these keywords.
+pub(super) fn closed<const N: usize>(description: &str, keywords: [&str; N]) -> Object {
+    let schema = ObjectBuilder::new().schema_type(Type::String).description(Some(description));
+    schema.enum_values(Some(keywords)).build()
+}
+
+/// The schema of a keyword to which others may be added: generated clients accept those, too.
+pub(crate) fn open<const N: usize>(description: &str, known: [&str; N]) -> Object {
+    let schema = ObjectBuilder::new().schema_type(Type::String).description(Some(description));
+    let known = ExtensionsBuilder::new().add("x-extensible-enum", known.to_vec()).build();
+    schema.extensions(Some(known)).build()
 }
 
 pub(super) use keywords;

@@ -11,7 +11,7 @@ pub mod idempotency;
 pub mod identifier;
 pub mod import_key;
 pub mod key_record;
-mod keyword_enum;
+pub(crate) mod keyword_enum;
 pub mod order;
 pub mod page;
 pub mod pet;

@@ -42,7 +42,7 @@ keywords!(
         Expired => "expired"
     },
     OrderStatusError,
-    "Status of an order."
+    closed "Status of an order."
 );
 
 /// The status that a pet must have to be ordered.

@@ -78,7 +78,7 @@ pub enum PetStatus {
 keywords!(
     PetStatus { Available => "available", Pending => "pending", Sold => "sold" },
     PetStatusError,
-    "Availability status of a pet."
+    closed "Availability status of a pet."
 );
 
 impl PetStatus {

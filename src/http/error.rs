@@ -10,6 +10,7 @@ use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 use super::response::{self, Response};
 use crate::domain::key_record::Scope;
+use crate::domain::keyword_enum::open;
 use crate::domain::rate_limit::RateLimit;
 use crate::storage::StorageError;
 use crate::telemetry;
@@ -31,6 +32,8 @@ pub(crate) enum ApiError {
     },
     InvalidCursor,
     InvalidHeader {
+        /// The header; none if it is the whole head.
+        name: Option<&'static str>,
         problem: &'static str,
     },
     /// The end of the request is uncertain, so the connection cannot carry another one.
@@ -46,7 +49,10 @@ pub(crate) enum ApiError {
     },
     PetNotFound,
     OrderNotFound,
-    RouteNotFound,
+    RouteNotFound {
+        /// The path that was most likely meant.
+        nearest: Option<String>,
+    },
     MethodNotAllowed,
     RequestTimeout,
     InvalidTransition {
@@ -119,7 +125,7 @@ impl ApiError {
             Self::InsufficientScope { .. } => (StatusCode::FORBIDDEN, "insufficient_scope"),
             Self::PetNotFound => (StatusCode::NOT_FOUND, "pet_not_found"),
             Self::OrderNotFound => (StatusCode::NOT_FOUND, "order_not_found"),
-            Self::RouteNotFound => (StatusCode::NOT_FOUND, "route_not_found"),
+            Self::RouteNotFound { .. } => (StatusCode::NOT_FOUND, "route_not_found"),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
             Self::InvalidTransition { .. } => (StatusCode::CONFLICT, "invalid_transition"),
@@ -138,9 +144,28 @@ impl ApiError {
             Self::IdempotencyKeyReused => (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused"),
             Self::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
             Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
-            Self::Unavailable { .. } | Self::NotReady { .. } | Self::OutcomeUnknown { .. } => {
+            Self::Unavailable { .. } | Self::NotReady { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
             }
+            Self::OutcomeUnknown { .. } => (StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown"),
+        }
+    }
+
+    /// The field of the body, the query parameter or the header that is wrong, if it is one.
+    fn field(&self) -> Option<&str> {
+        match self {
+            Self::InvalidBody(error) => error.field(),
+            Self::InvalidParameter { name, .. } => Some(name),
+            Self::UnknownParameter { name, .. } => Some(name),
+            Self::InvalidHeader { name, .. } => *name,
+            Self::InvalidCursor => Some("cursor"),
+            Self::CursorExpired => Some("after"),
+            Self::InvalidFraming { .. } => Some("Transfer-Encoding"),
+            Self::IdempotencyInProgress | Self::IdempotencyKeyReused => Some("Idempotency-Key"),
+            Self::PreconditionFailed => Some("If-Match"),
+            Self::UnsupportedMediaType { .. } => Some("Content-Type"),
+            Self::UnsupportedContentEncoding { .. } => Some("Content-Encoding"),
+            _ => None,
         }
     }
 
@@ -154,7 +179,7 @@ impl ApiError {
             Self::UnsupportedContentEncoding { sent } => {
                 return format!("`Content-Encoding: {sent}` is not supported: send the body uncompressed.");
             }
-            Self::InvalidHeader { problem } | Self::InvalidFraming { problem } => {
+            Self::InvalidHeader { problem, .. } | Self::InvalidFraming { problem } => {
                 return format!("{problem}.");
             }
             Self::NotReady { reason } => return format!("This node is not ready: {reason}."),
@@ -194,7 +219,10 @@ impl ApiError {
                 "`If-Match` does not match, because the pet has changed since you read it: read it again and repeat \
                  the change if you still want it."
             }
-            Self::RouteNotFound => {
+            Self::RouteNotFound { nearest: Some(nearest) } => {
+                return format!("There is nothing at this path; the nearest is `{nearest}`.");
+            }
+            Self::RouteNotFound { nearest: None } => {
                 "There is nothing at this path: paths are lower case and have no trailing slash; `/openapi.json` lists \
                  them."
             }
@@ -238,7 +266,8 @@ impl ApiError {
     /// The body of the error response.
     pub(crate) fn body(&self) -> ErrorBody {
         let (status, code) = self.code();
-        ErrorBody { code, message: self.message(), status: status.as_u16() }
+        let field = self.field().map(str::to_owned);
+        ErrorBody { code, message: self.message(), status: status.as_u16(), field }
     }
 
     /// The response, with the cause as an extension for the log.
@@ -337,18 +366,64 @@ impl From<StorageError> for ApiError {
     }
 }
 
+/// Every code.
+const CODES: [&str; 32] = [
+    "body_too_large",
+    "cursor_expired",
+    "headers_too_large",
+    "idempotency_in_progress",
+    "idempotency_key_reused",
+    "insufficient_scope",
+    "internal_error",
+    "invalid_api_key",
+    "invalid_cursor",
+    "invalid_field",
+    "invalid_header",
+    "invalid_json",
+    "invalid_parameter",
+    "invalid_transition",
+    "method_not_allowed",
+    "missing_api_key",
+    "missing_field",
+    "operation_removed",
+    "order_not_found",
+    "outcome_unknown",
+    "pet_has_open_order",
+    "pet_not_available",
+    "pet_not_found",
+    "precondition_failed",
+    "rate_limited",
+    "request_timeout",
+    "route_not_found",
+    "unavailable",
+    "unknown_field",
+    "unknown_parameter",
+    "unsupported_media_type",
+    "uri_too_long",
+];
+
 /// The body of every error response.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Error)]
 pub(crate) struct ErrorBody {
-    /// Machine-readable error code. Codes never change their meaning; new ones may be added.
-    #[schema(example = "invalid_field", pattern = "^[a-z_]+$")]
+    #[schema(schema_with = code_schema)]
     code: &'static str,
     /// Human-readable description: what is wrong, and what to do. Its wording may change.
     message: String,
     /// The HTTP status code.
     #[schema(schema_with = status_schema)]
     status: u16,
+    /// The name of what is wrong: a field of the body, a query parameter or a header. Absent if it is none of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = "name")]
+    field: Option<String>,
+}
+
+fn code_schema() -> Object {
+    let about = "Machine-readable error code. Codes never change their meaning; new ones may be added.";
+    let mut schema = open(about, CODES);
+    schema.pattern = Some("^[a-z_]+$".into());
+    schema
 }
 
 fn status_schema() -> Object {

@@ -63,6 +63,7 @@ pub(super) fn key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiErro
     let key = value.to_str().ok().and_then(|text| unquoted(text).parse().ok());
     if key.is_none() || values.next().is_some() {
         return Err(ApiError::InvalidHeader {
+            name: Some("Idempotency-Key"),
             problem: "`Idempotency-Key` must be sent once, with 1 to 255 visible ASCII characters",
         });
     }

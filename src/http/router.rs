@@ -17,6 +17,7 @@ use super::response::Response;
 use super::{events, orders, pets};
 use crate::config::InterfaceSettings;
 use crate::domain::key_record::Scope;
+use crate::wire::suggestions::similar;
 
 /// Defines the operations: each with its id, its handler, the scope that it requires, and its own errors.
 macro_rules! operations {
@@ -145,7 +146,11 @@ impl Route {
 
 /// The routes of a listener.
 #[derive(Default)]
-pub(crate) struct Routes(matchit::Router<Route>);
+pub(crate) struct Routes {
+    router: matchit::Router<Route>,
+    /// The patterns of all operations, to suggest one.
+    operation_paths: Vec<String>,
+}
 
 impl Routes {
     /// The routes of the public listener.
@@ -154,6 +159,7 @@ impl Routes {
         for (path, operations) in described_operations(&mut Operations::openapi()) {
             let endpoint = |(method, operation, _)| (method, Endpoint::Operation(operation));
             routes.add(path, operations.into_iter().map(endpoint).collect());
+            routes.operation_paths.push(path.clone());
         }
         routes.add("/", vec![(Method::GET, Endpoint::Root)]);
         routes.add("/openapi.json", vec![(Method::GET, Endpoint::Document)]);
@@ -178,17 +184,50 @@ impl Routes {
     }
 
     fn add(&mut self, path: &str, endpoints: Vec<(Method, Endpoint)>) {
-        if let Err(error) = self.0.insert(path, Route::new(path, endpoints)) {
+        if let Err(error) = self.router.insert(path, Route::new(path, endpoints)) {
             unreachable!("{path}: {error}");
         }
     }
 
     /// The route of a path, and what the path has in the place of an id.
     pub(crate) fn find<'path>(&self, path: &'path str) -> Option<(&Route, &'path str)> {
-        let Match { value, params } = self.0.at(path).ok()?;
+        let Match { value, params } = self.router.at(path).ok()?;
         let id = params.iter().next().map_or("", |(_, id)| id);
         Some((value, id))
     }
+
+    /// The path of an operation that was most likely meant: the shortest that has all parts of the path or is contained in it
+    /// (`/orders/7` for `/v1/store/orders/{orderId}`), or else one that is spelt alike.
+    pub(crate) fn nearest(&self, path: &str) -> Option<&str> {
+        let wanted = parts(path);
+        let ends_alike = |known: &&String| {
+            let known = parts(known);
+            wanted.last() == known.last()
+                && wanted.iter().any(|part| part != "{}")
+                && (is_within(&wanted, &known) || is_within(&known, &wanted))
+        };
+        let paths = self.operation_paths.iter();
+        paths.clone().filter(ends_alike).min_by_key(|known| known.len()).map(String::as_str).or_else(|| {
+            // Ids are compared by their place.
+            let spelt = wanted.join("/");
+            let known: Vec<(String, &String)> = paths.map(|path| (parts(path).join("/"), path)).collect();
+            let similar = similar(&spelt, known.iter().map(|(spelt, _)| spelt.as_str()))?;
+            known.iter().find(|(spelt, _)| spelt == similar).map(|(_, path)| path.as_str())
+        })
+    }
+}
+
+/// The parts of a path or pattern: in lower case, without empty ones, and an id as `{}`.
+fn parts(path: &str) -> Vec<String> {
+    let is_id = |part: &str| part.starts_with('{') || part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    parts.map(|part| if is_id(part) { "{}".to_owned() } else { part.to_lowercase() }).collect()
+}
+
+/// Whether a path has these parts, in this order.
+fn is_within(parts: &[String], path: &[String]) -> bool {
+    let mut path = path.iter();
+    parts.iter().all(|part| path.any(|other| other == part))
 }
 
 /// The operations of each path of a document, with their methods and descriptions.
@@ -261,6 +300,28 @@ mod tests {
             (Method::GET, "/livez"),
         ] {
             assert_eq!(endpoint(&method, path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_path_has_the_same_parts_or_is_spelt_alike() {
+        let routes = Routes::public();
+        for (path, nearest) in [
+            ("/v1/orders", "/v1/store/orders"),
+            ("/pets", "/v1/pets"),
+            ("/orders/7", "/v1/store/orders/{orderId}"),
+            ("/v1/orders/7/cancel", "/v1/store/orders/{orderId}/cancel"),
+            ("/api/v1/pets", "/v1/pets"),
+            ("/v1/pets/", "/v1/pets"),
+            ("/V1/Pets", "/v1/pets"),
+            ("/v1/pet", "/v1/pets"),
+            ("/v1/pet/7", "/v1/pets/{petId}"),
+            ("/v1/event", "/v1/events"),
+        ] {
+            assert_eq!(routes.nearest(path), Some(nearest), "{path}");
+        }
+        for path in ["/", "/v1", "/v1/customers", "/7", "/wp-login.php", "/v1/pets/rex"] {
+            assert_eq!(routes.nearest(path), None, "{path}");
         }
     }
 

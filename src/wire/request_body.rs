@@ -23,7 +23,7 @@ pub(crate) enum BodyError {
     #[error("`/{name}` {problem}.")]
     InvalidField { name: &'static str, problem: String },
     /// The body has a member that does not exist, most likely a misspelt one.
-    #[error("`/{name}` is not a field that you can set; {}.", meant(name, known))]
+    #[error("`/{}` is not a field that you can set; {}.", pointer(name), meant(name, known))]
     UnknownField { name: String, known: &'static [&'static str] },
     /// The body has a member that only the service sets.
     #[error("`/{name}` is assigned by the service: leave it out.")]
@@ -37,6 +37,22 @@ impl From<NotAnObject> for BodyError {
     fn from(error: NotAnObject) -> Self {
         Self::InvalidJson { problem: error.to_string() }
     }
+}
+
+impl BodyError {
+    /// The member that is wrong, if it is one.
+    pub(crate) fn field(&self) -> Option<&str> {
+        match self {
+            Self::InvalidJson { .. } | Self::NotExpected => None,
+            Self::MissingField { name, .. } | Self::InvalidField { name, .. } => Some(name),
+            Self::UnknownField { name, .. } | Self::ReadOnlyField { name } => Some(name),
+        }
+    }
+}
+
+/// The name of a member with the escapes of JSON Pointer.
+fn pointer(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
 }
 
 /// What the client may have meant by the name of a member.
@@ -69,10 +85,7 @@ pub(crate) trait RequestBody: DeserializeOwned {
             FieldsError::Unknown { name, .. } if has_member::<Self::Resource>(&name) => {
                 BodyError::ReadOnlyField { name }
             }
-            // The escapes of JSON Pointer.
-            FieldsError::Unknown { name, known } => {
-                BodyError::UnknownField { name: shown(&name).replace('~', "~0").replace('/', "~1"), known }
-            }
+            FieldsError::Unknown { name, known } => BodyError::UnknownField { name: shown(&name), known },
             FieldsError::Field { name, error: FieldValueError::Missing } => {
                 let expected = Self::EXPECTED.iter().find(|(field, _)| *field == name);
                 BodyError::MissingField { name, expected: expected.map_or("must be set", |(_, must)| must) }
@@ -130,10 +143,7 @@ mod tests {
                 "`/status` must not be `null`: leave it out.",
             ),
             (r#"{"id": 7, "nmae": "Rex"}"#, "`/id` is assigned by the service: leave it out."),
-            (
-                r#"{"n/m~e": 7}"#,
-                "`/n~1m~0e` is not a field that you can set; you can set `/name`, `/categoryId` and `/status`.",
-            ),
+            (r#"{"n/m~e": 7}"#, "`/n~1m~0e` is not a field that you can set; the nearest is `/name`."),
             (r#"{"n\u0061me": "Rex", "name": "Tom"}"#, "The body is not usable JSON: `name` appears twice."),
             (
                 r#"{"name": "\ud800", "categoryId": 7}"#,

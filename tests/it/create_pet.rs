@@ -228,7 +228,9 @@ async fn create_pet_answers_400_to_a_bad_body() {
         ),
     ] {
         let answer = service.client.post_text("/v1/pets", body).await;
-        assert_eq!(answer.json(), json!({"code": code, "message": message, "status": 400}), "{body}");
+        let mut error = answer.json();
+        error.as_object_mut().unwrap().remove("field");
+        assert_eq!(error, json!({"code": code, "message": message, "status": 400}), "{body}");
         assert_eq!(answer.status, 400, "{body}");
     }
     assert_eq!(service.client.get("/v1/pets").await.body, "[]", "nothing was stored");
@@ -250,7 +252,7 @@ async fn create_pet_shortens_an_unknown_member_name_and_keeps_it_on_one_line() {
     let body = format!(r#"{{"a\nb{}": 1}}"#, "x".repeat(9_000));
     let answer = service.client.post_text("/v1/pets", &body).await;
     assert_eq!(answer.error(), (400, "unknown_field".into()));
-    assert!(answer.body.len() < 250 && answer.body.contains("a\u{fffd}bxxx"), "{}", answer.body);
+    assert!(answer.body.len() < 350 && answer.body.contains("a\u{fffd}bxxx"), "{}", answer.body);
 }
 
 #[tokio::test]
@@ -364,7 +366,7 @@ async fn create_pet_answers_400_to_any_query_parameter() {
     let answer = service.client.post("/v1/pets?dryRun=true", &json!({"name": "Rex", "categoryId": 1})).await;
     assert_eq!(
         answer.body,
-        r#"{"code":"unknown_parameter","message":"`dryRun` is not allowed: this operation has no query parameters.","status":400}"#
+        r#"{"code":"unknown_parameter","message":"`dryRun` is not allowed: this operation has no query parameters.","status":400,"field":"dryRun"}"#
     );
 }
 
@@ -400,8 +402,7 @@ async fn create_pet_says_that_the_outcome_is_unknown_if_it_cannot_read_the_commi
                 key.into_iter().fold(request, |request, key: &str| request.header("idempotency-key", key))
             })
             .await;
-        assert_eq!(added.error(), (503, "unavailable".into()));
-        assert!(added.json()["message"].as_str().unwrap().contains("is unknown"), "{}", added.body);
+        assert_eq!(added.error(), (503, "outcome_unknown".into()));
     }
     let rows: i64 = database.query_one("SELECT count(*) FROM pets", &[]).await.unwrap().get(0);
     assert_eq!(rows, 2, "each was added once, and none was retried");

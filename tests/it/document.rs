@@ -101,7 +101,7 @@ fn the_schemas_match_the_specification() {
     for (name, required, members) in [
         ("NewPet", json!(["name", "categoryId"]), vec!["name", "categoryId", "status"]),
         ("Pet", json!(["id", "name", "categoryId"]), vec!["id", "name", "categoryId", "status"]),
-        ("Error", json!(["code", "message", "status"]), vec!["code", "message", "status"]),
+        ("Error", json!(["code", "message", "status"]), vec!["code", "message", "status", "field"]),
         ("PetPatch", Value::Null, vec!["name", "categoryId", "status"]),
         ("NewOrder", json!(["petId"]), vec!["petId", "reference", "holdSeconds"]),
         (
@@ -164,7 +164,7 @@ fn every_operation_documents_exactly_these_statuses() {
         ("getPet", &["200", "304", "404", "410"]),
         ("updatePet", &["200", "404", "408", "409", "412", "413", "415"]),
         ("listOrders", &["200", "304"]),
-        ("placeOrder", &["201", "408", "409", "413", "415", "422"]),
+        ("placeOrder", &["201", "404", "408", "409", "413", "415", "422"]),
         ("getOrder", &["200", "304", "404"]),
         ("completeOrder", &["200", "404", "409", "422"]),
         ("cancelOrder", &["200", "404", "409", "422"]),

@@ -47,6 +47,53 @@ async fn an_unknown_path_answers_404() {
 }
 
 #[tokio::test]
+async fn a_wrong_path_is_answered_with_the_nearest_one() {
+    let service = TestService::start().await;
+    for (path, nearest) in
+        [("/v1/orders", "/v1/store/orders"), ("/pets", "/v1/pets"), ("/v1/pet/7", "/v1/pets/{petId}")]
+    {
+        let message = format!("There is nothing at this path; the nearest is `{nearest}`.");
+        assert_eq!(service.client.get(path).await.json()["message"], message);
+    }
+}
+
+#[tokio::test]
+async fn an_error_names_the_field_parameter_or_header_that_is_wrong() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    for (body, field) in [
+        (r#"{"categoryId":1}"#, json!("name")),
+        (r#"{"name":"Rex","categoryId":"1"}"#, json!("categoryId")),
+        (r#"{"name":"Rex","categoryId":1,"a/b":1}"#, json!("a/b")),
+        (r#"{"name":"Rex","categoryId":1,"id":1}"#, json!("id")),
+        ("[]", json!(null)),
+    ] {
+        assert_eq!(client.post_text("/v1/pets", body).await.json()["field"], field, "{body}");
+    }
+    for (path, field) in [
+        ("/v1/pets?limit=0", json!("limit")),
+        ("/v1/pets?stauts=sold", json!("stauts")),
+        ("/v1/pets?cursor=1", json!("cursor")),
+        ("/v1/pets/99", json!(null)),
+    ] {
+        assert_eq!(client.get(path).await.json()["field"], field, "{path}");
+    }
+    for (name, value) in
+        [("Idempotency-Key", ""), ("Content-Encoding", "gzip"), ("Content-Type", "text/plain")]
+    {
+        let answer = client
+            .send(Method::POST, "/v1/pets", |request| {
+                let media_type = if name == "Content-Type" { value } else { "application/json" };
+                let request =
+                    request.header("content-type", media_type).body(r#"{"name":"Rex","categoryId":1}"#);
+                if name == "Content-Type" { request } else { request.header(name, value) }
+            })
+            .await;
+        assert_eq!(answer.json()["field"], name, "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_root_leads_to_the_documentation() {
     let service = TestService::start().await;
     let answers = exchange(service.address, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;

@@ -114,13 +114,12 @@ async fn a_pet_that_was_made_available_in_sql_while_its_order_is_open_cannot_be_
 }
 
 #[tokio::test]
-async fn place_order_answers_400_to_an_unknown_pet() {
+async fn place_order_answers_404_to_an_unknown_pet() {
     let service = TestService::start().await;
     let client = &service.client;
     for missing in [1, i64::MAX] {
         let answer = place(client, missing).await;
-        assert_eq!(answer.error(), (400, "invalid_field".into()));
-        assert_eq!(answer.json()["message"], "`/petId` must be the id of an existing pet.");
+        assert_eq!(answer.error(), (404, "pet_not_found".into()));
     }
     assert_eq!(client.get(ORDERS).await.body, "[]");
 }

@@ -121,6 +121,9 @@ impl Services {
                 let other = if needed == "pets:read" { "pets:write" } else { "pets:read" };
                 valid.send(&self.service.client_with_new_key(&["--scope", other])).await
             }
+            404 if operation.2["operationId"] == "placeOrder" => {
+                Request { body: r#"{"petId":999999}"#.to_owned(), ..valid }.send(client).await
+            }
             404 => Request { path: path_with_id(&operation.0, 999_999), ..valid }.send(client).await,
             408 => return self.time_out(&valid).await,
             409 => return self.conflict(operation, valid).await,

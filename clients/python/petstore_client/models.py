@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 
 from .generated import models
 from .generated.models import Event as Event
-from .generated.models import EventType as EventType
 from .generated.models import Order as Order
 from .generated.models import OrderStatus as OrderStatus
 from .generated.models import PetStatus as PetStatus
+
+EventType = str
+"""The type of an event, such as `pet.created`. Others may be added: ignore those that you do not know."""
 
 
 @dataclass(frozen=True)

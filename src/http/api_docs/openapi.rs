@@ -114,7 +114,10 @@ fn errors_of_every_operation(scope: Scope) -> Vec<ApiError> {
     let limit = RateLimit::new(100, 1).ok();
     let rate_limited = limit.map(|limit| ApiError::RateLimited { limit, seconds: 1 });
     let others = [
-        ApiError::InvalidHeader { problem: "The request must have exactly one `Host` header" },
+        ApiError::InvalidHeader {
+            name: Some("Host"),
+            problem: "The request must have exactly one `Host` header",
+        },
         ApiError::MissingApiKey,
         ApiError::InvalidApiKey,
         ApiError::InsufficientScope { needed: scope },

@@ -97,5 +97,6 @@ pub(crate) fn end_order_errors() -> Vec<ApiError> {
         ApiError::InvalidTransition { what: "order", from: "cancelled", to: "completed" },
         ApiError::IdempotencyInProgress,
         ApiError::IdempotencyKeyReused,
+        ApiError::OutcomeUnknown { cause: String::new() },
     ]
 }

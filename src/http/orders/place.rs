@@ -48,7 +48,7 @@ pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response,
     match app.storage.place_order(&domain::NewOrder { hold, ..new }, once).await? {
         PlaceOrderOutcome::Placed(order) => Ok(placed(app, order)),
         PlaceOrderOutcome::Replayed(order) => Ok(mark_replayed(placed(app, order))),
-        PlaceOrderOutcome::PetNotFound => Err(no_such_pet()),
+        PlaceOrderOutcome::PetNotFound => Err(ApiError::PetNotFound),
         PlaceOrderOutcome::NotAvailable => Err(ApiError::PetNotAvailable),
         PlaceOrderOutcome::HasOpenOrder => Err(ApiError::PetHasOpenOrder),
         PlaceOrderOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
@@ -64,10 +64,6 @@ fn placed(app: &AppState, order: domain::Order) -> Response {
     response
 }
 
-fn no_such_pet() -> ApiError {
-    BodyError::InvalidField { name: "petId", problem: "must be the id of an existing pet".into() }.into()
-}
-
 fn orders_do_not_expire() -> ApiError {
     let problem = "is not accepted, because orders do not expire in this shop: leave it out";
     BodyError::InvalidField { name: "holdSeconds", problem: problem.into() }.into()
@@ -78,11 +74,12 @@ pub(crate) fn place_order_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
         BodyError::MissingField { name: "petId", expected: "must be the id of a pet" }.into(),
-        no_such_pet(),
+        ApiError::PetNotFound,
         orders_do_not_expire(),
         BodyError::UnknownField { name: "petID".into(), known: &["petId"] }.into(),
         ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
         ApiError::RequestTimeout,
+        ApiError::OutcomeUnknown { cause: String::new() },
         ApiError::PetNotAvailable,
         ApiError::PetHasOpenOrder,
         ApiError::IdempotencyInProgress,

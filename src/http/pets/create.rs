@@ -67,6 +67,7 @@ pub(crate) fn create_pet_errors() -> Vec<ApiError> {
         BodyError::UnknownField { name: "nmae".into(), known: &["name"] }.into(),
         ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
         ApiError::RequestTimeout,
+        ApiError::OutcomeUnknown { cause: String::new() },
         ApiError::IdempotencyInProgress,
         ApiError::IdempotencyKeyReused,
         ApiError::BodyTooLarge,

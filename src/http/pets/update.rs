@@ -88,6 +88,7 @@ pub(crate) fn update_pet_errors() -> Vec<ApiError> {
         ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
         ApiError::PetNotFound,
         ApiError::RequestTimeout,
+        ApiError::OutcomeUnknown { cause: String::new() },
         ApiError::InvalidTransition { what: "pet", from: "sold", to: "pending" },
         ApiError::PetHasOpenOrder,
         ApiError::PreconditionFailed,

@@ -20,6 +20,7 @@ pub(crate) fn check_head(head: &Parts) -> Result<(), ApiError> {
         Err(ApiError::HeadersTooLarge)
     } else if !names_one_host(head) {
         Err(ApiError::InvalidHeader {
+            name: Some("Host"),
             problem: "The request must have exactly one `Host` header, with a host name or address and an optional port",
         })
     } else if !has_simple_coding(&head.headers) {

@@ -204,9 +204,12 @@ impl ConnectionPipeline {
         request: &mut RequestContext<'_>,
         caller: Option<&Caller>,
     ) -> Result<Response, ApiError> {
-        let app = &self.pipeline.0.app;
+        let RequestPipelineInner { app, routes, .. } = &*self.pipeline.0;
         let head = request.head;
-        let (route, id_in_path) = request.route.ok_or(ApiError::RouteNotFound)?;
+        let (route, id_in_path) = request.route.ok_or_else(|| {
+            let nearest = routes.nearest(head.uri.path()).map(str::to_owned);
+            ApiError::RouteNotFound { nearest }
+        })?;
         let Some(endpoint) = route.endpoint(&head.method) else {
             return Ok(answer_other_method(route, head));
         };

@@ -246,10 +246,12 @@ fn replacement(bytes: &[u8], bare_line_feeds: &BareLineFeeds) -> Option<Bytes> {
     // After a response to an HTTP/1.0 client, hyper uses that version.
     let status = bytes.strip_prefix(b"HTTP/1.1 ").or_else(|| bytes.strip_prefix(b"HTTP/1.0 "))?.get(..3)?;
     let error = match status {
-        b"400" if bare_line_feeds.found_bare => {
-            ApiError::InvalidHeader { problem: "Every line of the request head must end with CR LF" }
-        }
+        b"400" if bare_line_feeds.found_bare => ApiError::InvalidHeader {
+            name: None,
+            problem: "Every line of the request head must end with CR LF",
+        },
         b"400" => ApiError::InvalidHeader {
+            name: None,
             problem: "The request is not valid HTTP/1.1: check its first line and its headers",
         },
         b"414" => ApiError::UriTooLong,

@@ -168,8 +168,10 @@ impl Answer {
         if self.status >= 400 && method != Method::HEAD {
             assert_eq!(self.header("content-type"), "application/json", "{self:?}");
             let body = self.json();
-            let members: Vec<&String> = body.as_object().unwrap().keys().collect();
+            let mut members: Vec<&String> = body.as_object().unwrap().keys().collect();
+            members.retain(|member| *member != "field");
             assert_eq!(members, ["code", "message", "status"], "{self:?}");
+            assert!(body.get("field").is_none_or(|field| field.as_str().is_some()), "{self:?}");
             assert_eq!(body["status"], self.status, "{self:?}");
             assert!(body["message"].as_str().unwrap().ends_with('.'), "not a sentence: {self:?}");
         }

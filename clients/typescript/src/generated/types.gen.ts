@@ -17,6 +17,10 @@ export type Error = {
      */
     message: string;
     status: number;
+    /**
+     * The name of what is wrong: a field of the body, a query parameter or a header. Absent if it is none of these.
+     */
+    field?: string;
 };
 
 /**
@@ -50,9 +54,9 @@ export type Event = {
 };
 
 /**
- * Type of an event.
+ * Type of an event. Others may be added: ignore those that you do not know.
  */
-export type EventType = 'pet.created' | 'pet.updated' | 'pet.deleted' | 'pets.imported' | 'order.placed' | 'order.completed' | 'order.cancelled' | 'order.expired' | 'order.updated' | 'order.deleted';
+export type EventType = string;
 
 /**
  * An order to place.
@@ -715,6 +719,10 @@ export type PlaceOrderErrors = {
      * The API key lacks the scope that the operation requires.
      */
     403: Error;
+    /**
+     * The requested resource could not be found.
+     */
+    404: Error;
     /**
      * The body did not arrive in time.
      */

@@ -2,7 +2,6 @@
 
 from .error import Error
 from .event import Event
-from .event_type import EventType
 from .new_order import NewOrder
 from .new_pet import NewPet
 from .order import Order
@@ -14,7 +13,6 @@ from .pet_status import PetStatus
 __all__ = (
     "Error",
     "Event",
-    "EventType",
     "NewOrder",
     "NewPet",
     "Order",

@@ -16,6 +16,8 @@ class Error:
     message: str
     """Human-readable description: what is wrong, and what to do. Its wording may change."""
     status: int
+    field: str | None = None
+    """The name of what is wrong: a field of the body, a query parameter or a header. Absent if it is none of these."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -24,6 +26,7 @@ class Error:
             code=values["code"],
             message=values["message"],
             status=values["status"],
+            field=values.get("field"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -32,5 +35,6 @@ class Error:
             "code": self.code,
             "message": self.message,
             "status": self.status,
+            "field": self.field,
         }
         return {name: value for name, value in values.items() if value is not None}

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..models.event_type import EventType
-
 T = TypeVar("T", bound="Event")
 
 
@@ -16,8 +14,8 @@ class Event:
 
     id: str
     """Identifies the event, and is the `after` with which to go on after it. Opaque: its form may change."""
-    type_: EventType
-    """Type of an event."""
+    type_: str
+    """Type of an event. Others may be added: ignore those that you do not know."""
     pet_id: int
     """Identifier of the pet; of `pets.imported`, of the first one."""
     at: datetime.datetime
