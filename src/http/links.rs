@@ -6,6 +6,7 @@ use hyper::header::HeaderValue;
 use super::cursor::encode_cursor;
 use super::response::ascii_value;
 use crate::config::BaseUrl;
+use crate::domain::event::EventType;
 use crate::domain::order::OrderId;
 use crate::domain::page::PageLimit;
 use crate::domain::pet::PetId;
@@ -47,11 +48,15 @@ impl Links {
     }
 
     /// `Link` to the next page of the feed.
-    pub(crate) fn next_events(&self, limit: PageLimit, wait: u64, after: &str) -> Bytes {
+    pub(crate) fn next_events(&self, limit: PageLimit, wait: u64, types: &[EventType], after: &str) -> Bytes {
         let (mut limit_digits, mut wait_digits) = (itoa::Buffer::new(), itoa::Buffer::new());
         let limit = limit_digits.format(limit.get());
         let wait = if wait == 0 { ["", ""] } else { ["&wait=", wait_digits.format(wait)] };
-        self.text("<", &["/events?limit=", limit, wait[0], wait[1], "&after=", after, ">; rel=\"next\""])
+        let types: String = types.iter().flat_map(|name| ["&type=", name.as_str()]).collect();
+        self.text(
+            "<",
+            &["/events?limit=", limit, wait[0], wait[1], &types, "&after=", after, ">; rel=\"next\""],
+        )
     }
 
     /// `Link` to the successor of getPet, for the requested pet.

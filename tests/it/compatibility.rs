@@ -270,7 +270,6 @@ fn breaking_changes_are_detected_and_additions_are_allowed() {
         (&format!("{new_pet}/properties/name"), "pattern", Value::Null),
         (new_pet, "required", json!(["name"])),
         ("/paths", "/dogs", json!({"get": {"operationId": "listDogs"}})),
-        ("/paths", "/store/orders", Value::Null),
     ];
     let changed = |(place, member, value): &(&str, &str, Value)| {
         let mut new = DOCUMENT.clone();
@@ -287,4 +286,15 @@ fn breaking_changes_are_detected_and_additions_are_allowed() {
     for change in &harmless {
         assert_eq!(changed(change), Vec::<String>::new(), "{change:?}");
     }
+}
+
+#[test]
+fn an_experimental_operation_may_be_removed() {
+    let (mut old, mut new) = (DOCUMENT.clone(), DOCUMENT.clone());
+    for method in ["get", "post"] {
+        old["paths"]["/store/orders"][method]["x-stability"] = json!("experimental");
+    }
+    new["paths"].as_object_mut().unwrap().remove("/store/orders");
+    assert_eq!(breaking_changes(&old, &new), Vec::<String>::new());
+    assert!(!breaking_changes(&DOCUMENT, &new).is_empty());
 }

@@ -193,6 +193,46 @@ async fn a_reader_sees_each_event_once_whatever_the_size_of_its_pages() {
 }
 
 #[tokio::test]
+async fn a_reader_of_some_types_sees_each_of_their_events_once() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    for number in 0..12 {
+        let pet = client.add("Rex", Some("available")).await;
+        let order = place(client, pet).await.json()["id"].as_i64().unwrap();
+        end(client, order, if number % 2 == 0 { "complete" } else { "cancel" }).await;
+    }
+    for limit in [1, 5, 100] {
+        let from = format!("{EVENTS}?limit={limit}&type=order.completed&type=order.cancelled");
+        let (events, next) = follow(client, &from, 12).await;
+        let alternating = ["order.completed", "order.cancelled"].repeat(6);
+        assert_eq!(types(&events), alternating, "{limit}");
+        assert!(next.contains("&type=order.completed&type=order.cancelled&after="), "{next}");
+        assert_eq!(client.get(&next).await.body, "[]");
+    }
+    let unknown = client.get(&format!("{EVENTS}?type=pet.sold")).await;
+    assert_eq!(unknown.error(), (400, "invalid_parameter".into()));
+    assert!(unknown.json()["message"].as_str().unwrap().contains("must be one of `pet.created`"));
+}
+
+#[tokio::test]
+async fn a_page_of_some_types_ends_after_a_thousand_events_of_others() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let database = service.database.connect().await;
+    let pets = "INSERT INTO pets (name, category_id, status) SELECT 'Rex', 1, 'available' FROM generate_series(1, 100)";
+    for _ in 0..15 {
+        database.batch_execute(pets).await.unwrap();
+    }
+    place(client, 1).await;
+    follow(client, EVENTS, 1502).await;
+    // It does not wait: there is more.
+    let first = client.get(&format!("{EVENTS}?type=order.placed&wait=20")).await;
+    assert_eq!(first.body, "[]");
+    let second = client.get(first.next().unwrap()).await;
+    assert_eq!(second.json()[0]["type"], "order.placed", "{}", second.body);
+}
+
+#[tokio::test]
 async fn an_empty_page_says_where_to_go_on_and_is_not_sent_again() {
     let service = TestService::start().await;
     let client = &service.client;

@@ -8,7 +8,7 @@ use tokio::select;
 use tokio::time::{Instant, sleep_until};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
-use crate::domain::event::{FeedPage, FeedRequest, FeedStart};
+use crate::domain::event::{EventType, EventTypeError, FeedPage, FeedRequest, FeedStart};
 use crate::domain::page::PageLimit;
 use crate::http::conditional::{IfNoneMatchHeader, with_tag};
 use crate::http::error::ApiError;
@@ -18,6 +18,9 @@ use crate::storage::FeedOutcome;
 use crate::wire::event::{Event, decode_position, encode_position};
 use crate::wire::json;
 use crate::wire::request_body::BodyError;
+
+/// How many pages of 100 events are searched for those of the wanted types.
+const MAX_PAGES: usize = 10;
 
 /// Follow the changes
 ///
@@ -30,7 +33,7 @@ use crate::wire::request_body::BodyError;
     path = "/v1/events",
     operation_id = "listEvents",
     tag = "events",
-    extensions(("x-stability" = json!("experimental"))),
+    extensions(("x-stability" = json!("beta"))),
     params(ListEventsQuery, IfNoneMatchHeader),
     responses(
         (status = 200, description = "The next events; an empty array if there are none yet.", body = [Event], headers(
@@ -44,13 +47,14 @@ pub(crate) async fn list_events(request: ApiRequest<'_>) -> Result<Response, Api
     request.refuse_body()?;
     let query: ListEventsQuery = request.query()?;
     let (wanted, WaitSeconds(seconds)) = (query.feed_request()?, query.wait.unwrap_or_default());
+    let EventTypes(types) = &query.r#type;
     let wait = Duration::from_secs(seconds);
     let (page, spent_waiting) = if wait.is_zero() {
-        (read(&request, wanted).await?, Waited::default())
+        (read(&request, wanted, types).await?.0, Waited::default())
     } else {
-        read_or_wait(&request, wanted, wait).await?
+        read_or_wait(&request, wanted, types, wait).await?
     };
-    let next = request.app.links.next_events(wanted.limit, seconds, &encode_position(&page.next));
+    let next = request.app.links.next_events(wanted.limit, seconds, types, &encode_position(&page.next));
     let events: Vec<Event> = page.events.into_iter().map(Event::from).collect();
     let (body, tag) = with_tag(json::render(&events), Some(&next));
     let mut response = request.if_none_match().answer(body, tag, Some(next));
@@ -58,11 +62,36 @@ pub(crate) async fn list_events(request: ApiRequest<'_>) -> Result<Response, Api
     Ok(response)
 }
 
-async fn read(request: &ApiRequest<'_>, wanted: FeedRequest) -> Result<FeedPage, ApiError> {
-    match request.app.storage.read_events(wanted).await? {
-        FeedOutcome::Page(page) => Ok(page),
-        FeedOutcome::Expired => Err(ApiError::CursorExpired),
+/// Reads a page with events of these types, or of all types if there are none, and whether it reaches the end of the feed. The
+/// page may be empty before the end: after so many events of other types, the client asks again.
+async fn read(
+    request: &ApiRequest<'_>,
+    wanted: FeedRequest,
+    types: &[EventType],
+) -> Result<(FeedPage, bool), ApiError> {
+    let mut start = wanted.start;
+    let limit = if types.is_empty() { wanted.limit } else { PageLimit::LARGEST };
+    for pages_left in (0..MAX_PAGES).rev() {
+        let mut page = match request.app.storage.read_events(FeedRequest { start, limit }).await? {
+            FeedOutcome::Page(page) => page,
+            FeedOutcome::Expired => return Err(ApiError::CursorExpired),
+        };
+        let is_end = page.events.len() < usize::from(limit.get());
+        if types.is_empty() {
+            return Ok((page, is_end));
+        }
+        page.events.retain(|event| types.contains(&event.event_type));
+        if page.events.len() > usize::from(wanted.limit.get()) {
+            page.events.truncate(wanted.limit.get().into());
+            page.next = page.events.last().map_or(page.next, |last| last.position);
+            return Ok((page, false));
+        }
+        if is_end || pages_left == 0 || !page.events.is_empty() {
+            return Ok((page, is_end));
+        }
+        start = FeedStart::After(page.next);
     }
+    unreachable!("the last page is returned")
 }
 
 /// Reads a page, and if it is empty waits until there is an event, the time is over, or the service stops. A client that has
@@ -70,6 +99,7 @@ async fn read(request: &ApiRequest<'_>, wanted: FeedRequest) -> Result<FeedPage,
 async fn read_or_wait(
     request: &ApiRequest<'_>,
     mut wanted: FeedRequest,
+    types: &[EventType],
     wait: Duration,
 ) -> Result<(FeedPage, Waited), ApiError> {
     let app = request.app;
@@ -77,8 +107,13 @@ async fn read_or_wait(
     let (mut spent_waiting, mut client_closed) = (Duration::ZERO, false);
     let mut subscription = app.storage.subscribe_to_events();
     loop {
-        let page = read(request, wanted).await?;
-        if !page.events.is_empty() || Instant::now() >= deadline || app.is_closing() || client_closed {
+        let (page, is_end) = read(request, wanted, types).await?;
+        if !page.events.is_empty()
+            || !is_end
+            || Instant::now() >= deadline
+            || app.is_closing()
+            || client_closed
+        {
             return Ok((page, Waited(spent_waiting)));
         }
         let started = Instant::now();
@@ -114,6 +149,9 @@ pub(crate) struct ListEventsQuery {
     /// How many seconds to wait for an event if there is none yet: 0 to 25, 0 by default.
     #[param(inline, nullable = false)]
     wait: Option<WaitSeconds>,
+    /// Only events of these types. A page may be empty although there are more: follow its `Link`.
+    #[param(value_type = Option<Vec<EventType>>, nullable = false, min_items = 1)]
+    r#type: EventTypes,
 }
 
 impl ListEventsQuery {
@@ -127,6 +165,19 @@ impl ListEventsQuery {
             }
         };
         Ok(FeedRequest { start, limit: self.limit.unwrap_or(PageLimit::DEFAULT) })
+    }
+}
+
+/// The types of events in a query; all if there are none.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct EventTypes(Vec<EventType>);
+
+impl TryFrom<Vec<String>> for EventTypes {
+    type Error = EventTypeError;
+
+    fn try_from(types: Vec<String>) -> Result<Self, EventTypeError> {
+        types.iter().map(|name| name.parse()).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -167,7 +218,7 @@ pub(crate) fn list_events_errors() -> Vec<ApiError> {
     vec![
         BodyError::NotExpected.into(),
         ApiError::invalid_parameter("wait", &WaitSecondsError),
-        ApiError::UnknownParameter { name: "cursor".into(), known: &["after", "limit", "wait"] },
+        ApiError::UnknownParameter { name: "cursor".into(), known: &["after", "limit", "wait", "type"] },
         ApiError::CursorExpired,
     ]
 }

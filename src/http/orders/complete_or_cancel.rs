@@ -22,7 +22,7 @@ use crate::wire::request_body::BodyError;
     path = "/v1/store/orders/{orderId}/complete",
     operation_id = "completeOrder",
     tag = "store",
-    extensions(("x-stability" = json!("experimental"))),
+    extensions(("x-stability" = json!("beta"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to complete.", example = 4711),
         IdempotencyKeyHeader,
@@ -46,7 +46,7 @@ pub(crate) async fn complete_order(request: ApiRequest<'_>) -> Result<Response, 
     path = "/v1/store/orders/{orderId}/cancel",
     operation_id = "cancelOrder",
     tag = "store",
-    extensions(("x-stability" = json!("experimental"))),
+    extensions(("x-stability" = json!("beta"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to cancel.", example = 4711),
         IdempotencyKeyHeader,

@@ -16,7 +16,7 @@ use crate::wire::request_body::BodyError;
     path = "/v1/store/orders/{orderId}",
     operation_id = "getOrder",
     tag = "store",
-    extensions(("x-stability" = json!("experimental"))),
+    extensions(("x-stability" = json!("beta"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to retrieve.", example = 4711),
         IfNoneMatchHeader,

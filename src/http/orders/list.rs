@@ -23,7 +23,7 @@ use crate::wire::request_body::BodyError;
     path = "/v1/store/orders",
     operation_id = "listOrders",
     tag = "store",
-    extensions(("x-stability" = json!("experimental")), ("x-hideTryItPanel" = json!(true))),
+    extensions(("x-stability" = json!("beta")), ("x-hideTryItPanel" = json!(true))),
     params(ListOrdersQuery, IfNoneMatchHeader),
     responses(
         (status = 200, description = "A page of orders.", body = [Order], headers(

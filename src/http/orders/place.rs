@@ -24,7 +24,7 @@ use crate::wire::request_body::{BodyError, RequestBody};
     path = "/v1/store/orders",
     operation_id = "placeOrder",
     tag = "store",
-    extensions(("x-stability" = json!("experimental"))),
+    extensions(("x-stability" = json!("beta"))),
     params(IdempotencyKeyHeader),
     request_body(content = NewOrder, content_type = "application/json"),
     responses(

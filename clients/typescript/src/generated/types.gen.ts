@@ -220,6 +220,10 @@ export type ListEventsData = {
          * How many seconds to wait for an event if there is none yet: 0 to 25, 0 by default.
          */
         wait?: number;
+        /**
+         * Only events of these types. A page may be empty although there are more: follow its `Link`.
+         */
+        type?: Array<EventType>;
     };
     url: '/events';
 };
