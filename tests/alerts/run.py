@@ -157,7 +157,7 @@ class Cluster:
         self.execute(
             "INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE VALUES (9000000000, 'Rex', 1, 'pending')"
         )
-        with self.session("SELECT pg_advisory_lock(9000000000);"):
+        with self.session("SELECT pg_advisory_lock(1885697139, hashint8(9000000000));"):
             self.execute(
                 "INSERT INTO orders (pet_id, status, created_at, updated_at, expires_at)"
                 " VALUES (9000000000, 'placed', now(), now(), now() + interval '1 second')"
