@@ -25,6 +25,7 @@ from .errors import (
     PetstoreError,
     PreconditionFailedError,
     RateLimitError,
+    RouteNotFoundError,
     ServiceUnavailableError,
 )
 from .generated import VERSION as __version__
@@ -60,6 +61,7 @@ __all__ = [
     "PetstoreError",
     "PreconditionFailedError",
     "RateLimitError",
+    "RouteNotFoundError",
     "ServiceUnavailableError",
     "__version__",
 ]

@@ -8,8 +8,6 @@ from typing import Any
 
 import httpx
 
-from .generated.models import Error
-
 
 class PetstoreError(Exception):
     """A call failed. The subclasses tell the kinds apart, `code` each cause."""
@@ -70,7 +68,14 @@ class PermissionDeniedError(PetstoreError):
 
 
 class NotFoundError(PetstoreError):
-    """404: no pet or order has this id."""
+    """404 `pet_not_found` or `order_not_found`: no pet or order has this id."""
+
+
+class RouteNotFoundError(PetstoreError):
+    """Any other 404: the service has no such path, or another server responded. Check the base URL.
+
+    It says nothing about a pet or an order, so it is not a `NotFoundError`.
+    """
 
 
 class ConflictError(PetstoreError):
@@ -108,11 +113,10 @@ class APIConnectionError(PetstoreError):
     """There was no complete response: the connection was refused or broken, or timed out."""
 
 
-_BY_CODE: dict[str, type[PetstoreError]] = {"cursor_expired": CursorExpiredError}
 _BY_STATUS: dict[int, type[PetstoreError]] = {
     401: AuthenticationError,
     403: PermissionDeniedError,
-    404: NotFoundError,
+    404: RouteNotFoundError,
     408: ServiceUnavailableError,
     409: ConflictError,
     412: PreconditionFailedError,
@@ -126,18 +130,46 @@ _BY_STATUS: dict[int, type[PetstoreError]] = {
 def from_response(response: httpx.Response) -> PetstoreError:
     """Returns the exception for a response that is not the expected one, whatever its body."""
     status = response.status_code
-    default = {4: BadRequestError, 5: InternalServerError}.get(status // 100, PetstoreError)
-    try:
-        body = Error.from_dict(json.loads(response.content))
-    except (ValueError, TypeError, LookupError, AttributeError):  # for example a proxy's HTML
-        body = Error("unexpected_response", f"The response ({status}) does not come from the service.", status)
-    return _BY_CODE.get(str(body.code), _BY_STATUS.get(status, default))(
-        str(body.message),
-        code=str(body.code),
+    code, message = "unexpected_response", ""
+    if not response.is_success:
+        code, message = _code_and_message(response) or (code, message)
+    kind = _kind(status, code)
+    if not message:  # for example a proxy's HTML
+        content_type = response.headers.get("Content-Type", "no content type")
+        message = f"The response is not from the service (status {status}, {content_type})."
+    if kind is RouteNotFoundError or (code == "unexpected_response" and status < 400):
+        url = response.request.url.copy_with(query=None)
+        message += f" Check the base URL and the path: the request was sent to {url}."
+    return kind(
+        message,
+        code=code,
         status=status,
         request_id=response.headers.get("X-Request-Id"),
         retry_after=_retry_after(response.headers),
     )
+
+
+def _kind(status: int, code: str) -> type[PetstoreError]:
+    """Returns the class for an error response. It follows the status, so that it also fits codes that are added later.
+
+    Only two classes depend on the code. A missing pet or order must not be confused with a wrong base URL.
+    """
+    if code == "cursor_expired":
+        return CursorExpiredError
+    if status == 404 and code.endswith("_not_found") and code != "route_not_found":
+        return NotFoundError
+    default = {4: BadRequestError, 5: InternalServerError}.get(status // 100, PetstoreError)
+    return _BY_STATUS.get(status, default)
+
+
+def _code_and_message(response: httpx.Response) -> tuple[str, str] | None:
+    """Returns what the body of an error says, or None if it is not from the service."""
+    try:
+        body = json.loads(response.content)
+        code, message = body["code"], body["message"]
+    except (ValueError, TypeError, LookupError):
+        return None
+    return (code, message) if isinstance(code, str) and isinstance(message, str) else None
 
 
 def from_exception(exception: httpx.RequestError) -> PetstoreError:

@@ -175,7 +175,7 @@ class Calls:
             (error(418, "a_new_code"), sdk.BadRequestError, "a_new_code"),
             (error(500, "internal_error"), sdk.InternalServerError, "internal_error"),
             (httpx.Response(500, html=HTML), sdk.InternalServerError, "unexpected_response"),
-            (httpx.Response(404, html=HTML), sdk.NotFoundError, "unexpected_response"),
+            (error(404, "pet_not_found"), sdk.NotFoundError, "pet_not_found"),
             (httpx.Response(302, headers={"Location": "/"}), sdk.PetstoreError, "unexpected_response"),
             (httpx.Response(201, html=HTML), sdk.PetstoreError, "unexpected_response"),
             (httpx.Response(201, json=[]), sdk.PetstoreError, "unexpected_response"),
@@ -187,6 +187,23 @@ class Calls:
             failure = self.fails(world, self.create)
             assert (type(failure), failure.code) == (kind, code), answer
             assert failure.status == (answer.status_code if isinstance(answer, httpx.Response) else None)
+
+    def test_a_404_that_is_not_about_a_pet_or_an_order_says_to_check_the_base_url(self) -> None:
+        answers = [
+            error(404, "route_not_found"),
+            error(404, "not_found"),
+            httpx.Response(404, html=HTML),
+            httpx.Response(404, json={"error": "Not Found"}),
+        ]
+        calls: list[Callable[[Any], Any]] = [lambda shop: shop.pets.get(1), lambda shop: shop.orders.get(5)]
+        for answer, call in itertools.product(answers, calls):
+            failure = self.fails(World(answer), call)
+            assert type(failure) is sdk.RouteNotFoundError, answer
+            assert not isinstance(failure, sdk.NotFoundError)
+            assert "Check the base URL" in failure.message
+            assert "http://shop.example/v1/" in failure.message
+        portal = self.fails(World(httpx.Response(200, html=HTML)), lambda shop: shop.pets.get(1))
+        assert "Check the base URL" in portal.message
 
     def test_an_error_has_all_that_the_service_says(self) -> None:
         failure = self.fails(World(error(429, "rate_limited", **{"Retry-After": "3"})), self.create, max_time=0)

@@ -1,6 +1,7 @@
 // The errors of the package. Every failed call throws a `PetstoreError` or one of its subclasses, whatever failed: the
 // service, a proxy in front of it or the network. Only invalid options are errors of the language. Subclasses follow the
-// HTTP status, so a code that this version does not know still has the right class. Only `CursorExpiredError` follows the code.
+// HTTP status, so a code that this version does not know still has the right class. Only `CursorExpiredError` and
+// `NotFoundError` follow the code: a missing pet must not be confused with a wrong base URL.
 
 /** What a {@link PetstoreError} knows besides its message. */
 export interface ErrorDetails {
@@ -64,10 +65,20 @@ export class PermissionDeniedError extends PetstoreError {
   }
 }
 
-/** The pet or the order does not exist: 404. */
+/** The pet or the order does not exist: 404 `pet_not_found` or `order_not_found`. */
 export class NotFoundError extends PetstoreError {
   static {
     this.prototype.name = 'NotFoundError';
+  }
+}
+
+/**
+ * Any other 404: the service has no such path, or another server responded. Check the base URL. It says nothing about a
+ * pet or an order, so it is not a `NotFoundError`.
+ */
+export class RouteNotFoundError extends PetstoreError {
+  static {
+    this.prototype.name = 'RouteNotFoundError';
   }
 }
 
@@ -135,9 +146,12 @@ export class RequestAbortedError extends PetstoreError {
 }
 
 /** Returns the class for an error response. */
-export function errorClass(status: number, code?: string): typeof PetstoreError {
+export function errorClass(status: number, code: string): typeof PetstoreError {
   if (code === 'cursor_expired') {
     return CursorExpiredError;
+  }
+  if (status === 404 && code.endsWith('_not_found') && code !== 'route_not_found') {
+    return NotFoundError;
   }
   switch (status) {
     case 401:
@@ -145,7 +159,7 @@ export function errorClass(status: number, code?: string): typeof PetstoreError 
     case 403:
       return PermissionDeniedError;
     case 404:
-      return NotFoundError;
+      return RouteNotFoundError;
     case 409:
       return ConflictError;
     case 412:

@@ -23,6 +23,7 @@ export {
   PreconditionFailedError,
   RateLimitError,
   RequestAbortedError,
+  RouteNotFoundError,
   ServiceUnavailableError,
 } from './errors.js';
 export type {

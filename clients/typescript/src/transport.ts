@@ -8,7 +8,7 @@
 //   Nothing that is thrown or reported contains the API key.
 //
 // Uses nothing that browsers lack.
-import { APIConnectionError, errorClass, RequestAbortedError, type PetstoreError } from './errors.js';
+import { APIConnectionError, errorClass, RequestAbortedError, RouteNotFoundError, type PetstoreError } from './errors.js';
 import type { CallOptions, PetstoreOptions, Runtime } from './options.js';
 
 const TIMEOUT = 10_000;
@@ -161,7 +161,7 @@ export class Transport {
     signal?.addEventListener('abort', abort);
     try {
       const response = await this.#fetch(url, { ...init, signal: exchange.signal });
-      return read(response, await response.text(), list);
+      return read(response, await response.text(), list, url);
     } catch (cause) {
       if (signal?.aborted) {
         return { error: aborted(signal) };
@@ -210,24 +210,31 @@ function isRetryable({ code, status }: PetstoreError): boolean {
 }
 
 /** Returns the body of a success, or the error that the response stands for, whoever sent it. */
-function read({ status, headers, ok }: Response, text: string, list: boolean): Result {
+function read({ status, headers, ok }: Response, text: string, list: boolean, url: string): Result {
   const body = parsed(text);
   if (ok && body && Array.isArray(body) === list) {
     return { status, headers, body };
   }
-  const { code, message } = (body ?? {}) as { code?: unknown; message?: unknown };
-  const details = {
+  return { status, headers, error: errorOf(status, headers, ok ? undefined : body, url) };
+}
+
+function errorOf(status: number, headers: Headers, body: object | undefined, url: string): PetstoreError {
+  const said = (body ?? {}) as { code?: unknown; message?: unknown };
+  const known = typeof said.code === 'string' && typeof said.message === 'string';
+  const code = known ? String(said.code) : 'unexpected_response';
+  const type = headers.get('Content-Type') ?? 'no content type';
+  const problem = known ? String(said.message) : `The response is not from the service (status ${status}, ${type}).`;
+  const kind = errorClass(status, code);
+  const hint =
+    kind === RouteNotFoundError || (!known && status < 400)
+      ? ` Check the base URL and the path: the request was sent to ${url.split('?')[0]}.`
+      : '';
+  return new kind(problem + hint, {
+    code,
     status,
     requestId: headers.get('X-Request-Id') ?? undefined,
     retryAfter: retryAfter(headers),
-  };
-  if (!ok && typeof code === 'string' && typeof message === 'string') {
-    return { status, headers, error: new (errorClass(status, code))(message, { ...details, code }) };
-  }
-  const type = headers.get('Content-Type') ?? 'no content type';
-  const hint = status < 400 ? ': check the base URL' : '';
-  const problem = `The response is not from the service${hint} (status ${status}, ${type}).`;
-  return { status, headers, error: new (errorClass(status))(problem, { ...details, code: 'unexpected_response' }) };
+  });
 }
 
 /** Returns the JSON object or array that the text is, or undefined. */

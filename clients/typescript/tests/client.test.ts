@@ -155,6 +155,7 @@ const FINAL: [() => Answer, name: string, code: string][] = [
   [() => failure(400, 'invalid_field'), 'BadRequestError', 'invalid_field'],
   [() => failure(401, 'invalid_api_key'), 'AuthenticationError', 'invalid_api_key'],
   [() => failure(403, 'insufficient_scope'), 'PermissionDeniedError', 'insufficient_scope'],
+  [() => failure(404, 'pet_not_found'), 'NotFoundError', 'pet_not_found'],
   [() => failure(404, 'order_not_found'), 'NotFoundError', 'order_not_found'],
   [() => failure(405, 'method_not_allowed'), 'BadRequestError', 'method_not_allowed'],
   [() => failure(409, 'pet_not_available'), 'ConflictError', 'pet_not_available'],
@@ -185,6 +186,24 @@ test('other responses are errors without a retry', async () => {
     assert.equal(error.constructor, petstore[name as 'PetstoreError']);
     assert.equal(error.message.length > 0, true);
   }
+});
+
+test('a 404 that is not about a pet or an order says to check the base URL', async () => {
+  for (const answer of [
+    () => failure(404, 'route_not_found'),
+    () => failure(404, 'not_found'),
+    () => html(404),
+    () => json({ error: 'Not Found' }, {}, 404),
+  ]) {
+    for (const call of [(shop: Petstore) => shop.pets.get(1), (shop: Petstore) => shop.orders.get(5)]) {
+      const error = await errorOf(call(clientOf([answer]).shop));
+      assert.equal(error.constructor, petstore.RouteNotFoundError);
+      assert(!(error instanceof petstore.NotFoundError));
+      assert.match(error.message, /Check the base URL.*https:\/\/petstore\.example\/v1\//);
+    }
+  }
+  const portal = await errorOf(clientOf([() => html(200)]).shop.pets.get(1));
+  assert.match(portal.message, /Check the base URL/);
 });
 
 test('an error has what the response says', async () => {
