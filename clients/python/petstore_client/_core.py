@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import os
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -186,22 +187,24 @@ class Core:
         return _read(response, _pet)
 
     def get_pet(self, pet_id: int) -> Call[Pet]:
-        response = yield from self._perform(Request("GET", "/pets", [("id", f"{pet_id:d}")]))
+        wanted = _id("pet_id", pet_id, "pet")
+        response = yield from self._perform(Request("GET", "/pets", _params(id=wanted)))
         pets = _read(response, _pets)
+        request_id = response.headers.get("X-Request-Id")
         if not pets:
-            raise NotFoundError(
-                f"No pet has the id {pet_id}.",
-                code="pet_not_found",
-                status=404,
-                request_id=response.headers.get("X-Request-Id"),
-            )
+            problem = f"No pet has the id {wanted}."
+            raise NotFoundError(problem, code="pet_not_found", status=404, request_id=request_id)
+        if pets[0].id != wanted or len(pets) > 1:
+            problem = f"The response does not have the pet {wanted}, but the pets {[pet.id for pet in pets[:5]]}."
+            status = response.status_code
+            raise PetstoreError(problem, code="unexpected_response", status=status, request_id=request_id)
         return replace(pets[0], etag=_etag(response))
 
     def get_pets(self, pet_ids: Sequence[int]) -> Call[list[Pet]]:
-        ids = list(dict.fromkeys(pet_ids))
+        ids = list(dict.fromkeys(_id(f"pet_ids[{index}]", pet_id, "pet") for index, pet_id in enumerate(pet_ids)))
         found: dict[int, Pet] = {}
         for start in range(0, len(ids), MAX_LIMIT):
-            params = [("id", f"{pet_id:d}") for pet_id in ids[start : start + MAX_LIMIT]] + _params(limit=MAX_LIMIT)
+            params = [("id", str(pet_id)) for pet_id in ids[start : start + MAX_LIMIT]] + _params(limit=MAX_LIMIT)
             response = yield from self._perform(Request("GET", "/pets", params))
             found.update((pet.id, pet) for pet in _read(response, _pets))
         return [found[pet_id] for pet_id in ids if pet_id in found]
@@ -213,28 +216,29 @@ class Core:
             raise ValueError("`if_match` is None: pets of a list have no `etag`. Use pets.get to read the pet first.")
         body = PetPatch(name=name, category_id=category_id, status=status).to_dict()
         headers = {} if if_match == "*" else {"If-Match": _header("if_match", if_match)}
-        response = yield from self._perform(Request("PATCH", f"/pets/{pet_id:d}", body=body, headers=headers))
+        path = f"/pets/{_id('pet_id', pet_id, 'pet')}"
+        response = yield from self._perform(Request("PATCH", path, body=body, headers=headers))
         return _read(response, _pet)
 
     def place_order(
         self, pet_id: int, reference: str | None, hold_seconds: int | None, idempotency_key: str | None
     ) -> Call[Order]:
-        body = NewOrder(pet_id=pet_id, reference=reference, hold_seconds=hold_seconds).to_dict()
+        body = NewOrder(pet_id=_id("pet_id", pet_id, "pet"), reference=reference, hold_seconds=hold_seconds).to_dict()
         response = yield from self._perform(_post("/store/orders", body, idempotency_key))
         return _read(response, _order)
 
     def get_order(self, order_id: int) -> Call[Order]:
-        response = yield from self._perform(Request("GET", f"/store/orders/{order_id:d}"))
+        response = yield from self._perform(Request("GET", _order_path(order_id)))
         return _read(response, _order)
 
     # Completing or cancelling an order twice has the same result as once, so these need no idempotency key.
 
     def complete_order(self, order_id: int) -> Call[Order]:
-        response = yield from self._perform(Request("POST", f"/store/orders/{order_id:d}/complete"))
+        response = yield from self._perform(Request("POST", f"{_order_path(order_id)}/complete"))
         return _read(response, _order)
 
     def cancel_order(self, order_id: int) -> Call[Order]:
-        response = yield from self._perform(Request("POST", f"/store/orders/{order_id:d}/cancel"))
+        response = yield from self._perform(Request("POST", f"{_order_path(order_id)}/cancel"))
         return _read(response, _order)
 
     def page(self, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]) -> Call[Page[T]]:
@@ -332,8 +336,24 @@ def list_pets(status: PetStatus | None, limit: int) -> Request:
 
 
 def list_orders(status: OrderStatus | None, pet_id: int | None, reference: str | None, limit: int) -> Request:
-    params = _params(status=status, petId=pet_id, reference=reference, limit=limit)
+    pet = None if pet_id is None else _id("pet_id", pet_id, "pet")
+    params = _params(status=status, petId=pet, reference=reference, limit=limit)
     return Request("GET", "/store/orders", params)
+
+
+def _order_path(order_id: int) -> str:
+    return f"/store/orders/{_id('order_id', order_id, 'order')}"
+
+
+def _id(argument: str, value: object, of: str) -> int:
+    """Returns the id if it is one: any integer type above 0, such as those of numpy, but not True."""
+    expected = f"`{argument}` must be the id of a {of}, a positive integer"
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{expected}, not a value of type {type(value).__name__}. Pass `{of}.id`.")
+    number = operator.index(value)
+    if number < 1:
+        raise ValueError(f"{expected}, not {number}. Pass `{of}.id`.")
+    return number
 
 
 def _params(**values: str | int | None) -> list[tuple[str, str]]:

@@ -279,6 +279,34 @@ class Calls:
                 self.call(world, functools.partial(call, text=text))
             assert world.requests == []
 
+    def test_an_id_that_is_not_a_positive_integer_is_rejected_before_anything_is_sent(self) -> None:
+        calls: list[Callable[[Any, Any], Any]] = [
+            lambda shop, id: shop.pets.get(id),
+            lambda shop, id: shop.pets.get_many([1, id]),
+            lambda shop, id: shop.pets.update(id, name="Rex"),
+            lambda shop, id: shop.orders.get(id),
+            lambda shop, id: shop.orders.complete(id),
+            lambda shop, id: shop.orders.cancel(id),
+            lambda shop, id: shop.orders.place(pet_id=id),
+            lambda shop, id: shop.orders.list(pet_id=[] if id is None else id),  # a filter of None is the same as none
+        ]
+        for call, id in itertools.product(calls, [None, "abc", "7", "", True, [1], 1.0, 0, -1]):
+            world = World()
+            expected = ValueError if type(id) is int else TypeError
+            with unittest.TestCase().assertRaisesRegex(expected, "must be the id of a (pet|order), a positive integer"):
+                self.call(world, functools.partial(call, id=id))
+            assert world.requests == []
+        with unittest.TestCase().assertRaises(TypeError) as raised:
+            self.call(World(), lambda shop: shop.pets.get("7"))
+        message = "`pet_id` must be the id of a pet, a positive integer, not a value of type str. Pass `pet.id`."
+        assert str(raised.exception) == message
+
+    def test_get_returns_no_other_pet_than_the_requested_one(self) -> None:
+        for pets in [[{**REX, "id": 2}], [REX, {**REX, "id": 2}]]:
+            failure = self.fails(World(httpx.Response(200, json=pets)), lambda shop: shop.pets.get(1))
+            assert (type(failure), failure.code) == (sdk.PetstoreError, "unexpected_response")
+            assert failure.status == 200
+
     def test_an_error_says_whether_the_outcome_is_unknown(self) -> None:
         rejected = error(401, "invalid_api_key")
         cases: list[tuple[list[Answer], bool]] = [

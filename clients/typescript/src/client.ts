@@ -1,5 +1,5 @@
 // The client: pets, orders and events, one method per operation.
-import { NotFoundError } from './errors.js';
+import { NotFoundError, PetstoreError } from './errors.js';
 import type {
   Event,
   ListEventsData,
@@ -14,6 +14,7 @@ import type {
 import type { CallOptions, CreateOptions, PetstoreOptions, UpdateOptions } from './options.js';
 import { feedPage, feedPages, List, listPages, PAGE_SIZE } from './pagination.js';
 import { Transport, type ApiResponse } from './transport.js';
+import { checkedId, checkedIds } from './validation.js';
 
 /** A pet, and the version of it that was read. */
 export type PetWithEtag = Pet & {
@@ -81,11 +82,20 @@ export class Pets {
 
   /** Returns a pet, or throws a `NotFoundError`. */
   async get(id: number, options: CallOptions = {}): Promise<PetWithEtag> {
-    const request = { method: 'GET', path: '/pets', list: true, query: { id } } as const;
-    const { headers, body: [pet] } = await this.#transport.send<Pet[]>(request, options);
+    const query = { id: checkedId('id', id, 'pet') };
+    const { status, headers, body } = await this.#transport.send<Pet[]>(
+      { method: 'GET', path: '/pets', list: true, query },
+      options,
+    );
+    const requestId = headers.get('X-Request-Id') ?? undefined;
+    const [pet] = body;
     if (pet === undefined) {
-      const requestId = headers.get('X-Request-Id') ?? undefined;
       throw new NotFoundError(`No pet has the id ${id}.`, { code: 'pet_not_found', status: 404, requestId });
+    }
+    if (pet.id !== id || body.length > 1) {
+      const found = body.slice(0, 5).map((other) => other.id);
+      const problem = `The response does not have the pet ${id}, but the pets [${found.join(', ')}].`;
+      throw new PetstoreError(problem, { code: 'unexpected_response', status, requestId });
     }
     return tagged({ headers, body: pet });
   }
@@ -95,7 +105,7 @@ export class Pets {
    * returned once.
    */
   async getMany(ids: readonly number[], options: CallOptions = {}): Promise<Pet[]> {
-    const wanted = [...new Set(ids)];
+    const wanted = [...new Set(checkedIds('ids', ids, 'pet'))];
     const found = new Map<number, Pet>();
     for (let start = 0; start < wanted.length; start += PAGE_SIZE) {
       const query = { id: wanted.slice(start, start + PAGE_SIZE), limit: PAGE_SIZE };
@@ -122,7 +132,7 @@ export class Pets {
       throw new TypeError('`ifMatch` is undefined: the pets of a list have no `etag`. Get the pet first.');
     }
     const headers = options.ifMatch === undefined ? {} : { 'If-Match': options.ifMatch };
-    const request = { method: 'PATCH', path: `/pets/${encodeURIComponent(id)}`, headers, body: patch } as const;
+    const request = { method: 'PATCH', path: `/pets/${checkedId('id', id, 'pet')}`, headers, body: patch } as const;
     return tagged(await this.#transport.send<Pet>(request, options));
   }
 }
@@ -138,17 +148,21 @@ export class Orders {
   /** Reserves an available pet, once. */
   async place(order: NewOrder, options: CreateOptions = {}): Promise<Order> {
     const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
+    checkedId('petId', order.petId, 'pet');
     const request = { method: 'POST', path: '/store/orders', headers, body: order } as const;
     return (await this.#transport.send<Order>(request, options)).body;
   }
 
   /** Returns an order, or throws a `NotFoundError`. */
   async get(id: number, options: CallOptions = {}): Promise<Order> {
-    return (await this.#transport.send<Order>({ method: 'GET', path: `/store/orders/${encodeURIComponent(id)}` }, options)).body;
+    return (await this.#transport.send<Order>({ method: 'GET', path: `/store/orders/${checkedId('id', id, 'order')}` }, options)).body;
   }
 
   /** Iterates over all matching orders, in the order in which they were placed. */
   list(filter: OrderFilter = {}, options: CallOptions = {}): List<Order> {
+    if (filter.petId !== undefined) {
+      checkedId('petId', filter.petId, 'pet');
+    }
     return new List(listPages<Order>(this.#transport, '/store/orders', filter, options));
   }
 
@@ -163,7 +177,7 @@ export class Orders {
   }
 
   async #end(id: number, how: 'complete' | 'cancel', options: CallOptions): Promise<Order> {
-    const path = `/store/orders/${encodeURIComponent(id)}/${how}`;
+    const path = `/store/orders/${checkedId('id', id, 'order')}/${how}`;
     return (await this.#transport.send<Order>({ method: 'POST', path }, options)).body;
   }
 }

@@ -108,6 +108,41 @@ test('invalid options are errors before anything is sent', async () => {
   assert.equal(sent.length, 0);
 });
 
+test('an id that is not a positive integer is an error before anything is sent', async () => {
+  const { shop, sent } = clientOf([() => json([rex])]);
+  const wrong: unknown[] = [undefined, null, [], [1], '7', 'abc', '', true, {}, 0, -1, 1.5, NaN, Infinity, 2 ** 53];
+  for (const value of wrong) {
+    const id = value as number;
+    for (const call of [
+      async () => shop.pets.get(id),
+      async () => shop.pets.getMany([1, id]),
+      async () => shop.pets.update(id, { name: 'Rex' }),
+      async () => shop.orders.get(id),
+      async () => shop.orders.complete(id),
+      async () => shop.orders.cancel(id),
+      async () => shop.orders.place({ petId: id }),
+      // An undefined filter is the same as none.
+      async () => shop.orders.list({ petId: id ?? null }).next(),
+    ]) {
+      await assert.rejects(call(), { name: 'TypeError', message: /must be the id of a (pet|order), a positive integer/ });
+    }
+  }
+  for (const value of [undefined, null, 1, '12', {}]) {
+    await assert.rejects(shop.pets.getMany(value as unknown as number[]), TypeError);
+  }
+  assert.equal(sent.length, 0);
+  await assert.rejects(shop.pets.get(undefined as unknown as number), {
+    message: '`id` must be the id of a pet, a positive integer, not undefined. Pass `pet.id`.',
+  });
+});
+
+test('get returns no other pet than the requested one', async () => {
+  for (const pets of [[{ ...rex, id: 2 }], [rex, { ...rex, id: 2 }]]) {
+    const error = await errorOf(clientOf([() => json(pets)]).shop.pets.get(1));
+    assert.deepEqual([error.name, error.code, error.status], ['PetstoreError', 'unexpected_response', 200]);
+  }
+});
+
 const TEMPORARY: Record<string, () => Answer> = {
   'no response': refused,
   silence: () => 'silence',
