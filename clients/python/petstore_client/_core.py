@@ -36,6 +36,8 @@ SHORTEST_TIMEOUT = 0.1
 # A follower sends a request at least this often, whatever `Retry-After` says.
 LONGEST_FOLLOWER_PAUSE = 300.0
 RETRYABLE = {408, 429, 502, 503, 504}
+# Part of the message of a server of version 1.0.0 that does not know the outcome.
+OUTCOME_UNKNOWN_IN_1_0_0 = "may or may not have taken effect"
 MAX_LIMIT = 100
 # The longest that the service holds back an empty page of events, in seconds.
 MAX_WAIT = 25
@@ -388,7 +390,14 @@ def _is_retryable(outcome: Outcome, error: PetstoreError) -> bool:
 
 
 def _may_have_taken_effect(outcome: Outcome, error: PetstoreError) -> bool:
+    """Returns whether a write that got this outcome may have changed something."""
     if isinstance(outcome, httpx.Response):
+        # `unavailable` means that nothing was changed, and `outcome_unknown` that it is not known. A server of version
+        # 1.0.0 sends `unavailable` for both. To claim that nothing was changed would be unsafe there: the caller could
+        # repeat the change with another idempotency key. The text that 1.0.0 sends in this case is fixed, because that
+        # version is released, and later versions never send it with this code.
+        if outcome.status_code == 503 and error.code == "unavailable":
+            return OUTCOME_UNKNOWN_IN_1_0_0 in error.message
         return outcome.is_server_error or error.code == "idempotency_in_progress"
     never_sent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.LocalProtocolError)
     return not isinstance(outcome, never_sent)

@@ -23,8 +23,11 @@ class PetstoreError(Exception):
     """Identifies the request in the service's log: quote it when you report a problem."""
     retry_after: float | None
     """How many seconds the service asks you to wait."""
+    field: str | None
+    """The field of the body, the query parameter or the header that is wrong; None if it is none of these."""
     outcome_unknown: bool
-    """Whether the call may have taken effect nevertheless: an attempt to write got no response, or a 5xx."""
+    """Whether the call may have taken effect nevertheless: an attempt to write got no response, 503 `outcome_unknown`,
+    or another 5xx. After 503 `unavailable`, it has not."""
 
     # The defaults let pickle restore an exception.
     def __init__(
@@ -35,6 +38,7 @@ class PetstoreError(Exception):
         status: int | None = None,
         request_id: str | None = None,
         retry_after: float | None = None,
+        field: str | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -42,6 +46,7 @@ class PetstoreError(Exception):
         self.status = status
         self.request_id = request_id
         self.retry_after = retry_after
+        self.field = field
         self.outcome_unknown = False
 
     def __str__(self) -> str:
@@ -130,9 +135,8 @@ _BY_STATUS: dict[int, type[PetstoreError]] = {
 def from_response(response: httpx.Response) -> PetstoreError:
     """Returns the exception for a response that is not the expected one, whatever its body."""
     status = response.status_code
-    code, message = "unexpected_response", ""
-    if not response.is_success:
-        code, message = _code_and_message(response) or (code, message)
+    body = {} if response.is_success else _error_body(response)
+    code, message = body.get("code", "unexpected_response"), body.get("message", "")
     kind = _kind(status, code)
     if not message:  # for example a proxy's HTML
         content_type = response.headers.get("Content-Type", "no content type")
@@ -146,6 +150,7 @@ def from_response(response: httpx.Response) -> PetstoreError:
         status=status,
         request_id=response.headers.get("X-Request-Id"),
         retry_after=_retry_after(response.headers),
+        field=body.get("field"),
     )
 
 
@@ -162,14 +167,16 @@ def _kind(status: int, code: str) -> type[PetstoreError]:
     return _BY_STATUS.get(status, default)
 
 
-def _code_and_message(response: httpx.Response) -> tuple[str, str] | None:
-    """Returns what the body of an error says, or None if it is not from the service."""
+def _error_body(response: httpx.Response) -> dict[str, str]:
+    """Returns the texts in the body of an error, or nothing if it is not from the service."""
     try:
         body = json.loads(response.content)
-        code, message = body["code"], body["message"]
-    except (ValueError, TypeError, LookupError):
-        return None
-    return (code, message) if isinstance(code, str) and isinstance(message, str) else None
+    except ValueError:
+        return {}
+    if not isinstance(body, dict):
+        return {}
+    texts = {name: value for name, value in body.items() if isinstance(value, str)}
+    return texts if "code" in texts and "message" in texts else {}
 
 
 def from_exception(exception: httpx.RequestError) -> PetstoreError:

@@ -40,8 +40,8 @@ HTML = "<html><h1>Bad Gateway</h1></html>"
 Answer = Union[httpx.Response, Exception]
 
 
-def error(status: int, code: str, **headers: str) -> httpx.Response:
-    body = {"code": code, "message": "Something is wrong.", "status": status}
+def error(status: int, code: str, message: str = "Something is wrong.", **headers: str) -> httpx.Response:
+    body = {"code": code, "message": message, "status": status}
     return httpx.Response(status, json=body, headers={"X-Request-Id": "abc", **headers})
 
 
@@ -318,6 +318,13 @@ class Calls:
             ([httpx.Response(504, html=HTML), rejected], True),
             ([error(409, "idempotency_in_progress"), rejected], True),
             ([httpx.Response(201, html=HTML)], True),
+            ([error(503, "unavailable"), rejected], False),
+            ([error(503, "outcome_unknown"), rejected], True),
+            ([error(503, "outcome_unknown"), error(503, "unavailable"), rejected], True),
+            # As deploy/haproxy answers.
+            ([error(502, "unavailable"), rejected], True),
+            ([error(504, "unavailable"), rejected], True),
+            ([httpx.Response(503, html=HTML), rejected], True),
         ]
         for answers, unknown in cases:
             failure = self.fails(World(*answers), self.create)
@@ -325,6 +332,31 @@ class Calls:
             assert ("may have taken effect" in str(failure)) is unknown
         failure = self.fails(World(httpx.ReadTimeout(""), rejected), lambda shop: shop.pets.get(1))
         assert not failure.outcome_unknown
+
+    def test_an_unknown_outcome_of_a_server_of_version_1_0_0_is_recognised(self) -> None:
+        known = "The service cannot answer at the moment, and nothing was changed: send the request again later."
+        lost = (
+            "The service lost its database while it stored the change, which may or may not have taken effect: send "
+            "the request again with the same `Idempotency-Key`, or look first if you sent none."
+        )
+        for message, unknown in [(known, False), (lost, True)]:
+            failure = self.fails(World(error(503, "unavailable", message)), self.create, max_time=0)
+            assert failure.outcome_unknown is unknown
+
+    def test_an_error_names_the_field_that_is_wrong(self) -> None:
+        body = {"code": "invalid_field", "message": "`/name` must not be blank.", "status": 400}
+        cases: list[tuple[dict[str, Any], str | None]] = [({"field": "name"}, "name"), ({}, None), ({"field": 7}, None)]
+        for member, field in cases:
+            failure = self.fails(World(httpx.Response(400, json={**body, **member})), self.create)
+            assert (failure.code, failure.field) == ("invalid_field", field)
+
+    def test_codes_and_types_of_events_that_the_sdk_does_not_know_are_passed_on(self) -> None:
+        link = {"Link": '</v1/events?after=A>; rel="next"'}
+        world = World(httpx.Response(200, json=[{**EVENT, "type": "pet.groomed"}], headers=link))
+        [event] = self.list(world, lambda shop: shop.events.follow(), count=1)
+        kind: sdk.EventType = event.type_
+        assert kind == "pet.groomed"
+        assert self.fails(World(error(400, "invalid_moon_phase")), self.create).code == "invalid_moon_phase"
 
     def test_a_conditional_update_says_if_its_own_attempt_may_have_changed_the_pet(self) -> None:
         def update(shop: Any) -> Any:

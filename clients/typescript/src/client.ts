@@ -1,7 +1,6 @@
 // The client: pets, orders and events, one method per operation.
 import { NotFoundError, PetstoreError } from './errors.js';
 import type {
-  Event,
   ListEventsData,
   ListOrdersData,
   ListPetsData,
@@ -11,6 +10,7 @@ import type {
   Pet,
   PetPatch,
 } from './generated/types.gen.js';
+import type { Event } from './models.js';
 import type { CallOptions, CreateOptions, PetstoreOptions, UpdateOptions } from './options.js';
 import { feedPage, feedPages, List, listPages, PAGE_SIZE } from './pagination.js';
 import { Transport, type ApiResponse } from './transport.js';

@@ -9,6 +9,7 @@ export interface ErrorDetails {
   status?: number | undefined;
   requestId?: string | undefined;
   retryAfter?: number | undefined;
+  field?: string | undefined;
   cause?: unknown;
 }
 
@@ -25,9 +26,11 @@ export class PetstoreError extends Error {
   readonly requestId: string | undefined;
   /** How many seconds the service asked to wait, in `Retry-After`. */
   readonly retryAfter: number | undefined;
+  /** The field of the body, the query parameter or the header that is wrong. Undefined if it is none of these. */
+  readonly field: string | undefined;
   /**
    * Whether the change that the call asked for may have taken effect nevertheless: an attempt had no response, or failed
-   * with 5xx. Always false for reads.
+   * with 503 `outcome_unknown` or another 5xx. After 503 `unavailable`, it has not. Always false for reads.
    */
   outcomeUnknown = false;
 
@@ -41,6 +44,7 @@ export class PetstoreError extends Error {
     this.status = details.status;
     this.requestId = details.requestId;
     this.retryAfter = details.retryAfter;
+    this.field = details.field;
   }
 }
 

@@ -27,8 +27,6 @@ export {
   ServiceUnavailableError,
 } from './errors.js';
 export type {
-  Event,
-  EventType,
   NewOrder,
   NewPet,
   Order,
@@ -37,5 +35,6 @@ export type {
   PetPatch,
   PetStatus,
 } from './generated/types.gen.js';
+export type { Event, EventType } from './models.js';
 export type { Attempt, CallOptions, CreateOptions, PetstoreOptions, Runtime, UpdateOptions } from './options.js';
 export type { List, Page } from './pagination.js';

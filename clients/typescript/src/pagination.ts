@@ -1,7 +1,7 @@
 // Pagination: iterates over all pages of a list. The service names the next page in the `Link` header with rel="next";
 // the cursor in it is all that the next request needs, so no request goes to another host than the first.
 import { PetstoreError } from './errors.js';
-import type { Event } from './generated/types.gen.js';
+import type { Event } from './models.js';
 import type { CallOptions } from './options.js';
 import type { ApiRequest, Transport } from './transport.js';
 

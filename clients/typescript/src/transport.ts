@@ -22,6 +22,9 @@ const LONGEST_FOLLOWER_PAUSE = 300_000;
 /** A longer timer would fire immediately. */
 const LONGEST_TIMER = 2 ** 31 - 1;
 
+/** Part of the message of a server of version 1.0.0 that does not know the outcome. */
+const OUTCOME_UNKNOWN_IN_1_0_0 = 'may or may not have taken effect';
+
 const SYSTEM: Runtime = {
   now: () => performance.now(),
   random: () => Math.random(),
@@ -194,7 +197,14 @@ function aborted(signal: AbortSignal): PetstoreError {
 }
 
 /** Returns whether the request certainly changed nothing. */
-function isRejection({ code, status = 0 }: PetstoreError): boolean {
+function isRejection({ code, message, status = 0 }: PetstoreError): boolean {
+  // `unavailable` means that nothing was changed, and `outcome_unknown` that it is not known. A server of version 1.0.0
+  // sends `unavailable` for both. To claim that nothing was changed would be unsafe there: the caller could repeat the
+  // change with another idempotency key. The text that 1.0.0 sends in this case is fixed, because that version is
+  // released, and later versions never send it with this code.
+  if (status === 503 && code === 'unavailable') {
+    return !message.includes(OUTCOME_UNKNOWN_IN_1_0_0);
+  }
   return status >= 300 && status < 500 && code !== 'idempotency_in_progress';
 }
 
@@ -219,7 +229,7 @@ function read({ status, headers, ok }: Response, text: string, list: boolean, ur
 }
 
 function errorOf(status: number, headers: Headers, body: object | undefined, url: string): PetstoreError {
-  const said = (body ?? {}) as { code?: unknown; message?: unknown };
+  const said = (body ?? {}) as { code?: unknown; message?: unknown; field?: unknown };
   const known = typeof said.code === 'string' && typeof said.message === 'string';
   const code = known ? String(said.code) : 'unexpected_response';
   const type = headers.get('Content-Type') ?? 'no content type';
@@ -234,6 +244,7 @@ function errorOf(status: number, headers: Headers, body: object | undefined, url
     status,
     requestId: headers.get('X-Request-Id') ?? undefined,
     retryAfter: retryAfter(headers),
+    field: known && typeof said.field === 'string' ? said.field : undefined,
   });
 }
 

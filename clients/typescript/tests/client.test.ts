@@ -378,12 +378,52 @@ test('an error says whether the change may have taken effect', async () => {
     [[() => failure(500, 'internal_error')], true],
     [[() => html(200)], true],
     [[refused], true],
+    [[() => failure(503, 'unavailable'), failed], false],
+    [[() => failure(503, 'outcome_unknown'), failed], true],
+    [[() => failure(503, 'outcome_unknown'), () => failure(503, 'unavailable'), failed], true],
+    // As deploy/haproxy answers.
+    [[() => failure(502, 'unavailable'), failed], true],
+    [[() => failure(504, 'unavailable'), failed], true],
+    [[() => html(503), failed], true],
   ] as const) {
     const { shop } = clientOf([...answers]);
     const error = await errorOf(shop.pets.update(1, newPet, { ifMatch: '"1"' }));
     assert.equal(error.outcomeUnknown, outcomeUnknown);
     assert.equal((await errorOf(shop.orders.get(1))).outcomeUnknown, false);
   }
+});
+
+test('an unknown outcome of a server of version 1.0.0 is recognised', async () => {
+  const known = 'The service cannot answer at the moment, and nothing was changed: send the request again later.';
+  const lost =
+    'The service lost its database while it stored the change, which may or may not have taken effect: send the ' +
+    'request again with the same `Idempotency-Key`, or look first if you sent none.';
+  for (const [message, outcomeUnknown] of [[known, false], [lost, true]] as const) {
+    const answer = () => json({ code: 'unavailable', message, status: 503 }, {}, 503);
+    const error = await errorOf(clientOf([answer], { maxTime: 0 }).shop.pets.create(newPet));
+    assert.equal(error.outcomeUnknown, outcomeUnknown);
+  }
+});
+
+test('an error names the field that is wrong', async () => {
+  const body = { code: 'invalid_field', message: '`/name` must not be blank.', status: 400 };
+  for (const [member, expected] of [[{ field: 'name' }, 'name'], [{}, undefined], [{ field: 7 }, undefined]] as const) {
+    const error = await errorOf(clientOf([() => json({ ...body, ...member }, {}, 400)]).shop.pets.create(newPet));
+    const field: string | undefined = error.field;
+    assert.deepEqual([error.code, field], ['invalid_field', expected]);
+  }
+});
+
+test('codes and types of events that the SDK does not know are passed on', async () => {
+  const groomed = { id: 'E1', type: 'pet.groomed', petId: 1, at: '2026-11-15T09:30:00.000Z' };
+  const { shop } = clientOf([() => json([groomed], { Link: '</v1/events?after=A>; rel="next"' })]);
+  for await (const event of shop.events.follow()) {
+    const type: petstore.EventType = event.type;
+    assert(type === 'pet.groomed');
+    break;
+  }
+  const { code } = await errorOf(clientOf([() => failure(400, 'invalid_moon_phase')]).shop.pets.create(newPet));
+  assert.equal(code, 'invalid_moon_phase');
 });
 
 test('get returns the pet with its etag, or throws a NotFoundError', async () => {
