@@ -18,7 +18,7 @@ CLIENTS: dict[str, Any] = {"Petstore": Petstore, "AsyncPetstore": AsyncPetstore}
 
 
 async def drive(client: str, run: dict[str, Any]) -> dict[str, Any]:
-    shop = CLIENTS[client](base_url=run["url"], timeout=run["timeout"], max_time=run["max_time"])
+    shop = CLIENTS[client](base_url=run["url"], timeout_seconds=run["timeout"], max_time_seconds=run["max_time"])
     failures: list[str] = []
 
     async def attempt(step: str, call: Callable[[], Any]) -> Any:
@@ -75,7 +75,7 @@ async def main(client: str, follows: bool) -> None:
     runs = json.load(sys.stdin)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(runs)))
     if follows:
-        shops = [CLIENTS[client](base_url=run["url"], timeout=run["timeout"], max_time=run["max_time"]) for run in runs]
+        shops = [CLIENTS[client](base_url=run["url"], timeout_seconds=run["timeout"], max_time_seconds=run["max_time"]) for run in runs]
         positions = await do_all([take_position(shop) for shop in shops])
         print("ready", flush=True)
         followers = zip(shops, positions, runs)

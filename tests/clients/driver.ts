@@ -11,7 +11,7 @@ interface Run {
 }
 
 async function drive(run: Run): Promise<object> {
-  const shop = new Petstore({ baseUrl: run.url, timeout: 1000 * run.timeout, maxTime: 1000 * run.max_time });
+  const shop = new Petstore({ baseUrl: run.url, timeoutMs: 1000 * run.timeout, maxTimeMs: 1000 * run.max_time });
   const failures: string[] = [];
 
   /** Returns the result of a call, or undefined if it fails. */
@@ -57,11 +57,11 @@ async function drive(run: Run): Promise<object> {
 }
 
 async function takePosition(run: Run): Promise<string> {
-  return new Petstore({ baseUrl: run.url, timeout: 1000 * run.timeout }).events.position();
+  return new Petstore({ baseUrl: run.url, timeoutMs: 1000 * run.timeout }).events.position();
 }
 
 async function follow(run: Run, after: string): Promise<object> {
-  const shop = new Petstore({ baseUrl: run.url, timeout: 1000 * run.timeout, maxTime: 1000 * run.max_time });
+  const shop = new Petstore({ baseUrl: run.url, timeoutMs: 1000 * run.timeout, maxTimeMs: 1000 * run.max_time });
   const seen: [string, number][] = [];
   for await (const event of shop.events.follow({ after })) {
     seen.push([event.type, event.petId]);

@@ -12,7 +12,7 @@ from typing import Any, Generic, List, TypeVar  # List: in the classes below, `l
 import httpx
 
 from . import _core
-from ._core import MAX_LIMIT, MAX_WAIT, Attempt, Call, Core, Outcome, Page, Request, Sleep
+from ._core import MAX_LIMIT, MAX_WAIT_SECONDS, Attempt, Call, Core, Outcome, Page, Request, Sleep
 from .models import Event, Order, OrderStatus, Pet, PetStatus
 
 T = TypeVar("T")
@@ -23,10 +23,10 @@ class Petstore:
 
     - `api_key`, `base_url`: by default, the environment variables PETSTORE_KEY and PETSTORE_URL. The URL may or may not
       end in `/v1`.
-    - `timeout`: how many seconds an attempt may take.
-    - `max_time`: how many seconds a call may take with all its attempts and the pauses between them; for a list, each
-      page. The last attempt gets only what is left of it. 0 turns retries off: `timeout` alone limits the one attempt.
-      Neither limit includes the time for which `events` asks the service to wait.
+    - `timeout_seconds`: how long an attempt may take.
+    - `max_time_seconds`: how long a call may take with all its attempts and the pauses between them; for a list, each
+      page. The last attempt gets only what is left of it. 0 turns retries off: `timeout_seconds` alone limits the one
+      attempt. Neither limit includes the time for which `events` asks the service to wait.
     - `on_attempt`: called after each attempt, for example to count retries.
     - `http_client`: for proxies, certificates or tests.
     - `sleep`, `clock`, `random`: for tests.
@@ -40,15 +40,15 @@ class Petstore:
         *,
         api_key: str | None = None,
         base_url: str | None = None,
-        timeout: float = 10.0,
-        max_time: float = 60.0,
+        timeout_seconds: float = 10.0,
+        max_time_seconds: float = 60.0,
         on_attempt: Callable[[Attempt], None] | None = None,
         http_client: httpx.Client | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
     ) -> None:
-        core = Core.from_settings(api_key, base_url, timeout, max_time, on_attempt, clock, random)
+        core = Core.from_settings(api_key, base_url, timeout_seconds, max_time_seconds, on_attempt, clock, random)
         self._set(core, http_client or httpx.Client(), sleep)
 
     def _set(self, core: Core, http: httpx.Client, sleep: Callable[[float], None]) -> None:
@@ -57,10 +57,10 @@ class Petstore:
         self.orders = Orders(self)
         self.events = Events(self)
 
-    def with_options(self, *, timeout: float | None = None, max_time: float | None = None) -> Petstore:
+    def with_options(self, *, timeout_seconds: float | None = None, max_time_seconds: float | None = None) -> Petstore:
         """Returns a client with other times that shares the connections of this one."""
         client = object.__new__(type(self))
-        client._set(self._core.with_options(timeout, max_time), self._http, self._sleep)
+        client._set(self._core.with_options(timeout_seconds, max_time_seconds), self._http, self._sleep)
         return client
 
     def close(self) -> None:
@@ -200,26 +200,25 @@ class Events:
         """Returns the current end of the feed: the `after` with which to read everything that happens from now on."""
         return self._client._run(self._client._core.position())
 
-    def list(self, *, after: str | None = None, limit: int = MAX_LIMIT, wait: int = 0) -> Items[Event]:
+    def list(self, *, after: str | None = None, limit: int = MAX_LIMIT, wait_seconds: int = 0) -> Items[Event]:
         """Iterates over the events so far, and ends when there are no more.
 
         `after` is the `id` of an event, a position, or `"now"`; by default, the oldest event that is kept comes first.
-        `limit` is the page size, at most 100. With `wait`, the iteration ends only when nothing has happened for so
-        many seconds, at most 25. The last page of `pages` is empty, and its `cursor` is the `after` with which to
-        continue.
+        `limit` is the page size, at most 100. With `wait_seconds`, at most 25, the iteration ends only when nothing has
+        happened for so long. The last page of `pages` is empty, and its `cursor` is the `after` with which to continue.
         """
-        return Items(self._client, _FeedPosition(self._client._core, after, limit, wait, follows=False))
+        return Items(self._client, _FeedPosition(self._client._core, after, limit, wait_seconds, follows=False))
 
     def follow(self, *, after: str | None = None) -> Items[Event]:
         """Iterates over the events, and waits for the next one instead of ending. See `list` for `after`.
 
         Store the `id` of each event that you have handled: to resume in another process, pass it as `after`.
 
-        `max_time` does not apply: connection errors and the other failures that calls retry are retried until the
-        service responds again, unless `max_time` is 0. Raises `CursorExpiredError` if the events after `after` are no
+        `max_time_seconds` does not apply: connection errors and the other failures that calls retry are retried until
+        the service responds again, unless it is 0. Raises `CursorExpiredError` if the events after `after` are no
         longer kept, and other errors at once. To resume after an error, continue with the same iterator.
         """
-        return Items(self._client, _FeedPosition(self._client._core, after, MAX_LIMIT, MAX_WAIT, follows=True))
+        return Items(self._client, _FeedPosition(self._client._core, after, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True))
 
 
 class Items(Iterator[T]):
@@ -258,15 +257,15 @@ class AsyncPetstore:
         *,
         api_key: str | None = None,
         base_url: str | None = None,
-        timeout: float = 10.0,
-        max_time: float = 60.0,
+        timeout_seconds: float = 10.0,
+        max_time_seconds: float = 60.0,
         on_attempt: Callable[[Attempt], None] | None = None,
         http_client: httpx.AsyncClient | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
     ) -> None:
-        core = Core.from_settings(api_key, base_url, timeout, max_time, on_attempt, clock, random)
+        core = Core.from_settings(api_key, base_url, timeout_seconds, max_time_seconds, on_attempt, clock, random)
         self._set(core, http_client or httpx.AsyncClient(), sleep)
 
     def _set(self, core: Core, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]]) -> None:
@@ -275,10 +274,12 @@ class AsyncPetstore:
         self.orders = AsyncOrders(self)
         self.events = AsyncEvents(self)
 
-    def with_options(self, *, timeout: float | None = None, max_time: float | None = None) -> AsyncPetstore:
+    def with_options(
+        self, *, timeout_seconds: float | None = None, max_time_seconds: float | None = None
+    ) -> AsyncPetstore:
         """Returns a client with other times that shares the connections of this one."""
         client = object.__new__(type(self))
-        client._set(self._core.with_options(timeout, max_time), self._http, self._sleep)
+        client._set(self._core.with_options(timeout_seconds, max_time_seconds), self._http, self._sleep)
         return client
 
     async def close(self) -> None:
@@ -406,13 +407,15 @@ class AsyncEvents:
         """See `Events.position`."""
         return await self._client._run(self._client._core.position())
 
-    def list(self, *, after: str | None = None, limit: int = MAX_LIMIT, wait: int = 0) -> AsyncItems[Event]:
+    def list(self, *, after: str | None = None, limit: int = MAX_LIMIT, wait_seconds: int = 0) -> AsyncItems[Event]:
         """See `Events.list`."""
-        return AsyncItems(self._client, _FeedPosition(self._client._core, after, limit, wait, follows=False))
+        return AsyncItems(self._client, _FeedPosition(self._client._core, after, limit, wait_seconds, follows=False))
 
     def follow(self, *, after: str | None = None) -> AsyncItems[Event]:
         """See `Events.follow`. Cancelling the task stops it; the same iterator can then be continued."""
-        return AsyncItems(self._client, _FeedPosition(self._client._core, after, MAX_LIMIT, MAX_WAIT, follows=True))
+        return AsyncItems(
+            self._client, _FeedPosition(self._client._core, after, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True)
+        )
 
 
 class AsyncItems(AsyncIterator[T]):
@@ -461,8 +464,14 @@ class _Position(Generic[T]):
 class _FeedPosition(_Position[Event]):
     """How far a reader of the feed has come. If it `follows`, it never ends; otherwise, it ends with an empty page."""
 
-    def __init__(self, core: Core, after: str | None, limit: int, wait: int, follows: bool) -> None:
-        self._core, self._after, self._limit, self._wait, self._follows = core, after, limit, wait, follows
+    def __init__(self, core: Core, after: str | None, limit: int, wait_seconds: int, follows: bool) -> None:
+        self._core, self._after, self._limit, self._wait_seconds, self._follows = (
+            core,
+            after,
+            limit,
+            wait_seconds,
+            follows,
+        )
         self._ended = False
         self.items = deque()
 
@@ -472,10 +481,10 @@ class _FeedPosition(_Position[Event]):
         return self._core.events(self._after, self._limit, self._next_wait(), outlives_outages=self._follows)
 
     def advance(self, page: Page[Event]) -> Page[Event]:
-        self._ended = not (page.items or self._follows or self._next_wait() < self._wait)
+        self._ended = not (page.items or self._follows or self._next_wait() < self._wait_seconds)
         self._after = page.cursor
         return page
 
     def _next_wait(self) -> int:
         # "now" becomes a position at once: a retry would move it, and so skip what happened while the request waited.
-        return 0 if self._after == "now" else self._wait
+        return 0 if self._after == "now" else self._wait_seconds

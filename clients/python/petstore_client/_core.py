@@ -27,20 +27,20 @@ logger = logging.getLogger("petstore_client")
 
 T = TypeVar("T")
 
-# The first pause between attempts is up to FIRST_PAUSE seconds long. Each later one is up to twice as long as the one
-# before, and at most LONGEST_PAUSE.
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 10.0
+# The first pause between attempts is up to FIRST_PAUSE_SECONDS long. Each later one is up to twice as long as the
+# one before, and at most LONGEST_PAUSE_SECONDS.
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 10.0
 # An attempt is not worth starting with less time than this.
-SHORTEST_TIMEOUT = 0.1
+SHORTEST_TIMEOUT_SECONDS = 0.1
 # A follower sends a request at least this often, whatever `Retry-After` says.
-LONGEST_FOLLOWER_PAUSE = 300.0
+LONGEST_FOLLOWER_PAUSE_SECONDS = 300.0
 RETRYABLE = {408, 429, 502, 503, 504}
 # Part of the message of a server of version 1.0.0 that does not know the outcome.
 OUTCOME_UNKNOWN_IN_1_0_0 = "may or may not have taken effect"
 MAX_LIMIT = 100
-# The longest that the service holds back an empty page of events, in seconds.
-MAX_WAIT = 25
+# The longest that the service holds back an empty page of events.
+MAX_WAIT_SECONDS = 25
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Request:
     params: Sequence[tuple[str, str]] = ()
     body: Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    wait: int = 0
-    """How many seconds the service may hold back the response. `timeout` and `max_time` do not include them."""
+    wait_seconds: int = 0
+    """How long the service may hold back the response. The time limits of the client do not include it."""
     outlives_outages: bool = False
-    """Whether `max_time` does not limit the retries."""
+    """Whether `max_time_seconds` does not limit the retries."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Attempt:
     """1 for the first attempt."""
     method: str
     path: str
-    seconds: float
+    duration_seconds: float
     """How long the attempt took."""
     status: int | None
     """The HTTP status; None if there was no response."""
@@ -74,8 +74,8 @@ class Attempt:
     """The headers of the response; empty if there was none."""
     error: PetstoreError | None
     """Why the attempt failed; None if it succeeded."""
-    retry_in: float | None
-    """The seconds until the next attempt; None if this was the last one."""
+    retry_in_seconds: float | None
+    """How long until the next attempt; None if this was the last one."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class Core:
 
     base_url: httpx.URL
     headers: httpx.Headers = field(repr=False)
-    timeout: float
-    max_time: float
+    timeout_seconds: float
+    max_time_seconds: float
     on_attempt: Callable[[Attempt], None] | None
     clock: Callable[[], float]
     random: Callable[[], float]
@@ -143,8 +143,8 @@ class Core:
     def from_settings(
         api_key: str | None,
         base_url: str | None,
-        timeout: float,
-        max_time: float,
+        timeout_seconds: float,
+        max_time_seconds: float,
         on_attempt: Callable[[Attempt], None] | None,
         clock: Callable[[], float],
         random: Callable[[], float],
@@ -163,20 +163,20 @@ class Core:
         if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
             raise ValueError(f"The base URL must be like http://host:8080, unlike {url!r}.")
         headers = httpx.Headers({"Authorization": f"Bearer {key}", "User-Agent": f"petstore-client-python/{VERSION}"})
-        return Core(url, headers, timeout, max_time, on_attempt, clock, random)
+        return Core(url, headers, timeout_seconds, max_time_seconds, on_attempt, clock, random)
 
     def __post_init__(self) -> None:
         # Written so that NaN is rejected as well.
-        if not self.timeout > 0:
-            raise ValueError(f"`timeout` must be a number of seconds above 0, not {self.timeout}.")
-        if not self.max_time >= 0:
-            raise ValueError(f"`max_time` must be a number of seconds, at least 0, not {self.max_time}.")
+        if not self.timeout_seconds > 0:
+            raise ValueError(f"`timeout_seconds` must be a number above 0, not {self.timeout_seconds}.")
+        if not self.max_time_seconds >= 0:
+            raise ValueError(f"`max_time_seconds` must be a number, at least 0, not {self.max_time_seconds}.")
 
-    def with_options(self, timeout: float | None, max_time: float | None) -> Core:
+    def with_options(self, timeout_seconds: float | None, max_time_seconds: float | None) -> Core:
         return replace(
             self,
-            timeout=self.timeout if timeout is None else timeout,
-            max_time=self.max_time if max_time is None else max_time,
+            timeout_seconds=self.timeout_seconds if timeout_seconds is None else timeout_seconds,
+            max_time_seconds=self.max_time_seconds if max_time_seconds is None else max_time_seconds,
         )
 
     # Calls
@@ -248,9 +248,12 @@ class Core:
         # Only the cursor of the link is used, so the key is sent to no other host.
         return _read(response, lambda response: Page([read(item) for item in response.json()], _next_cursor(response)))
 
-    def events(self, after: str | None, limit: int, wait: int, outlives_outages: bool = False) -> Call[Page[Event]]:
-        params = _params(after=after, limit=limit, wait=wait or None)
-        request = Request("GET", "/events", params, wait=max(wait, 0), outlives_outages=outlives_outages)
+    def events(
+        self, after: str | None, limit: int, wait_seconds: int, outlives_outages: bool = False
+    ) -> Call[Page[Event]]:
+        params = _params(after=after, limit=limit, wait=wait_seconds or None)
+        hold = max(wait_seconds, 0)
+        request = Request("GET", "/events", params, wait_seconds=hold, outlives_outages=outlives_outages)
         response = yield from self._perform(request)
         return _read(response, _events)
 
@@ -262,11 +265,11 @@ class Core:
     # Attempts
 
     def _perform(self, request: Request) -> Call[httpx.Response]:
-        """Sends a request until it gets a response that is not worth a retry, or until `max_time` is over."""
-        timeout = self.timeout + request.wait
-        # With a `max_time` of 0, there is one attempt, and only `timeout` limits it.
-        max_time = float("inf") if request.outlives_outages else (self.max_time or self.timeout) + request.wait
-        deadline = self.clock() + max_time
+        """Sends a request until it gets a response that is not worth a retry, or until `max_time_seconds` is over."""
+        timeout = self.timeout_seconds + request.wait_seconds
+        # With a `max_time_seconds` of 0, there is one attempt, and only `timeout_seconds` limits it.
+        max_time = (self.max_time_seconds or self.timeout_seconds) + request.wait_seconds
+        deadline = float("inf") if request.outlives_outages else self.clock() + max_time
         number = 0
         outcome_unknown = False
         previous: PetstoreError | None = None
@@ -281,11 +284,11 @@ class Core:
             if error is not None:
                 outcome_unknown |= request.method != "GET" and _may_have_taken_effect(outcome, error)
                 error.outcome_unknown = outcome_unknown
-                if self.max_time and _is_retryable(outcome, error):
-                    pause = max(self._pause(number), error.retry_after or 0.0)
+                if self.max_time_seconds and _is_retryable(outcome, error):
+                    pause = max(self._pause(number), error.retry_after_seconds or 0.0)
                     if request.outlives_outages:
-                        pause = min(pause, LONGEST_FOLLOWER_PAUSE)
-                    if ended + pause + SHORTEST_TIMEOUT <= deadline:
+                        pause = min(pause, LONGEST_FOLLOWER_PAUSE_SECONDS)
+                    if ended + pause + SHORTEST_TIMEOUT_SECONDS <= deadline:
                         retry_in = pause
             self._report(Attempt(number, request.method, request.path, ended - sent, *_head(outcome), error, retry_in))
             if error is None:
@@ -316,14 +319,15 @@ class Core:
 
     def _pause(self, number: int) -> float:
         """Returns the pause after this attempt: exponential back-off, half of it random so that clients spread out."""
-        longest = min(FIRST_PAUSE * 2.0 ** min(number - 1, 30), LONGEST_PAUSE)
+        longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(number - 1, 30), LONGEST_PAUSE_SECONDS)
         return longest / 2 + self.random() * longest / 2
 
     def _report(self, attempt: Attempt) -> None:
         what = "%s %s: attempt %d got %s after %.3f s"
-        values = (attempt.method, attempt.path, attempt.number, attempt.status or "no response", attempt.seconds)
-        if attempt.retry_in is not None:
-            logger.info(what + ", retrying in %.3f s: %s", *values, attempt.retry_in, attempt.error)
+        status = attempt.status or "no response"
+        values = (attempt.method, attempt.path, attempt.number, status, attempt.duration_seconds)
+        if attempt.retry_in_seconds is not None:
+            logger.info(what + ", retrying in %.3f s: %s", *values, attempt.retry_in_seconds, attempt.error)
         else:
             logger.debug(what, *values)
         if "Deprecation" in attempt.headers:

@@ -21,8 +21,8 @@ class PetstoreError(Exception):
     """The HTTP status; None if there was no response."""
     request_id: str | None
     """Identifies the request in the service's log: quote it when you report a problem."""
-    retry_after: float | None
-    """How many seconds the service asks you to wait."""
+    retry_after_seconds: float | None
+    """How long the service asks you to wait."""
     field: str | None
     """The field of the body, the query parameter or the header that is wrong; None if it is none of these."""
     outcome_unknown: bool
@@ -37,7 +37,7 @@ class PetstoreError(Exception):
         code: str = "",
         status: int | None = None,
         request_id: str | None = None,
-        retry_after: float | None = None,
+        retry_after_seconds: float | None = None,
         field: str | None = None,
     ) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class PetstoreError(Exception):
         self.message = message
         self.status = status
         self.request_id = request_id
-        self.retry_after = retry_after
+        self.retry_after_seconds = retry_after_seconds
         self.field = field
         self.outcome_unknown = False
 
@@ -149,7 +149,7 @@ def from_response(response: httpx.Response) -> PetstoreError:
         code=code,
         status=status,
         request_id=response.headers.get("X-Request-Id"),
-        retry_after=_retry_after(response.headers),
+        retry_after_seconds=_retry_after(response.headers),
         field=body.get("field"),
     )
 

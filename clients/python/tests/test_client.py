@@ -206,10 +206,10 @@ class Calls:
         assert "Check the base URL" in portal.message
 
     def test_an_error_has_all_that_the_service_says(self) -> None:
-        failure = self.fails(World(error(429, "rate_limited", **{"Retry-After": "3"})), self.create, max_time=0)
+        failure = self.fails(World(error(429, "rate_limited", **{"Retry-After": "3"})), self.create, max_time_seconds=0)
         assert isinstance(failure, sdk.RateLimitError)
         assert (failure.code, failure.status, failure.request_id) == ("rate_limited", 429, "abc")
-        assert (failure.message, failure.retry_after) == ("Something is wrong.", 3.0)
+        assert (failure.message, failure.retry_after_seconds) == ("Something is wrong.", 3.0)
         assert str(failure) == "Something is wrong. (rate_limited, status 429, request id abc)"
         copy = pickle.loads(pickle.dumps(failure))
         assert (type(copy), vars(copy)) == (type(failure), vars(failure))
@@ -235,7 +235,7 @@ class Calls:
     def test_max_time_ends_a_call_and_its_last_attempt(self) -> None:
         for max_time, seconds, attempts in [(60.0, 60.0, 6), (12.0, 12.0, 2), (10.15, 10.0, 1), (5.0, 5.0, 1)]:
             world = World(*[httpx.ReadTimeout("") for _ in range(50)], seconds=10)
-            failure = self.fails(world, self.create, max_time=max_time)
+            failure = self.fails(world, self.create, max_time_seconds=max_time)
             assert isinstance(failure, sdk.APIConnectionError)
             assert (round(world.now - 1000, 6), len(world.requests)) == (seconds, attempts), max_time
             assert world.timeouts[0] == min(10.0, max_time)
@@ -252,19 +252,19 @@ class Calls:
     def test_an_attempt_that_max_time_ends_does_not_hide_the_previous_error(self) -> None:
         for status, code in [(503, "unavailable"), (429, "rate_limited")]:
             world = World(error(status, code), httpx.ReadTimeout(""), seconds=4)
-            failure = self.fails(world, self.create, max_time=5)
+            failure = self.fails(world, self.create, max_time_seconds=5)
             assert (failure.code, failure.outcome_unknown, len(world.requests)) == (code, True, 2)
 
     def test_a_pause_that_would_end_too_late_is_not_waited_for(self) -> None:
         world = World(error(429, "rate_limited", **{"Retry-After": "60"}))
-        assert self.fails(world, self.create).retry_after == 60
+        assert self.fails(world, self.create).retry_after_seconds == 60
         assert world.pauses == []
 
     def test_a_max_time_of_0_turns_retries_off(self) -> None:
         answers: list[Answer] = [error(503, "unavailable"), error(429, "rate_limited"), httpx.ReadTimeout("")]
         for answer in answers:
             world = World(answer)
-            assert self.fails(world, self.create, max_time=0).code != "unexpected_response"
+            assert self.fails(world, self.create, max_time_seconds=0).code != "unexpected_response"
             assert world.timeouts == [10.0]
 
     def test_invalid_options_of_a_call_are_rejected_before_anything_is_sent(self) -> None:
@@ -340,7 +340,7 @@ class Calls:
             "the request again with the same `Idempotency-Key`, or look first if you sent none."
         )
         for message, unknown in [(known, False), (lost, True)]:
-            failure = self.fails(World(error(503, "unavailable", message)), self.create, max_time=0)
+            failure = self.fails(World(error(503, "unavailable", message)), self.create, max_time_seconds=0)
             assert failure.outcome_unknown is unknown
 
     def test_an_error_names_the_field_that_is_wrong(self) -> None:
@@ -487,12 +487,12 @@ class Calls:
 
     def test_a_list_of_events_that_waits_has_the_time_for_it(self) -> None:
         world = World(events("A", "E1"), events("A"), seconds=20)
-        assert len(self.list(world, lambda shop: shop.events.list(wait=20), max_time=15)) == 1
+        assert len(self.list(world, lambda shop: shop.events.list(wait_seconds=20), max_time_seconds=15)) == 1
         assert [request.url.params["wait"] for request in world.requests] == ["20", "20"]
         assert world.timeouts == [30, 30]
         failing = World(*[httpx.ReadTimeout("") for _ in range(9)], seconds=100)
         with unittest.TestCase().assertRaises(sdk.APIConnectionError):
-            self.list(failing, lambda shop: shop.events.list(wait=20), max_time=15)
+            self.list(failing, lambda shop: shop.events.list(wait_seconds=20), max_time_seconds=15)
         assert failing.now == 1035
 
     def test_the_position_is_the_end_of_the_feed(self) -> None:
@@ -519,7 +519,10 @@ class Calls:
 
     def test_now_becomes_a_position_before_the_first_wait(self) -> None:
         # If the response to a request that waits is lost, its retry must not start later.
-        for call in (lambda shop: shop.events.follow(after="now"), lambda shop: shop.events.list(after="now", wait=25)):
+        for call in (
+            lambda shop: shop.events.follow(after="now"),
+            lambda shop: shop.events.list(after="now", wait_seconds=25),
+        ):
             world = World(events("A"), httpx.ReadTimeout(""), events("B", "E1"))
             assert [event.id for event in self.list(world, call, count=1)] == ["E1"]
             asked = [(request.url.params["after"], request.url.params.get("wait")) for request in world.requests]
@@ -538,7 +541,7 @@ class Calls:
             httpx.Response(502, html=HTML),
         ]
         world = World(events("A", "E1"), *outage, events("B", "E2"))
-        found = self.list(world, lambda shop: shop.events.follow(), count=2, max_time=1)
+        found = self.list(world, lambda shop: shop.events.follow(), count=2, max_time_seconds=1)
         assert [event.id for event in found] == ["E1", "E2"]
         assert world.pauses[:3] + world.pauses[1499:] == [0.1, 0.2, 0.4, 10, 10, 200, 300, 300, 10, 10]
         assert {request.url.params["after"] for request in world.requests[1:]} == {"A"}
@@ -557,13 +560,15 @@ class Calls:
             assert world.pauses == []
         world = World(error(503, "unavailable"))
         with unittest.TestCase().assertRaises(sdk.ServiceUnavailableError):
-            self.list(world, lambda shop: shop.events.follow(), count=1, max_time=0)
+            self.list(world, lambda shop: shop.events.follow(), count=1, max_time_seconds=0)
 
     def test_every_attempt_is_reported(self) -> None:
         attempts: list[sdk.Attempt] = []
         world = World(httpx.ReadTimeout("slow"), error(503, "unavailable"), created(), seconds=2)
         self.call(world, self.create, on_attempt=attempts.append)
-        seen = [(attempt.number, attempt.status, attempt.seconds, attempt.retry_in) for attempt in attempts]
+        seen = [
+            (attempt.number, attempt.status, attempt.duration_seconds, attempt.retry_in_seconds) for attempt in attempts
+        ]
         assert seen == [(1, None, 2, 0.1), (2, 503, 2, 0.2), (3, 201, 2, None)]
         assert [attempt.error and attempt.error.code for attempt in attempts] == ["no_response", "unavailable", None]
         assert attempts[2].headers["ETag"] == '"1"'
@@ -621,7 +626,7 @@ class PetstoreTest(Calls, unittest.TestCase):
 
     def test_a_list_can_be_resumed_after_a_failure(self) -> None:
         world = self.pages()
-        pets = self.shop(world, max_time=0).pets.list(limit=2)
+        pets = self.shop(world, max_time_seconds=0).pets.list(limit=2)
         assert [next(pets).id, next(pets).id] == [0, 1]
         with self.assertRaises(sdk.ServiceUnavailableError):
             next(pets)
@@ -632,10 +637,10 @@ class PetstoreTest(Calls, unittest.TestCase):
         world = World(error(503, "unavailable"), error(503, "unavailable"), created())
         shop = self.shop(world)
         with self.assertRaises(sdk.ServiceUnavailableError):
-            shop.with_options(timeout=1, max_time=0).pets.get(1)
-        shop.with_options(timeout=2).pets.create(name="Rex", category_id=3)
+            shop.with_options(timeout_seconds=1, max_time_seconds=0).pets.get(1)
+        shop.with_options(timeout_seconds=2).pets.create(name="Rex", category_id=3)
         assert world.timeouts == [1, 2, 2]
-        for options in [{"timeout": 0}, {"max_time": -1}]:
+        for options in [{"timeout_seconds": 0}, {"max_time_seconds": -1}]:
             with self.assertRaises(ValueError):
                 shop.with_options(**options)
 
@@ -686,7 +691,7 @@ class AsyncPetstoreTest(Calls, unittest.TestCase):
 
     def test_a_list_can_be_resumed_after_a_failure(self) -> None:
         async def run() -> None:
-            pets = self.shop(self.pages(), max_time=0).pets.list(limit=2)
+            pets = self.shop(self.pages(), max_time_seconds=0).pets.list(limit=2)
             assert [(await pets.__anext__()).id, (await pets.__anext__()).id] == [0, 1]
             with self.assertRaises(sdk.ServiceUnavailableError):
                 await pets.__anext__()
@@ -721,17 +726,34 @@ class SettingsTest(unittest.TestCase):
     def test_invalid_times_are_rejected(self) -> None:
         nan = float("nan")
         for name, value in [
-            ("timeout", 0.0),
-            ("timeout", -1.0),
-            ("timeout", nan),
-            ("max_time", -1.0),
-            ("max_time", nan),
+            ("timeout_seconds", 0.0),
+            ("timeout_seconds", -1.0),
+            ("timeout_seconds", nan),
+            ("max_time_seconds", -1.0),
+            ("max_time_seconds", nan),
         ]:
             for kind in (sdk.Petstore, sdk.AsyncPetstore):
                 options: dict[str, Any] = {"api_key": KEY, "base_url": "http://shop.example", name: value}
                 with self.assertRaises(ValueError) as raised:
                     kind(**options)
                 assert name in str(raised.exception)
+
+    def test_every_time_has_its_unit_in_its_name(self) -> None:
+        times = {
+            name
+            for kind in (sdk.Petstore, sdk.AsyncPetstore, sdk.Attempt, sdk.PetstoreError)
+            for name, parameter in inspect.signature(kind).parameters.items()
+            if parameter.annotation in ("float", "float | None")
+        }
+        assert times == {
+            "timeout_seconds",
+            "max_time_seconds",
+            "retry_after_seconds",
+            "retry_in_seconds",
+            "duration_seconds",
+        }
+        for events in (sdk.Events, sdk.AsyncEvents):
+            assert "wait_seconds" in inspect.signature(events.list).parameters
 
     def test_methods_accept_every_field_of_the_document(self) -> None:
         for kind in (sdk.Pets, sdk.AsyncPets):

@@ -30,10 +30,10 @@ export type OrderFilter = NonNullable<ListOrdersData['query']>;
 
 /**
  * Chooses events. `after` is the `id` of an event, a position, or `now`; by default, the oldest event that is kept comes
- * first. `limit` is the page size. With `wait`, the list ends only when nothing has happened for so many seconds, at most
+ * first. `limit` is the page size. With `waitSeconds`, the list ends only when nothing has happened for so many seconds, at most
  * 25.
  */
-export type EventFilter = NonNullable<ListEventsData['query']>;
+export type EventFilter = Omit<NonNullable<ListEventsData['query']>, 'wait'> & { waitSeconds?: number };
 
 /** Where to start to follow the events. */
 export interface FollowStart {
@@ -42,7 +42,7 @@ export interface FollowStart {
 }
 
 /**
- * A client of the service. Its calls are retried until they succeed or `maxTime` is over, and take effect once. A call
+ * A client of the service. Its calls are retried until they succeed or `maxTimeMs` is over, and take effect once. A call
  * that fails throws a `PetstoreError`. An invalid option, of the client or of a call, is a bug in your program: it throws
  * a `TypeError` or, for a number, a `RangeError`, before anything is sent.
  */
@@ -60,7 +60,7 @@ export class Petstore {
     this.#options = options;
   }
 
-  /** Returns a client with some settings changed, such as `timeout` and `maxTime`. */
+  /** Returns a client with some settings changed, such as `timeoutMs` and `maxTimeMs`. */
   withOptions(options: PetstoreOptions): Petstore {
     return new Petstore({ ...this.#options, ...options });
   }
@@ -207,8 +207,8 @@ export class Events {
    * Iterates over the events, and waits for the next one instead of ending. Store the `id` of each event that you have
    * handled: to resume in another process, pass it as `after`. To stop, leave the loop or abort the `signal`.
    *
-   * `maxTime` does not apply: a missing response and the other failures that calls retry are retried until the service
-   * responds again, unless `maxTime` is 0. Throws a `CursorExpiredError` if the events after `after` are no longer kept,
+   * `maxTimeMs` does not apply: a missing response and the other failures that calls retry are retried until the service
+   * responds again, unless `maxTimeMs` is 0. Throws a `CursorExpiredError` if the events after `after` are no longer kept,
    * and other errors at once. To resume after an error, start another loop over the same list.
    */
   follow({ after }: FollowStart = {}, options: CallOptions = {}): List<Event> {

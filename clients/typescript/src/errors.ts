@@ -8,7 +8,7 @@ export interface ErrorDetails {
   code: string;
   status?: number | undefined;
   requestId?: string | undefined;
-  retryAfter?: number | undefined;
+  retryAfterMs?: number | undefined;
   field?: string | undefined;
   cause?: unknown;
 }
@@ -24,8 +24,8 @@ export class PetstoreError extends Error {
   readonly status: number | undefined;
   /** Identifies the request in the service's log: quote it when you report a problem. */
   readonly requestId: string | undefined;
-  /** How many seconds the service asked to wait, in `Retry-After`. */
-  readonly retryAfter: number | undefined;
+  /** How long the service asked to wait, in `Retry-After`. */
+  readonly retryAfterMs: number | undefined;
   /** The field of the body, the query parameter or the header that is wrong. Undefined if it is none of these. */
   readonly field: string | undefined;
   /**
@@ -43,7 +43,7 @@ export class PetstoreError extends Error {
     this.code = details.code;
     this.status = details.status;
     this.requestId = details.requestId;
-    this.retryAfter = details.retryAfter;
+    this.retryAfterMs = details.retryAfterMs;
     this.field = details.field;
   }
 }

@@ -8,13 +8,13 @@ export interface PetstoreOptions {
   /** The address of the service, with or without `/v1`. Default: the environment variable `PETSTORE_URL`. */
   baseUrl?: string | undefined;
   /** The limit for one attempt, until its response is complete. Default: 10 seconds. */
-  timeout?: number | undefined;
+  timeoutMs?: number | undefined;
   /**
    * The limit for a call with all attempts and the pauses between them. The last attempt gets only what is left of it. 0
-   * turns retries off: `timeout` alone limits the one attempt. Neither limit includes the time for which `events` asks the
+   * turns retries off: `timeoutMs` alone limits the one attempt. Neither limit includes the time for which `events` asks the
    * service to wait. Default: 60 seconds.
    */
-  maxTime?: number | undefined;
+  maxTimeMs?: number | undefined;
   /** Called after every attempt, for logs and metrics. */
   onAttempt?: ((attempt: Attempt) => void) | undefined;
   /** Sends a request. Default: the global `fetch`. */
@@ -30,7 +30,7 @@ export interface Attempt {
   method: string;
   /** The path below the base URL. */
   path: string;
-  duration: number;
+  durationMs: number;
   /** Undefined if there was no response. */
   status: number | undefined;
   /** The headers of the response, such as `RateLimit` and `Deprecation`. Empty if there was none. */
@@ -38,19 +38,19 @@ export interface Attempt {
   /** Undefined if the attempt succeeded. */
   error: PetstoreError | undefined;
   /** The pause before the next attempt. Undefined if this one was the last. */
-  retryIn: number | undefined;
+  retryInMs: number | undefined;
 }
 
 /** What the client needs from its surroundings, besides `fetch`. */
 export interface Runtime {
-  /** Returns the time since any fixed instant. */
+  /** Returns the milliseconds since any fixed instant. */
   now(): number;
   /** Returns a number from 0 to 1, but not 1. */
   random(): number;
   /** Waits between attempts, until the time is over or the signal is aborted. */
-  sleep(time: number, signal?: AbortSignal): Promise<void>;
+  sleep(timeMs: number, signal?: AbortSignal): Promise<void>;
   /** Calls `end` after the time, for the timeout of an attempt. Returns what cancels it. */
-  startTimer(time: number, end: () => void): () => void;
+  startTimer(timeMs: number, end: () => void): () => void;
 }
 
 /** The options of every call. */

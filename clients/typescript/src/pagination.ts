@@ -9,7 +9,7 @@ import type { ApiRequest, Transport } from './transport.js';
 export const PAGE_SIZE = 100;
 
 /** The longest that the service holds back an empty page of events, in seconds. */
-const MAX_WAIT = 25;
+const MAX_WAIT_SECONDS = 25;
 
 type ListQuery = NonNullable<ApiRequest['query']>;
 
@@ -99,15 +99,14 @@ export function listPages<Item>(
 export interface FeedQuery {
   after?: string | undefined;
   limit?: number | undefined;
-  /** In seconds. */
-  wait?: number | undefined;
+  waitSeconds?: number | undefined;
   follows?: boolean;
 }
 
 /** Returns the pages of the feed of events. */
 export function feedPages(transport: Transport, query: FeedQuery, options: CallOptions): PageSource<Event> {
   const { limit = PAGE_SIZE, follows = false } = query;
-  const longestWait = follows ? MAX_WAIT : query.wait ?? 0;
+  const longestWaitSeconds = follows ? MAX_WAIT_SECONDS : query.waitSeconds ?? 0;
   let { after } = query;
   let ended = false;
   return async () => {
@@ -115,10 +114,10 @@ export function feedPages(transport: Transport, query: FeedQuery, options: CallO
       return undefined;
     }
     // `now` becomes a position at once: a retry would move it, and so skip what happened while the request waited.
-    const wait = after === 'now' ? 0 : longestWait;
-    const { items, cursor } = await feedPage(transport, { after, limit, wait, follows }, options);
+    const waitSeconds = after === 'now' ? 0 : longestWaitSeconds;
+    const { items, cursor } = await feedPage(transport, { after, limit, waitSeconds, follows }, options);
     after = cursor;
-    ended = items.length === 0 && !follows && wait === longestWait;
+    ended = items.length === 0 && !follows && waitSeconds === longestWaitSeconds;
     return { items, cursor };
   };
 }
@@ -126,7 +125,7 @@ export function feedPages(transport: Transport, query: FeedQuery, options: CallO
 /** Requests one page of the feed. */
 export async function feedPage(
   transport: Transport,
-  { after, limit, wait = 0, follows = false }: FeedQuery,
+  { after, limit, waitSeconds = 0, follows = false }: FeedQuery,
   options: CallOptions,
 ): Promise<{ items: Event[]; cursor: string }> {
   const { status, headers, body } = await transport.send<Event[]>(
@@ -134,8 +133,8 @@ export async function feedPage(
       method: 'GET',
       path: '/events',
       list: true,
-      query: { after, limit, wait: wait === 0 ? undefined : wait },
-      wait: wait > 0 ? 1000 * wait : 0,
+      query: { after, limit, wait: waitSeconds === 0 ? undefined : waitSeconds },
+      waitMs: waitSeconds > 0 ? 1000 * waitSeconds : 0,
       outlivesOutages: follows,
     },
     options,

@@ -2,8 +2,8 @@
 //
 // - All attempts of one call are the same request, with the same `Idempotency-Key`.
 // - Only these are retried: no response, 408, 409 `idempotency_in_progress`, 429, 502, 503 and 504.
-// - No attempt takes longer than `timeout`. No call takes longer than `maxTime`, unless that is 0: then there is one attempt.
-//   Neither includes the time for which a request asks the service to wait. A follower's call is retried without a limit.
+// - No attempt takes longer than `timeoutMs`. No call takes longer than `maxTimeMs`, unless that is 0: then there is one
+//   attempt. Neither includes the time for which a request asks the service to wait. A follower's call is retried without a limit.
 // - A failed call throws a `PetstoreError`, and an invalid option a `TypeError` or a `RangeError`, before anything is sent.
 //   Nothing that is thrown or reported contains the API key.
 //
@@ -11,16 +11,16 @@
 import { APIConnectionError, errorClass, RequestAbortedError, RouteNotFoundError, type PetstoreError } from './errors.js';
 import type { CallOptions, PetstoreOptions, Runtime } from './options.js';
 
-const TIMEOUT = 10_000;
-const MAX_TIME = 60_000;
-const FIRST_PAUSE = 100;
-const LONGEST_PAUSE = 10_000;
+const DEFAULT_TIMEOUT_MS = 10_000;
+const DEFAULT_MAX_TIME_MS = 60_000;
+const FIRST_PAUSE_MS = 100;
+const LONGEST_PAUSE_MS = 10_000;
 /** An attempt is not worth starting with less time than this. */
-const SHORTEST_TIMEOUT = 100;
+const SHORTEST_TIMEOUT_MS = 100;
 /** A follower sends a request at least this often, whatever `Retry-After` says. */
-const LONGEST_FOLLOWER_PAUSE = 300_000;
+const LONGEST_FOLLOWER_PAUSE_MS = 300_000;
 /** A longer timer would fire immediately. */
-const LONGEST_TIMER = 2 ** 31 - 1;
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /** Part of the message of a server of version 1.0.0 that does not know the outcome. */
 const OUTCOME_UNKNOWN_IN_1_0_0 = 'may or may not have taken effect';
@@ -28,21 +28,21 @@ const OUTCOME_UNKNOWN_IN_1_0_0 = 'may or may not have taken effect';
 const SYSTEM: Runtime = {
   now: () => performance.now(),
   random: () => Math.random(),
-  sleep: (time, signal) =>
+  sleep: (timeMs, signal) =>
     new Promise((resolve) => {
       const end = () => {
         cancelTimer();
         signal?.removeEventListener('abort', end);
         resolve();
       };
-      const cancelTimer = SYSTEM.startTimer(time, end);
+      const cancelTimer = SYSTEM.startTimer(timeMs, end);
       signal?.addEventListener('abort', end);
       if (signal?.aborted) {
         end();
       }
     }),
-  startTimer: (time, end) => {
-    const timer = setTimeout(end, Math.min(time, LONGEST_TIMER));
+  startTimer: (timeMs, end) => {
+    const timer = setTimeout(end, Math.min(timeMs, LONGEST_TIMER_MS));
     return () => clearTimeout(timer);
   },
 };
@@ -56,9 +56,9 @@ export interface ApiRequest {
   query?: Record<string, string | number | readonly number[] | undefined>;
   headers?: Record<string, string>;
   body?: object;
-  /** How long the service may hold back the response. `timeout` and `maxTime` do not include it. */
-  wait?: number;
-  /** Whether `maxTime` does not limit the retries. */
+  /** How long the service may hold back the response. `timeoutMs` and `maxTimeMs` do not include it. */
+  waitMs?: number;
+  /** Whether `maxTimeMs` does not limit the retries. */
   outlivesOutages?: boolean;
 }
 
@@ -75,8 +75,8 @@ type Result = (ApiResponse<unknown> & { error?: never }) | { status?: number; he
 export class Transport {
   readonly #apiKey: string;
   readonly #baseUrl: string;
-  readonly #timeout: number;
-  readonly #maxTime: number;
+  readonly #timeoutMs: number;
+  readonly #maxTimeMs: number;
   readonly #onAttempt: NonNullable<PetstoreOptions['onAttempt']>;
   readonly #fetch: NonNullable<PetstoreOptions['fetch']>;
   readonly #runtime: Runtime;
@@ -84,14 +84,14 @@ export class Transport {
   constructor(options: PetstoreOptions) {
     this.#apiKey = headerValue('apiKey', required('apiKey', options.apiKey, 'PETSTORE_KEY'));
     this.#baseUrl = versionedUrl(required('baseUrl', options.baseUrl, 'PETSTORE_URL'));
-    this.#timeout = options.timeout ?? TIMEOUT;
-    this.#maxTime = options.maxTime ?? MAX_TIME;
+    this.#timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
+    this.#maxTimeMs = options.maxTimeMs ?? DEFAULT_MAX_TIME_MS;
     // Written so that NaN is rejected as well.
-    if (!(this.#timeout > 0)) {
-      throw new RangeError(`\`timeout\` must be a number of milliseconds above 0, not ${this.#timeout}.`);
+    if (!(this.#timeoutMs > 0)) {
+      throw new RangeError(`\`timeoutMs\` must be a number above 0, not ${this.#timeoutMs}.`);
     }
-    if (!(this.#maxTime >= 0)) {
-      throw new RangeError(`\`maxTime\` must be a number of milliseconds, at least 0, not ${this.#maxTime}.`);
+    if (!(this.#maxTimeMs >= 0)) {
+      throw new RangeError(`\`maxTimeMs\` must be a number, at least 0, not ${this.#maxTimeMs}.`);
     }
     this.#onAttempt = options.onAttempt ?? (() => {});
     this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
@@ -101,11 +101,11 @@ export class Transport {
   /** Sends a request until it succeeds, fails for good, or its time is over. `Body` is an array for a list. */
   async send<Body>(request: ApiRequest, { signal }: CallOptions): Promise<ApiResponse<Body>> {
     const { now, sleep } = this.#runtime;
-    const { method, path, wait = 0, outlivesOutages = false } = request;
+    const { method, path, waitMs = 0, outlivesOutages = false } = request;
     const url = this.#baseUrl + path + queryString(request.query ?? {});
     const init = this.#init(request);
-    const longest = this.#timeout + wait;
-    const deadline = outlivesOutages ? Infinity : now() + (this.#maxTime || this.#timeout) + wait;
+    const longestMs = this.#timeoutMs + waitMs;
+    const deadline = outlivesOutages ? Infinity : now() + (this.#maxTimeMs || this.#timeoutMs) + waitMs;
     let outcomeUnknown = false;
     let previous: PetstoreError | undefined;
 
@@ -114,25 +114,25 @@ export class Transport {
         throw Object.assign(aborted(signal), { outcomeUnknown });
       }
       const start = now();
-      const timeout = Math.min(longest, deadline - start);
-      const result = await this.#attempt(url, init, request.list ?? false, timeout, signal);
+      const timeoutMs = Math.min(longestMs, deadline - start);
+      const result = await this.#attempt(url, init, request.list ?? false, timeoutMs, signal);
       const { status, headers = new Headers(), error } = result;
-      const retryIn = error && this.#retryIn(error, number, deadline);
+      const retryInMs = error && this.#retryInMs(error, number, deadline);
       if (error) {
         outcomeUnknown ||= method !== 'GET' && !isRejection(error);
         error.outcomeUnknown = outcomeUnknown;
       }
-      this.#onAttempt({ number, method, path, duration: now() - start, status, headers, error, retryIn });
+      this.#onAttempt({ number, method, path, durationMs: now() - start, status, headers, error, retryInMs });
       if (!error) {
         return result as ApiResponse<Body>;
       }
-      if (retryIn === undefined) {
+      if (retryInMs === undefined) {
         // If the attempt had little time, the previous error says more than that there was no response.
-        const cause = timeout < longest && error instanceof APIConnectionError ? previous : undefined;
+        const cause = timeoutMs < longestMs && error instanceof APIConnectionError ? previous : undefined;
         throw Object.assign(cause ?? error, { outcomeUnknown });
       }
       previous = error;
-      await sleep(retryIn, signal);
+      await sleep(retryInMs, signal);
     }
   }
 
@@ -155,12 +155,12 @@ export class Transport {
     url: string,
     init: RequestInit,
     list: boolean,
-    timeout: number,
+    timeoutMs: number,
     signal: AbortSignal | undefined,
   ): Promise<Result> {
     const exchange = new AbortController();
     const abort = () => exchange.abort();
-    const cancelTimer = this.#runtime.startTimer(timeout, abort);
+    const cancelTimer = this.#runtime.startTimer(timeoutMs, abort);
     signal?.addEventListener('abort', abort);
     try {
       const response = await this.#fetch(url, { ...init, signal: exchange.signal });
@@ -169,7 +169,7 @@ export class Transport {
       if (signal?.aborted) {
         return { error: aborted(signal) };
       }
-      const problem = exchange.signal.aborted ? `none within ${Math.round(timeout)} ms` : reason(cause);
+      const problem = exchange.signal.aborted ? `none within ${Math.round(timeoutMs)} ms` : reason(cause);
       const message = `No response from ${new URL(url).host}: ${problem}`;
       return { error: new APIConnectionError(message, { code: 'no_response', cause }) };
     } finally {
@@ -179,16 +179,16 @@ export class Transport {
   }
 
   /** Returns the pause after a failed attempt, or undefined if the call has failed. */
-  #retryIn(error: PetstoreError, number: number, deadline: number): number | undefined {
-    if (this.#maxTime === 0 || !isRetryable(error)) {
+  #retryInMs(error: PetstoreError, number: number, deadline: number): number | undefined {
+    if (this.#maxTimeMs === 0 || !isRetryable(error)) {
       return undefined;
     }
-    const pause = Math.min(FIRST_PAUSE * 2 ** (number - 1), LONGEST_PAUSE);
-    const wait = Math.max((error.retryAfter ?? 0) * 1000, (pause / 2) * (1 + this.#runtime.random()));
+    const pause = Math.min(FIRST_PAUSE_MS * 2 ** (number - 1), LONGEST_PAUSE_MS);
+    const wait = Math.max(error.retryAfterMs ?? 0, (pause / 2) * (1 + this.#runtime.random()));
     if (deadline === Infinity) {
-      return Math.min(wait, LONGEST_FOLLOWER_PAUSE);
+      return Math.min(wait, LONGEST_FOLLOWER_PAUSE_MS);
     }
-    return this.#runtime.now() + wait + SHORTEST_TIMEOUT <= deadline ? wait : undefined;
+    return this.#runtime.now() + wait + SHORTEST_TIMEOUT_MS <= deadline ? wait : undefined;
   }
 }
 
@@ -243,7 +243,7 @@ function errorOf(status: number, headers: Headers, body: object | undefined, url
     code,
     status,
     requestId: headers.get('X-Request-Id') ?? undefined,
-    retryAfter: retryAfter(headers),
+    retryAfterMs: retryAfterMs(headers),
     field: known && typeof said.field === 'string' ? said.field : undefined,
   });
 }
@@ -258,13 +258,13 @@ function parsed(text: string): object | undefined {
   }
 }
 
-/** Returns the seconds in `Retry-After`. A date is compared with that of the response, so no clock has to be right. */
-function retryAfter(headers: Headers): number | undefined {
+/** Returns the time in `Retry-After`. A date is compared with that of the response, so no clock has to be right. */
+function retryAfterMs(headers: Headers): number | undefined {
   const value = headers.get('Retry-After') ?? '';
-  const seconds = /^\d+$/.test(value)
-    ? Number(value)
-    : (Date.parse(value) - Date.parse(headers.get('Date') ?? '')) / 1000;
-  return seconds >= 0 ? seconds : undefined;
+  const time = /^\d+$/.test(value)
+    ? 1000 * Number(value)
+    : Date.parse(value) - Date.parse(headers.get('Date') ?? '');
+  return time >= 0 ? time : undefined;
 }
 
 /** Returns what `fetch` reported. Node.js hides it in the cause. */

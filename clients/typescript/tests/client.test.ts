@@ -89,10 +89,10 @@ test('invalid options are errors before anything is sent', async () => {
     [{ baseUrl: 'petstore' }, 'TypeError'],
     [{ apiKey: `${KEY}\n2` }, 'TypeError'],
     [{ apiKey: ' ' }, 'TypeError'],
-    [{ timeout: 0 }, 'RangeError'],
-    [{ timeout: NaN }, 'RangeError'],
-    [{ maxTime: -1 }, 'RangeError'],
-    [{ maxTime: NaN }, 'RangeError'],
+    [{ timeoutMs: 0 }, 'RangeError'],
+    [{ timeoutMs: NaN }, 'RangeError'],
+    [{ maxTimeMs: -1 }, 'RangeError'],
+    [{ maxTimeMs: NaN }, 'RangeError'],
   ] as const) {
     assert.throws(() => clientOf([], options), { name });
     assert.throws(() => clientOf([]).shop.withOptions(options), { name });
@@ -243,8 +243,8 @@ test('a 404 that is not about a pet or an order says to check the base URL', asy
 
 test('an error has what the response says', async () => {
   const { shop } = clientOf([() => failure(429, 'rate_limited', { 'Retry-After': '90' })]);
-  const { message, status, requestId, retryAfter, stack } = await errorOf(shop.pets.get(1));
-  assert.deepEqual([message, status, requestId, retryAfter], ['Because of rate_limited.', 429, 'r1', 90]);
+  const { message, status, requestId, retryAfterMs, stack } = await errorOf(shop.pets.get(1));
+  assert.deepEqual([message, status, requestId, retryAfterMs], ['Because of rate_limited.', 429, 'r1', 90_000]);
   assert.match(stack ?? '', /^RateLimitError: Because of rate_limited\./);
 });
 
@@ -264,33 +264,33 @@ test('pauses grow from 100 ms to 10 s, and half of each is random', async () => 
   assert.deepEqual(pauses, [75, 150, 300, 600, 1200, 2400, 4800, 7500, 7500, 7500, 7500, 7500, 7500]);
 });
 
-test('a call ends after maxTime with the last error', async () => {
+test('a call ends after maxTimeMs with the last error', async () => {
   const { shop, sent, time } = clientOf([refused, () => html(502)]);
   assert((await errorOf(shop.pets.get(1))) instanceof petstore.ServiceUnavailableError);
   assert(time.now() > 45_000 && time.now() <= 60_000);
   assert(sent.length > 10);
 });
 
-test('maxTime ends a call and its last attempt', async () => {
-  for (const [maxTime, end, count] of [[12_000, 12_000, 2], [10_174, 10_000, 1], [5000, 5000, 1], [0, 10_000, 1]] as const) {
-    const { shop, sent, time } = clientOf([() => 'silence'], { maxTime });
+test('maxTimeMs ends a call and its last attempt', async () => {
+  for (const [maxTimeMs, end, count] of [[12_000, 12_000, 2], [10_174, 10_000, 1], [5000, 5000, 1], [0, 10_000, 1]] as const) {
+    const { shop, sent, time } = clientOf([() => 'silence'], { maxTimeMs });
     await errorOf(shop.pets.get(1));
     assert.deepEqual([time.now(), sent.length], [end, count]);
   }
 });
 
-test('an attempt that maxTime ends does not hide the previous error', async () => {
+test('an attempt that maxTimeMs ends does not hide the previous error', async () => {
   for (const [status, code] of [[503, 'unavailable'], [429, 'rate_limited']] as const) {
-    const { shop, sent } = clientOf([() => failure(status, code), () => 'silence'], { maxTime: 5000 });
+    const { shop, sent } = clientOf([() => failure(status, code), () => 'silence'], { maxTimeMs: 5000 });
     const error = await errorOf(shop.pets.create(newPet));
     assert.deepEqual([error.code, error.outcomeUnknown, sent.length], [code, true, 2]);
   }
 });
 
-test('maxTime 0 means no retries', async () => {
+test('maxTimeMs 0 means no retries', async () => {
   for (const answer of Object.values(TEMPORARY)) {
     const { shop, sent } = clientOf([answer]);
-    await errorOf(shop.withOptions({ maxTime: 0 }).pets.get(1));
+    await errorOf(shop.withOptions({ maxTimeMs: 0 }).pets.get(1));
     assert.equal(sent.length, 1);
   }
 });
@@ -301,10 +301,10 @@ test('an attempt ends after the timeout, even in the middle of a body', async ()
       signal.addEventListener('abort', () => body.error(new Error('aborted')));
     return new Response(new ReadableStream({ start }));
   };
-  const { shop, sent, time } = clientOf([() => 'silence', () => json(rex)], { timeout: 3000 });
+  const { shop, sent, time } = clientOf([() => 'silence', () => json(rex)], { timeoutMs: 3000 });
   await shop.orders.get(1);
   assert.deepEqual([time.now(), sent.length, time.running], [3075, 2, 0]);
-  const error = await errorOf(clientOf([() => 'silence'], { timeout: 2000, maxTime: 0 }).shop.orders.get(1));
+  const error = await errorOf(clientOf([() => 'silence'], { timeoutMs: 2000, maxTimeMs: 0 }).shop.orders.get(1));
   assert.equal(error.message, 'No response from petstore.example: none within 2000 ms');
   const stuck = clientOf([endless, () => json(rex)]);
   await stuck.shop.orders.get(1);
@@ -326,9 +326,9 @@ test('Retry-After is honoured, in seconds and as a date', async () => {
   }
 });
 
-test('a Retry-After beyond maxTime fails at once', async () => {
+test('a Retry-After beyond maxTimeMs fails at once', async () => {
   const { shop, sent, time } = clientOf([() => failure(429, 'rate_limited', { 'Retry-After': '60' })]);
-  assert.equal((await errorOf(shop.pets.get(1))).retryAfter, 60);
+  assert.equal((await errorOf(shop.pets.get(1))).retryAfterMs, 60_000);
   assert.deepEqual([time.now(), sent.length], [0, 1]);
 });
 
@@ -350,10 +350,10 @@ test('an AbortSignal ends a call before, during and between attempts', async () 
 });
 
 test('on the real clock, timeouts and aborts end waits', async () => {
-  const slow = clientOf([() => 'silence', () => json(rex)], { runtime: {}, timeout: 20 });
+  const slow = clientOf([() => 'silence', () => json(rex)], { runtime: {}, timeoutMs: 20 });
   await slow.shop.orders.get(1);
   assert.equal(slow.sent.length, 2);
-  const unlimited = { runtime: {}, timeout: Infinity, maxTime: 0 };
+  const unlimited = { runtime: {}, timeoutMs: Infinity, maxTimeMs: 0 };
   const fetch = () => new Promise<Response>((resolve) => setTimeout(() => resolve(json(rex)), 50));
   const none = clientOf([], { ...unlimited, fetch: (_, { signal }) => Promise.race([fetch(), ended(signal)]) });
   await none.shop.orders.get(1);
@@ -400,7 +400,7 @@ test('an unknown outcome of a server of version 1.0.0 is recognised', async () =
     'request again with the same `Idempotency-Key`, or look first if you sent none.';
   for (const [message, outcomeUnknown] of [[known, false], [lost, true]] as const) {
     const answer = () => json({ code: 'unavailable', message, status: 503 }, {}, 503);
-    const error = await errorOf(clientOf([answer], { maxTime: 0 }).shop.pets.create(newPet));
+    const error = await errorOf(clientOf([answer], { maxTimeMs: 0 }).shop.pets.create(newPet));
     assert.equal(error.outcomeUnknown, outcomeUnknown);
   }
 });
@@ -610,8 +610,8 @@ test('a list of events ends with an empty page', async () => {
 });
 
 test('a list of events that waits has the time for it', async () => {
-  const { shop, sent, time } = clientOf([() => 'silence'], { maxTime: 15_000 });
-  const error = await errorOf(shop.events.list({ wait: 20 }).next());
+  const { shop, sent, time } = clientOf([() => 'silence'], { maxTimeMs: 15_000 });
+  const error = await errorOf(shop.events.list({ waitSeconds: 20 }).next());
   assert.match(error.message, /none within 30000 ms/);
   // The first attempt ends after 30 s, and the last one when 35 s are over.
   assert.deepEqual([time.now(), sent.length], [35_000, 2]);
@@ -656,7 +656,7 @@ test('now becomes a position before the first wait', async () => {
   // If the response to a request that waits is lost, its retry must not start later.
   for (const found of [
     (shop: Petstore) => shop.events.follow({ after: 'now' }),
-    (shop: Petstore) => shop.events.list({ after: 'now', wait: 25 }),
+    (shop: Petstore) => shop.events.list({ after: 'now', waitSeconds: 25 }),
   ]) {
     const { shop, sent } = clientOf([() => events('A'), refused, () => events('B', 'E1')]);
     assert.deepEqual(await idsOf(found(shop), 1), ['E1']);
@@ -681,7 +681,7 @@ test('a follower outlives an outage', async () => {
       () => html(502),
       () => events('B', 'E2'),
     ],
-    { maxTime: 1000, onAttempt: ({ retryIn }) => pauses.push(retryIn) },
+    { maxTimeMs: 1000, onAttempt: ({ retryInMs }) => pauses.push(retryInMs) },
   );
   assert.deepEqual(await idsOf(shop.events.follow(), 2), ['E1', 'E2']);
   assert.deepEqual(pauses.slice(0, 4), [undefined, 75, 150, 300]);
@@ -709,7 +709,7 @@ test('a follower throws other errors at once, and can be resumed', async () => {
     assert.deepEqual(sent.map(({ at }) => at), [0, 0, 0]);
   }
   assert(new petstore.CursorExpiredError('', { code: '' }) instanceof PetstoreError);
-  const { shop } = clientOf([() => failure(503, 'unavailable')], { maxTime: 0 });
+  const { shop } = clientOf([() => failure(503, 'unavailable')], { maxTimeMs: 0 });
   assert.equal((await errorOf(shop.events.follow().next())).code, 'unavailable');
 });
 
@@ -732,13 +732,13 @@ test('the hook gets every attempt', async () => {
     onAttempt: (attempt) => attempts.push(attempt),
   });
   await shop.orders.get(7);
-  const request = { method: 'GET', path: '/store/orders/7', duration: 0 };
+  const request = { method: 'GET', path: '/store/orders/7', durationMs: 0 };
   assert.deepEqual(
     attempts.map(({ headers, error, ...rest }) => ({ ...rest, limit: headers.get('RateLimit'), code: error?.code })),
     [
-      { ...request, number: 1, status: undefined, retryIn: 75, limit: null, code: 'no_response' },
-      { ...request, number: 2, status: 503, retryIn: 150, limit: null, code: 'unexpected_response' },
-      { ...request, number: 3, status: 200, retryIn: undefined, limit: '"key";r=1;t=2', code: undefined },
+      { ...request, number: 1, status: undefined, retryInMs: 75, limit: null, code: 'no_response' },
+      { ...request, number: 2, status: 503, retryInMs: 150, limit: null, code: 'unexpected_response' },
+      { ...request, number: 3, status: 200, retryInMs: undefined, limit: '"key";r=1;t=2', code: undefined },
     ],
   );
 });
@@ -746,7 +746,7 @@ test('the hook gets every attempt', async () => {
 test('nothing shows the API key', async () => {
   const seen: unknown[] = [];
   const { shop } = clientOf([refused, () => failure(401, 'invalid_api_key')], { onAttempt: (one) => seen.push(one) });
-  seen.push(shop, shop.pets, shop.pets.list(), shop.withOptions({ timeout: 1 }), await errorOf(shop.pets.get(1)));
+  seen.push(shop, shop.pets, shop.pets.list(), shop.withOptions({ timeoutMs: 1 }), await errorOf(shop.pets.get(1)));
   try {
     new Petstore({ apiKey: `${KEY}\r\nX: y`, baseUrl: BASE_URL });
   } catch (error) {
@@ -762,7 +762,7 @@ test('nothing shows the API key', async () => {
 
 test('withOptions changes only what it names', async () => {
   const { shop, sent, time } = clientOf([() => 'silence']);
-  await errorOf(shop.withOptions({ timeout: 1000, maxTime: 2000 }).pets.get(1));
+  await errorOf(shop.withOptions({ timeoutMs: 1000, maxTimeMs: 2000 }).pets.get(1));
   assert.deepEqual([sent.length, time.now()], [2, 2000]);
   assert.equal(sent[0]?.headers.get('Authorization'), `Bearer ${KEY}`);
 });
