@@ -279,6 +279,31 @@ class Calls:
                 self.call(world, functools.partial(call, text=text))
             assert world.requests == []
 
+    def test_a_misspelt_option_of_a_call_is_an_error_before_anything_is_sent(self) -> None:
+        calls: list[Callable[[Any], Any]] = [
+            lambda shop: shop.pets.create(name="Rex", category_id=3, idempotencykey="k"),
+            lambda shop: shop.pets.get(1, if_match="*"),
+            lambda shop: shop.pets.get_many([1], limt=1),
+            lambda shop: shop.pets.update(1, ifmatch="*"),
+            lambda shop: shop.pets.list(state="sold"),
+            lambda shop: shop.orders.place(pet_id=1, hold=5),
+            lambda shop: shop.orders.get(1, timeout=5),
+            lambda shop: shop.orders.complete(1, timeout=5),
+            lambda shop: shop.orders.cancel(1, timeout=5),
+            lambda shop: shop.orders.list(petid=1),
+            lambda shop: shop.events.list(wait=5),
+            lambda shop: shop.events.follow(aftre="now"),
+            lambda shop: shop.events.position(after="now"),
+            lambda shop: shop.with_options(timeout=5),
+        ]
+        for call in calls:
+            world = World()
+            with unittest.TestCase().assertRaises(TypeError):
+                self.call(world, call)
+            assert world.requests == []
+        with unittest.TestCase().assertRaises(TypeError):
+            self.call(World(), self.create, timeout=5)
+
     def test_an_id_that_is_not_a_positive_integer_is_rejected_before_anything_is_sent(self) -> None:
         calls: list[Callable[[Any, Any], Any]] = [
             lambda shop, id: shop.pets.get(id),

@@ -11,10 +11,17 @@ import type {
   PetPatch,
 } from './generated/types.gen.js';
 import type { Event } from './models.js';
-import type { CallOptions, CreateOptions, PetstoreOptions, UpdateOptions } from './options.js';
+import {
+  CREATE_OPTIONS,
+  UPDATE_OPTIONS,
+  type CallOptions,
+  type CreateOptions,
+  type PetstoreOptions,
+  type UpdateOptions,
+} from './options.js';
 import { feedPage, feedPages, List, listPages, PAGE_SIZE } from './pagination.js';
 import { Transport, type ApiResponse } from './transport.js';
-import { checkedId, checkedIds } from './validation.js';
+import { checkedId, checkedIds, checkOptions, type Names } from './validation.js';
 
 /** A pet, and the version of it that was read. */
 export type PetWithEtag = Pet & {
@@ -25,8 +32,12 @@ export type PetWithEtag = Pet & {
 /** Filters a list of pets. `limit` is the page size; `cursor` is that of a page, to continue after it. */
 export type PetFilter = Omit<NonNullable<ListPetsData['query']>, 'id'>;
 
+const PET_FILTER: Names<PetFilter> = { status: true, limit: true, cursor: true };
+
 /** Filters a list of orders. Otherwise like {@link PetFilter}. */
 export type OrderFilter = NonNullable<ListOrdersData['query']>;
+
+const ORDER_FILTER: Names<OrderFilter> = { status: true, petId: true, reference: true, limit: true, cursor: true };
 
 /**
  * Chooses events. `after` is the `id` of an event, a position, or `now`; by default, the oldest event that is kept comes
@@ -35,11 +46,15 @@ export type OrderFilter = NonNullable<ListOrdersData['query']>;
  */
 export type EventFilter = Omit<NonNullable<ListEventsData['query']>, 'wait'> & { waitSeconds?: number };
 
+const EVENT_FILTER: Names<EventFilter> = { after: true, limit: true, waitSeconds: true };
+
 /** Where to start to follow the events. */
 export interface FollowStart {
   /** The `id` of an event, a position, or `now`. Default: the oldest event that is kept comes first. */
   after?: string | undefined;
 }
+
+const FOLLOW_START: Names<FollowStart> = { after: true };
 
 /**
  * A client of the service. Its calls are retried until they succeed or `maxTimeMs` is over, and take effect once. A call
@@ -77,7 +92,8 @@ export class Pets {
   /** Adds a pet, once. */
   async create(pet: NewPet, options: CreateOptions = {}): Promise<PetWithEtag> {
     const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
-    return tagged(await this.#transport.send<Pet>({ method: 'POST', path: '/pets', headers, body: pet }, options));
+    const request = { method: 'POST', path: '/pets', headers, body: pet } as const;
+    return tagged(await this.#transport.send<Pet>(request, options, CREATE_OPTIONS));
   }
 
   /** Returns a pet, or throws a `NotFoundError`. */
@@ -120,6 +136,7 @@ export class Pets {
    * appears exactly once.
    */
   list(filter: PetFilter = {}, options: CallOptions = {}): List<Pet> {
+    checkOptions(filter, PET_FILTER, 'the filter of pets');
     return new List(listPages<Pet>(this.#transport, '/pets', filter, options));
   }
 
@@ -133,7 +150,7 @@ export class Pets {
     }
     const headers = options.ifMatch === undefined ? {} : { 'If-Match': options.ifMatch };
     const request = { method: 'PATCH', path: `/pets/${checkedId('id', id, 'pet')}`, headers, body: patch } as const;
-    return tagged(await this.#transport.send<Pet>(request, options));
+    return tagged(await this.#transport.send<Pet>(request, options, UPDATE_OPTIONS));
   }
 }
 
@@ -150,7 +167,7 @@ export class Orders {
     const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
     checkedId('petId', order.petId, 'pet');
     const request = { method: 'POST', path: '/store/orders', headers, body: order } as const;
-    return (await this.#transport.send<Order>(request, options)).body;
+    return (await this.#transport.send<Order>(request, options, CREATE_OPTIONS)).body;
   }
 
   /** Returns an order, or throws a `NotFoundError`. */
@@ -160,6 +177,7 @@ export class Orders {
 
   /** Iterates over all matching orders, in the order in which they were placed. */
   list(filter: OrderFilter = {}, options: CallOptions = {}): List<Order> {
+    checkOptions(filter, ORDER_FILTER, 'the filter of orders');
     if (filter.petId !== undefined) {
       checkedId('petId', filter.petId, 'pet');
     }
@@ -200,6 +218,7 @@ export class Events {
    * is the `after` with which to continue.
    */
   list(filter: EventFilter = {}, options: CallOptions = {}): List<Event> {
+    checkOptions(filter, EVENT_FILTER, 'the filter of events');
     return new List(feedPages(this.#transport, filter, options));
   }
 
@@ -211,8 +230,9 @@ export class Events {
    * responds again, unless `maxTimeMs` is 0. Throws a `CursorExpiredError` if the events after `after` are no longer kept,
    * and other errors at once. To resume after an error, start another loop over the same list.
    */
-  follow({ after }: FollowStart = {}, options: CallOptions = {}): List<Event> {
-    return new List(feedPages(this.#transport, { after, follows: true }, options));
+  follow(start: FollowStart = {}, options: CallOptions = {}): List<Event> {
+    checkOptions(start, FOLLOW_START, '`follow`');
+    return new List(feedPages(this.#transport, { after: start.after, follows: true }, options));
   }
 }
 

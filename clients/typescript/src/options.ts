@@ -1,5 +1,6 @@
 // The settings of a client, the options of its calls, and what its hook gets. Times are in milliseconds.
 import type { PetstoreError } from './errors.js';
+import type { Names } from './validation.js';
 
 /** The settings of a client. */
 export interface PetstoreOptions {
@@ -22,6 +23,16 @@ export interface PetstoreOptions {
   /** Time and randomness, for tests. */
   runtime?: Partial<Runtime> | undefined;
 }
+
+export const CLIENT_OPTIONS: Names<PetstoreOptions> = {
+  apiKey: true,
+  baseUrl: true,
+  timeoutMs: true,
+  maxTimeMs: true,
+  onAttempt: true,
+  fetch: true,
+  runtime: true,
+};
 
 /** One attempt of a call. Contains nothing secret. */
 export interface Attempt {
@@ -59,6 +70,8 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
 }
 
+export const CALL_OPTIONS: Names<CallOptions> = { signal: true };
+
 /** The options of a call that adds something. */
 export interface CreateOptions extends CallOptions {
   /**
@@ -68,8 +81,12 @@ export interface CreateOptions extends CallOptions {
   idempotencyKey?: string | undefined;
 }
 
+export const CREATE_OPTIONS: Names<CreateOptions> = { ...CALL_OPTIONS, idempotencyKey: true };
+
 /** The options of a call that changes a pet. */
 export interface UpdateOptions extends CallOptions {
   /** Change the pet only if this is still its `etag`; otherwise, throw a `PreconditionFailedError`. */
   ifMatch?: string;
 }
+
+export const UPDATE_OPTIONS: Names<UpdateOptions> = { ...CALL_OPTIONS, ifMatch: true };

@@ -2,8 +2,9 @@
 // the cursor in it is all that the next request needs, so no request goes to another host than the first.
 import { PetstoreError } from './errors.js';
 import type { Event } from './models.js';
-import type { CallOptions } from './options.js';
+import { CALL_OPTIONS, type CallOptions } from './options.js';
 import type { ApiRequest, Transport } from './transport.js';
+import { checkOptions } from './validation.js';
 
 /** As many items as the service returns at once. */
 export const PAGE_SIZE = 100;
@@ -82,6 +83,7 @@ export function listPages<Item>(
   query: ListQuery,
   options: CallOptions,
 ): PageSource<Item> {
+  checkOptions(options, CALL_OPTIONS, 'this call');
   let next: ListQuery | undefined = { limit: PAGE_SIZE, ...query };
   return async () => {
     if (!next) {
@@ -105,6 +107,7 @@ export interface FeedQuery {
 
 /** Returns the pages of the feed of events. */
 export function feedPages(transport: Transport, query: FeedQuery, options: CallOptions): PageSource<Event> {
+  checkOptions(options, CALL_OPTIONS, 'this call');
   const { limit = PAGE_SIZE, follows = false } = query;
   const longestWaitSeconds = follows ? MAX_WAIT_SECONDS : query.waitSeconds ?? 0;
   let { after } = query;

@@ -9,7 +9,8 @@
 //
 // Uses nothing that browsers lack.
 import { APIConnectionError, errorClass, RequestAbortedError, RouteNotFoundError, type PetstoreError } from './errors.js';
-import type { CallOptions, PetstoreOptions, Runtime } from './options.js';
+import { CALL_OPTIONS, CLIENT_OPTIONS, type CallOptions, type PetstoreOptions, type Runtime } from './options.js';
+import { checkOptions } from './validation.js';
 
 const DEFAULT_TIMEOUT_MS = 10_000;
 const DEFAULT_MAX_TIME_MS = 60_000;
@@ -82,6 +83,7 @@ export class Transport {
   readonly #runtime: Runtime;
 
   constructor(options: PetstoreOptions) {
+    checkOptions(options, CLIENT_OPTIONS, 'the client');
     this.#apiKey = headerValue('apiKey', required('apiKey', options.apiKey, 'PETSTORE_KEY'));
     this.#baseUrl = versionedUrl(required('baseUrl', options.baseUrl, 'PETSTORE_URL'));
     this.#timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
@@ -98,8 +100,17 @@ export class Transport {
     this.#runtime = { ...SYSTEM, ...options.runtime };
   }
 
-  /** Sends a request until it succeeds, fails for good, or its time is over. `Body` is an array for a list. */
-  async send<Body>(request: ApiRequest, { signal }: CallOptions): Promise<ApiResponse<Body>> {
+  /**
+   * Sends a request until it succeeds, fails for good, or its time is over. `Body` is an array for a list. `known` are the
+   * options of the call.
+   */
+  async send<Body>(
+    request: ApiRequest,
+    options: CallOptions,
+    known: Record<string, true> = CALL_OPTIONS,
+  ): Promise<ApiResponse<Body>> {
+    checkOptions(options, known, 'this call');
+    const { signal } = options;
     const { now, sleep } = this.#runtime;
     const { method, path, waitMs = 0, outlivesOutages = false } = request;
     const url = this.#baseUrl + path + queryString(request.query ?? {});

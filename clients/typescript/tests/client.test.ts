@@ -143,6 +143,46 @@ test('get returns no other pet than the requested one', async () => {
   }
 });
 
+test('a misspelt option is an error before anything is sent, and names the nearest one', async () => {
+  const { shop, sent } = clientOf([() => json(rex)]);
+  const misspelt = (name: string) => ({ [name]: 'x' });
+  for (const [call, wrong, nearest] of [
+    [async () => new Petstore({ apiKey: KEY, baseUrl: BASE_URL, ...misspelt('timeout') }), 'timeout', 'timeoutMs'],
+    [async () => shop.withOptions(misspelt('maxTime')), 'maxTime', 'maxTimeMs'],
+    [async () => shop.withOptions(misspelt('apikey')), 'apikey', 'apiKey'],
+    [() => shop.pets.create(newPet, misspelt('idempotencykey')), 'idempotencykey', 'idempotencyKey'],
+    [() => shop.orders.place({ petId: 1 }, misspelt('idempotenceKey')), 'idempotenceKey', 'idempotencyKey'],
+    [() => shop.pets.update(1, {}, misspelt('if_match')), 'if_match', 'ifMatch'],
+    [() => shop.pets.update(1, {}, misspelt('etag')), 'etag', ''],
+    [() => shop.pets.get(1, misspelt('ifMatch')), 'ifMatch', ''],
+    [() => shop.pets.get(1, misspelt('singal')), 'singal', 'signal'],
+    [() => shop.pets.getMany([1], misspelt('singal')), 'singal', 'signal'],
+    [() => shop.orders.get(1, misspelt('singal')), 'singal', 'signal'],
+    [() => shop.orders.complete(1, misspelt('singal')), 'singal', 'signal'],
+    [() => shop.orders.cancel(1, misspelt('singal')), 'singal', 'signal'],
+    [() => shop.events.position(misspelt('singal')), 'singal', 'signal'],
+    [async () => shop.pets.list({}, misspelt('singal')), 'singal', 'signal'],
+    [async () => shop.orders.list({}, misspelt('singal')), 'singal', 'signal'],
+    [async () => shop.events.list({}, misspelt('singal')), 'singal', 'signal'],
+    [async () => shop.events.follow({}, misspelt('singal')), 'singal', 'signal'],
+    [async () => shop.pets.list(misspelt('state')), 'state', 'status'],
+    [async () => shop.orders.list(misspelt('petid')), 'petid', 'petId'],
+    [async () => shop.events.list(misspelt('wait')), 'wait', 'waitSeconds'],
+    [async () => shop.events.follow(misspelt('aftre')), 'aftre', 'after'],
+  ] as const) {
+    const hint = nearest && `Did you mean \`${nearest}\`\\? `;
+    const message = new RegExp(`^\`${wrong}\` is not an option of [^.]+\\. ${hint}The options are \``);
+    await assert.rejects(call, { name: 'TypeError', message });
+  }
+  for (const options of [null, 7, 'signal']) {
+    await assert.rejects(shop.pets.get(1, options as unknown as object), TypeError);
+  }
+  assert.equal(sent.length, 0);
+  assert.throws(() => shop.pets.list(misspelt('lmit')), {
+    message: '`lmit` is not an option of the filter of pets. Did you mean `limit`? The options are `status`, `limit`, `cursor`.',
+  });
+});
+
 const TEMPORARY: Record<string, () => Answer> = {
   'no response': refused,
   silence: () => 'silence',
