@@ -12,7 +12,7 @@ from ._client import (
     Pets,
     Petstore,
 )
-from ._core import Attempt, Page
+from ._core import Attempt, CallOptions, ClientOptions, Page, ResponseInfo
 from .errors import (
     APIConnectionError,
     AuthenticationError,
@@ -41,6 +41,8 @@ __all__ = [
     "Attempt",
     "AuthenticationError",
     "BadRequestError",
+    "CallOptions",
+    "ClientOptions",
     "ConflictError",
     "CursorExpiredError",
     "Event",
@@ -61,6 +63,7 @@ __all__ = [
     "PetstoreError",
     "PreconditionFailedError",
     "RateLimitError",
+    "ResponseInfo",
     "RouteNotFoundError",
     "ServiceUnavailableError",
     "__version__",

@@ -7,13 +7,31 @@ import random as random_module
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, List, TypeVar  # List: in the classes below, `list` is a method
+from typing import TYPE_CHECKING, Any, Generic, List, TypeVar  # List: in the classes below, `list` is a method
 
 import httpx
 
 from . import _core
-from ._core import MAX_LIMIT, MAX_WAIT_SECONDS, Attempt, Call, Core, Outcome, Page, Request, Sleep
+from ._core import (
+    MAX_LIMIT,
+    MAX_WAIT_SECONDS,
+    Attempt,
+    Call,
+    CallOptions,
+    ClientOptions,
+    Core,
+    Method,
+    Outcome,
+    Page,
+    QueryValue,
+    Request,
+    ResponseInfo,
+    Sleep,
+)
 from .models import Event, Order, OrderStatus, Pet, PetStatus
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -27,12 +45,15 @@ class Petstore:
     - `max_time_seconds`: how long a call may take with all its attempts and the pauses between them; for a list, each
       page. The last attempt gets only what is left of it. 0 turns retries off: `timeout_seconds` alone limits the one
       attempt. Neither limit includes the time for which `events` asks the service to wait.
+    - `headers`: headers to send in addition, such as `traceparent`.
     - `on_attempt`: called after each attempt, for example to count retries.
     - `http_client`: for proxies, certificates or tests.
     - `sleep`, `clock`, `random`: for tests.
 
     Every call raises a `PetstoreError` if it fails. An invalid option, here or of a call, is a bug in your program: it
-    raises a `ValueError` before anything is sent.
+    raises a `ValueError` or a `TypeError` before anything is sent.
+
+    Every call also accepts `CallOptions`: `timeout_seconds`, `max_time_seconds` and `headers` for this call.
     """
 
     def __init__(
@@ -42,13 +63,16 @@ class Petstore:
         base_url: str | None = None,
         timeout_seconds: float = 10.0,
         max_time_seconds: float = 60.0,
+        headers: Mapping[str, str] | None = None,
         on_attempt: Callable[[Attempt], None] | None = None,
         http_client: httpx.Client | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
     ) -> None:
-        core = Core.from_settings(api_key, base_url, timeout_seconds, max_time_seconds, on_attempt, clock, random)
+        core = Core.from_settings(
+            api_key, base_url, timeout_seconds, max_time_seconds, headers, on_attempt, clock, random
+        )
         self._set(core, http_client or httpx.Client(), sleep)
 
     def _set(self, core: Core, http: httpx.Client, sleep: Callable[[float], None]) -> None:
@@ -57,11 +81,42 @@ class Petstore:
         self.orders = Orders(self)
         self.events = Events(self)
 
-    def with_options(self, *, timeout_seconds: float | None = None, max_time_seconds: float | None = None) -> Petstore:
-        """Returns a client with other times that shares the connections of this one."""
+    def with_options(self, **options: Unpack[ClientOptions]) -> Petstore:
+        """Returns a client with some settings changed that shares the connections of this one. Headers are added."""
+        return self._with_core(self._core.with_options(options))
+
+    def _with_core(self, core: Core) -> Petstore:
         client = object.__new__(type(self))
-        client._set(self._core.with_options(timeout_seconds, max_time_seconds), self._http, self._sleep)
+        client._set(core, self._http, self._sleep)
         return client
+
+    def with_response(self, call: Callable[[Petstore], T]) -> tuple[T, ResponseInfo]:
+        """Makes a call, and returns its result with the status, the headers and the request id of its response.
+
+        For example `with_response(lambda shop: shop.pets.get(1))`. If the call sends several requests, the response is
+        the last one.
+        """
+        attempts: list[Attempt] = []
+        result = call(self._with_core(self._core.recording(attempts)))
+        return result, _core.response_of(attempts)
+
+    def request(
+        self,
+        method: Method,
+        path: str,
+        *,
+        query: Mapping[str, QueryValue] | None = None,
+        body: Any = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Any:
+        """Sends a request to any path under `/v1/`, for operations that this version of the SDK does not have.
+
+        It has the same authentication, retries and errors as all calls. `body` is sent as JSON. A `POST` has an
+        `Idempotency-Key`. Returns the JSON of the response, or None if the response is empty.
+        """
+        core = self._core.for_call(options)
+        return self._run(core.request(method, path, query, body, idempotency_key))
 
     def close(self) -> None:
         """Closes the connections."""
@@ -101,21 +156,30 @@ class Pets:
         self._client = client
 
     def create(
-        self, *, name: str, category_id: int, status: PetStatus | None = None, idempotency_key: str | None = None
+        self,
+        *,
+        name: str,
+        category_id: int,
+        status: PetStatus | None = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Pet:
         """Adds a pet, once, however many attempts it takes.
 
         Pass your own `idempotency_key` to repeat the call later, for example after a crash, without adding another pet.
         """
-        return self._client._run(self._client._core.create_pet(name, category_id, status, idempotency_key))
+        core = self._client._core.for_call(options)
+        return self._client._run(core.create_pet(name, category_id, status, idempotency_key))
 
-    def get(self, pet_id: int) -> Pet:
+    def get(self, pet_id: int, **options: Unpack[CallOptions]) -> Pet:
         """Returns the pet, or raises `NotFoundError`."""
-        return self._client._run(self._client._core.get_pet(pet_id))
+        core = self._client._core.for_call(options)
+        return self._client._run(core.get_pet(pet_id))
 
-    def get_many(self, pet_ids: Sequence[int]) -> List[Pet]:
+    def get_many(self, pet_ids: Sequence[int], **options: Unpack[CallOptions]) -> List[Pet]:
         """Returns the pets with these ids, in this order, without those that do not exist."""
-        return self._client._run(self._client._core.get_pets(pet_ids))
+        core = self._client._core.for_call(options)
+        return self._client._run(core.get_pets(pet_ids))
 
     def update(
         self,
@@ -125,6 +189,7 @@ class Pets:
         category_id: int | None = None,
         status: PetStatus | None = None,
         if_match: str | None = "*",
+        **options: Unpack[CallOptions],
     ) -> Pet:
         """Changes what is given, and returns the pet.
 
@@ -132,15 +197,23 @@ class Pets:
         `outcome_unknown` is true, the change may be your own, by an attempt whose response was lost. Without
         `if_match`, a retry can overwrite a change that another client made between the attempts.
         """
-        return self._client._run(self._client._core.update_pet(pet_id, name, category_id, status, if_match))
+        core = self._client._core.for_call(options)
+        return self._client._run(core.update_pet(pet_id, name, category_id, status, if_match))
 
-    def list(self, *, status: PetStatus | None = None, limit: int = MAX_LIMIT, cursor: str | None = None) -> Items[Pet]:
+    def list(
+        self,
+        *,
+        status: PetStatus | None = None,
+        limit: int = MAX_LIMIT,
+        cursor: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Items[Pet]:
         """Iterates over all pets with this status, or over all, in ascending order of id.
 
         A pet that exists at the start, and still matches, appears exactly once. `limit` is the page size, at most 100.
         """
         request = _core.list_pets(status, limit)
-        return Items(self._client, _Position(self._client._core, request, cursor, Pet.from_dict))
+        return Items(self._client, _Position(self._client._core.for_call(options), request, cursor, Pet.from_dict))
 
 
 class Orders:
@@ -156,25 +229,30 @@ class Orders:
         reference: str | None = None,
         hold_seconds: int | None = None,
         idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Order:
         """Orders an available pet, once, however many attempts it takes. See `Pets.create` for `idempotency_key`.
 
         `reference` is your own name for the order. After `hold_seconds`, or the shop's time if that is shorter, the
         order expires if it is not completed: see its `expires_at`.
         """
-        return self._client._run(self._client._core.place_order(pet_id, reference, hold_seconds, idempotency_key))
+        core = self._client._core.for_call(options)
+        return self._client._run(core.place_order(pet_id, reference, hold_seconds, idempotency_key))
 
-    def get(self, order_id: int) -> Order:
+    def get(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
         """Returns the order, or raises `NotFoundError`."""
-        return self._client._run(self._client._core.get_order(order_id))
+        core = self._client._core.for_call(options)
+        return self._client._run(core.get_order(order_id))
 
-    def complete(self, order_id: int) -> Order:
+    def complete(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
         """Sells the pet. Completing a completed order changes nothing and succeeds."""
-        return self._client._run(self._client._core.complete_order(order_id))
+        core = self._client._core.for_call(options)
+        return self._client._run(core.complete_order(order_id))
 
-    def cancel(self, order_id: int) -> Order:
+    def cancel(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
         """Makes the pet available again. Cancelling a cancelled order changes nothing and succeeds."""
-        return self._client._run(self._client._core.cancel_order(order_id))
+        core = self._client._core.for_call(options)
+        return self._client._run(core.cancel_order(order_id))
 
     def list(
         self,
@@ -184,10 +262,11 @@ class Orders:
         reference: str | None = None,
         limit: int = MAX_LIMIT,
         cursor: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Items[Order]:
         """Iterates over all matching orders, in the order of placement. Otherwise like `Pets.list`."""
         request = _core.list_orders(status, pet_id, reference, limit)
-        return Items(self._client, _Position(self._client._core, request, cursor, Order.from_dict))
+        return Items(self._client, _Position(self._client._core.for_call(options), request, cursor, Order.from_dict))
 
 
 class Events:
@@ -196,20 +275,25 @@ class Events:
     def __init__(self, client: Petstore) -> None:
         self._client = client
 
-    def position(self) -> str:
+    def position(self, **options: Unpack[CallOptions]) -> str:
         """Returns the current end of the feed: the `after` with which to read everything that happens from now on."""
-        return self._client._run(self._client._core.position())
+        core = self._client._core.for_call(options)
+        return self._client._run(core.position())
 
-    def list(self, *, after: str | None = None, limit: int = MAX_LIMIT, wait_seconds: int = 0) -> Items[Event]:
+    def list(
+        self, *, after: str | None = None, limit: int = MAX_LIMIT, wait_seconds: int = 0, **options: Unpack[CallOptions]
+    ) -> Items[Event]:
         """Iterates over the events so far, and ends when there are no more.
 
         `after` is the `id` of an event, a position, or `"now"`; by default, the oldest event that is kept comes first.
         `limit` is the page size, at most 100. With `wait_seconds`, at most 25, the iteration ends only when nothing has
         happened for so long. The last page of `pages` is empty, and its `cursor` is the `after` with which to continue.
         """
-        return Items(self._client, _FeedPosition(self._client._core, after, limit, wait_seconds, follows=False))
+        return Items(
+            self._client, _FeedPosition(self._client._core.for_call(options), after, limit, wait_seconds, follows=False)
+        )
 
-    def follow(self, *, after: str | None = None) -> Items[Event]:
+    def follow(self, *, after: str | None = None, **options: Unpack[CallOptions]) -> Items[Event]:
         """Iterates over the events, and waits for the next one instead of ending. See `list` for `after`.
 
         Store the `id` of each event that you have handled: to resume in another process, pass it as `after`.
@@ -218,7 +302,10 @@ class Events:
         the service responds again, unless it is 0. Raises `CursorExpiredError` if the events after `after` are no
         longer kept, and other errors at once. To resume after an error, continue with the same iterator.
         """
-        return Items(self._client, _FeedPosition(self._client._core, after, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True))
+        return Items(
+            self._client,
+            _FeedPosition(self._client._core.for_call(options), after, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True),
+        )
 
 
 class Items(Iterator[T]):
@@ -259,13 +346,16 @@ class AsyncPetstore:
         base_url: str | None = None,
         timeout_seconds: float = 10.0,
         max_time_seconds: float = 60.0,
+        headers: Mapping[str, str] | None = None,
         on_attempt: Callable[[Attempt], None] | None = None,
         http_client: httpx.AsyncClient | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
     ) -> None:
-        core = Core.from_settings(api_key, base_url, timeout_seconds, max_time_seconds, on_attempt, clock, random)
+        core = Core.from_settings(
+            api_key, base_url, timeout_seconds, max_time_seconds, headers, on_attempt, clock, random
+        )
         self._set(core, http_client or httpx.AsyncClient(), sleep)
 
     def _set(self, core: Core, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]]) -> None:
@@ -274,13 +364,34 @@ class AsyncPetstore:
         self.orders = AsyncOrders(self)
         self.events = AsyncEvents(self)
 
-    def with_options(
-        self, *, timeout_seconds: float | None = None, max_time_seconds: float | None = None
-    ) -> AsyncPetstore:
-        """Returns a client with other times that shares the connections of this one."""
+    def with_options(self, **options: Unpack[ClientOptions]) -> AsyncPetstore:
+        """Returns a client with some settings changed that shares the connections of this one. Headers are added."""
+        return self._with_core(self._core.with_options(options))
+
+    def _with_core(self, core: Core) -> AsyncPetstore:
         client = object.__new__(type(self))
-        client._set(self._core.with_options(timeout_seconds, max_time_seconds), self._http, self._sleep)
+        client._set(core, self._http, self._sleep)
         return client
+
+    async def with_response(self, call: Callable[[AsyncPetstore], Awaitable[T]]) -> tuple[T, ResponseInfo]:
+        """See `Petstore.with_response`."""
+        attempts: list[Attempt] = []
+        result = await call(self._with_core(self._core.recording(attempts)))
+        return result, _core.response_of(attempts)
+
+    async def request(
+        self,
+        method: Method,
+        path: str,
+        *,
+        query: Mapping[str, QueryValue] | None = None,
+        body: Any = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Any:
+        """See `Petstore.request`."""
+        core = self._core.for_call(options)
+        return await self._run(core.request(method, path, query, body, idempotency_key))
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -320,18 +431,27 @@ class AsyncPets:
         self._client = client
 
     async def create(
-        self, *, name: str, category_id: int, status: PetStatus | None = None, idempotency_key: str | None = None
+        self,
+        *,
+        name: str,
+        category_id: int,
+        status: PetStatus | None = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Pet:
         """See `Pets.create`."""
-        return await self._client._run(self._client._core.create_pet(name, category_id, status, idempotency_key))
+        core = self._client._core.for_call(options)
+        return await self._client._run(core.create_pet(name, category_id, status, idempotency_key))
 
-    async def get(self, pet_id: int) -> Pet:
+    async def get(self, pet_id: int, **options: Unpack[CallOptions]) -> Pet:
         """See `Pets.get`."""
-        return await self._client._run(self._client._core.get_pet(pet_id))
+        core = self._client._core.for_call(options)
+        return await self._client._run(core.get_pet(pet_id))
 
-    async def get_many(self, pet_ids: Sequence[int]) -> List[Pet]:
+    async def get_many(self, pet_ids: Sequence[int], **options: Unpack[CallOptions]) -> List[Pet]:
         """See `Pets.get_many`."""
-        return await self._client._run(self._client._core.get_pets(pet_ids))
+        core = self._client._core.for_call(options)
+        return await self._client._run(core.get_pets(pet_ids))
 
     async def update(
         self,
@@ -341,16 +461,23 @@ class AsyncPets:
         category_id: int | None = None,
         status: PetStatus | None = None,
         if_match: str | None = "*",
+        **options: Unpack[CallOptions],
     ) -> Pet:
         """See `Pets.update`."""
-        return await self._client._run(self._client._core.update_pet(pet_id, name, category_id, status, if_match))
+        core = self._client._core.for_call(options)
+        return await self._client._run(core.update_pet(pet_id, name, category_id, status, if_match))
 
     def list(
-        self, *, status: PetStatus | None = None, limit: int = MAX_LIMIT, cursor: str | None = None
+        self,
+        *,
+        status: PetStatus | None = None,
+        limit: int = MAX_LIMIT,
+        cursor: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> AsyncItems[Pet]:
         """See `Pets.list`."""
         request = _core.list_pets(status, limit)
-        return AsyncItems(self._client, _Position(self._client._core, request, cursor, Pet.from_dict))
+        return AsyncItems(self._client, _Position(self._client._core.for_call(options), request, cursor, Pet.from_dict))
 
 
 class AsyncOrders:
@@ -366,22 +493,26 @@ class AsyncOrders:
         reference: str | None = None,
         hold_seconds: int | None = None,
         idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Order:
         """See `Orders.place`."""
-        core = self._client._core
+        core = self._client._core.for_call(options)
         return await self._client._run(core.place_order(pet_id, reference, hold_seconds, idempotency_key))
 
-    async def get(self, order_id: int) -> Order:
+    async def get(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
         """See `Orders.get`."""
-        return await self._client._run(self._client._core.get_order(order_id))
+        core = self._client._core.for_call(options)
+        return await self._client._run(core.get_order(order_id))
 
-    async def complete(self, order_id: int) -> Order:
+    async def complete(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
         """See `Orders.complete`."""
-        return await self._client._run(self._client._core.complete_order(order_id))
+        core = self._client._core.for_call(options)
+        return await self._client._run(core.complete_order(order_id))
 
-    async def cancel(self, order_id: int) -> Order:
+    async def cancel(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
         """See `Orders.cancel`."""
-        return await self._client._run(self._client._core.cancel_order(order_id))
+        core = self._client._core.for_call(options)
+        return await self._client._run(core.cancel_order(order_id))
 
     def list(
         self,
@@ -391,10 +522,13 @@ class AsyncOrders:
         reference: str | None = None,
         limit: int = MAX_LIMIT,
         cursor: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> AsyncItems[Order]:
         """See `Orders.list`."""
         request = _core.list_orders(status, pet_id, reference, limit)
-        return AsyncItems(self._client, _Position(self._client._core, request, cursor, Order.from_dict))
+        return AsyncItems(
+            self._client, _Position(self._client._core.for_call(options), request, cursor, Order.from_dict)
+        )
 
 
 class AsyncEvents:
@@ -403,18 +537,24 @@ class AsyncEvents:
     def __init__(self, client: AsyncPetstore) -> None:
         self._client = client
 
-    async def position(self) -> str:
+    async def position(self, **options: Unpack[CallOptions]) -> str:
         """See `Events.position`."""
-        return await self._client._run(self._client._core.position())
+        core = self._client._core.for_call(options)
+        return await self._client._run(core.position())
 
-    def list(self, *, after: str | None = None, limit: int = MAX_LIMIT, wait_seconds: int = 0) -> AsyncItems[Event]:
+    def list(
+        self, *, after: str | None = None, limit: int = MAX_LIMIT, wait_seconds: int = 0, **options: Unpack[CallOptions]
+    ) -> AsyncItems[Event]:
         """See `Events.list`."""
-        return AsyncItems(self._client, _FeedPosition(self._client._core, after, limit, wait_seconds, follows=False))
+        return AsyncItems(
+            self._client, _FeedPosition(self._client._core.for_call(options), after, limit, wait_seconds, follows=False)
+        )
 
-    def follow(self, *, after: str | None = None) -> AsyncItems[Event]:
+    def follow(self, *, after: str | None = None, **options: Unpack[CallOptions]) -> AsyncItems[Event]:
         """See `Events.follow`. Cancelling the task stops it; the same iterator can then be continued."""
         return AsyncItems(
-            self._client, _FeedPosition(self._client._core, after, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True)
+            self._client,
+            _FeedPosition(self._client._core.for_call(options), after, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True),
         )
 
 

@@ -6,14 +6,16 @@ raises a `PetstoreError`. `Petstore` and `AsyncPetstore` drive the same generato
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import operator
 import os
+import re
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, Union
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Union, get_args
 
 import httpx
 
@@ -42,6 +44,40 @@ MAX_LIMIT = 100
 # The longest that the service holds back an empty page of events.
 MAX_WAIT_SECONDS = 25
 
+Method = Literal["GET", "POST", "PATCH", "PUT", "DELETE"]
+METHODS = get_args(Method)
+QueryValue = Union[str, int, float, bool, Sequence[Union[str, int]], None]
+
+# The headers that callers cannot set, and what to do instead.
+RESERVED_HEADERS = {
+    "authorization": "set `api_key`",
+    "idempotency-key": "set `idempotency_key`",
+    "content-type": "bodies are always sent as JSON",
+}
+CONNECTION_HEADERS = ["connection", "content-encoding", "content-length", "expect", "host", "keep-alive", "te"]
+CONNECTION_HEADERS += ["trailer", "transfer-encoding", "upgrade"]
+RESERVED_HEADERS.update(dict.fromkeys(CONNECTION_HEADERS, "it belongs to the connection"))
+
+
+class CallOptions(TypedDict, total=False):
+    """The options of every call. None is the same as the value of the client."""
+
+    timeout_seconds: float | None
+    """How long an attempt may take."""
+    max_time_seconds: float | None
+    """How long the call may take with all its attempts. See `Petstore`."""
+    headers: Mapping[str, str] | None
+    """Headers to send in addition, such as `traceparent`. They are added to those of the client. The headers that the
+    SDK needs for itself, such as `Authorization` and `Content-Type`, are rejected."""
+
+
+class ClientOptions(CallOptions, total=False):
+    """The options of `with_options`."""
+
+    api_key: str | None
+    base_url: str | None
+    on_attempt: Callable[[Attempt], None] | None
+
 
 @dataclass(frozen=True)
 class Request:
@@ -50,7 +86,7 @@ class Request:
     method: str
     path: str
     params: Sequence[tuple[str, str]] = ()
-    body: Mapping[str, Any] | None = None
+    body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
     wait_seconds: int = 0
     """How long the service may hold back the response. The time limits of the client do not include it."""
@@ -72,10 +108,22 @@ class Attempt:
     """The HTTP status; None if there was no response."""
     headers: Mapping[str, str]
     """The headers of the response; empty if there was none."""
+    request_id: str | None
+    """Identifies the request in the service's log; None if there was no response."""
     error: PetstoreError | None
     """Why the attempt failed; None if it succeeded."""
     retry_in_seconds: float | None
     """How long until the next attempt; None if this was the last one."""
+
+
+@dataclass(frozen=True)
+class ResponseInfo:
+    """The response to a successful call."""
+
+    status: int
+    headers: Mapping[str, str]
+    request_id: str | None
+    """Identifies the request in the service's log: quote it when you report a problem."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +180,10 @@ class Core:
     """The settings of a client, and its calls."""
 
     base_url: httpx.URL
-    headers: httpx.Headers = field(repr=False)
+    own_headers: httpx.Headers = field(repr=False)
     timeout_seconds: float
     max_time_seconds: float
+    extra_headers: httpx.Headers = field(repr=False)
     on_attempt: Callable[[Attempt], None] | None
     clock: Callable[[], float]
     random: Callable[[], float]
@@ -145,25 +194,13 @@ class Core:
         base_url: str | None,
         timeout_seconds: float,
         max_time_seconds: float,
+        headers: Mapping[str, str] | None,
         on_attempt: Callable[[Attempt], None] | None,
         clock: Callable[[], float],
         random: Callable[[], float],
     ) -> Core:
-        key = (api_key or os.environ.get("PETSTORE_KEY") or "").strip()
-        address = (base_url or os.environ.get("PETSTORE_URL") or "").strip().rstrip("/")
-        if not key:
-            raise ValueError("Set `api_key` or the environment variable PETSTORE_KEY.")
-        _header("api_key", key)  # otherwise an exception about the header would show the key
-        if not address:
-            raise ValueError("Set `base_url` or the environment variable PETSTORE_URL.")
-        try:
-            url = httpx.URL(address if address.endswith("/v1") else address + "/v1")
-        except httpx.InvalidURL as error:
-            raise ValueError(f"The base URL is not valid: {error}") from None
-        if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
-            raise ValueError(f"The base URL must be like http://host:8080, unlike {url!r}.")
-        headers = httpx.Headers({"Authorization": f"Bearer {key}", "User-Agent": f"petstore-client-python/{VERSION}"})
-        return Core(url, headers, timeout_seconds, max_time_seconds, on_attempt, clock, random)
+        own, extra = _own_headers(api_key), _extra_headers(headers or {})
+        return Core(_base_url(base_url), own, timeout_seconds, max_time_seconds, extra, on_attempt, clock, random)
 
     def __post_init__(self) -> None:
         # Written so that NaN is rejected as well.
@@ -172,12 +209,35 @@ class Core:
         if not self.max_time_seconds >= 0:
             raise ValueError(f"`max_time_seconds` must be a number, at least 0, not {self.max_time_seconds}.")
 
-    def with_options(self, timeout_seconds: float | None, max_time_seconds: float | None) -> Core:
-        return replace(
-            self,
-            timeout_seconds=self.timeout_seconds if timeout_seconds is None else timeout_seconds,
-            max_time_seconds=self.max_time_seconds if max_time_seconds is None else max_time_seconds,
-        )
+    def with_options(self, options: ClientOptions) -> Core:
+        """Returns these settings with some of them changed. Headers are added."""
+        _check_options(options, ClientOptions.__annotations__, "`with_options` accepts")
+        return self._changed(options)
+
+    def for_call(self, options: CallOptions) -> Core:
+        _check_options(options, CallOptions.__annotations__, "All calls accept")
+        return self._changed(options)
+
+    def _changed(self, options: Mapping[str, Any]) -> Core:
+        changes = {name: value for name, value in options.items() if value is not None}
+        if "api_key" in changes:
+            changes["own_headers"] = _own_headers(changes.pop("api_key"))
+        if "base_url" in changes:
+            changes["base_url"] = _base_url(changes["base_url"])
+        if "headers" in changes:
+            changes["extra_headers"] = self.extra_headers.copy()
+            changes["extra_headers"].update(_extra_headers(changes.pop("headers")))
+        return replace(self, **changes)
+
+    def recording(self, attempts: list[Attempt]) -> Core:
+        """Returns these settings, with which attempts are also added to the list."""
+
+        def on_attempt(attempt: Attempt) -> None:
+            attempts.append(attempt)
+            if self.on_attempt is not None:
+                self.on_attempt(attempt)
+
+        return replace(self, on_attempt=on_attempt)
 
     # Calls
 
@@ -262,6 +322,27 @@ class Core:
         assert page.cursor is not None
         return page.cursor
 
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, QueryValue] | None,
+        body: Any,
+        idempotency_key: str | None,
+    ) -> Call[Any]:
+        if method not in METHODS:
+            raise ValueError(f"`method` must be one of {', '.join(METHODS)}.")
+        if not isinstance(path, str) or not re.fullmatch(r"/v1/[^?#\s]*", path):
+            raise ValueError("`path` must start with `/v1/`. Pass parameters as `query`.")
+        if method == "GET" and body is not None:
+            raise ValueError("A `GET` has no `body`. Pass parameters as `query`.")
+        headers = {}
+        if method == "POST" or idempotency_key is not None:
+            headers = _idempotency_key(idempotency_key)
+        request = Request(method, path[len("/v1") :], _query(query or {}), body, headers)
+        response = yield from self._perform(request)
+        return _read(response, _json)
+
     # Attempts
 
     def _perform(self, request: Request) -> Call[httpx.Response]:
@@ -290,7 +371,8 @@ class Core:
                         pause = min(pause, LONGEST_FOLLOWER_PAUSE_SECONDS)
                     if ended + pause + SHORTEST_TIMEOUT_SECONDS <= deadline:
                         retry_in = pause
-            self._report(Attempt(number, request.method, request.path, ended - sent, *_head(outcome), error, retry_in))
+            attempt = Attempt(number, request.method, request.path, ended - sent, *_head(outcome), error, retry_in)
+            self._report(attempt)
             if error is None:
                 assert isinstance(outcome, httpx.Response)
                 return outcome
@@ -304,16 +386,19 @@ class Core:
             yield Sleep(retry_in)
 
     def _send(self, request: Request, timeouts: TimeLeft) -> Send:
+        headers = self.own_headers.copy()
+        headers.update(self.extra_headers)
+        headers.update(request.headers)
         arguments: dict[str, Any] = {
             "method": request.method,
             "url": f"{self.base_url}{request.path}",
-            "headers": {**self.headers, **request.headers},
+            "headers": headers,
             "extensions": {"timeout": timeouts},
         }
         if request.params:
             arguments["params"] = list(request.params)
         if request.body is not None:
-            arguments["headers"]["Content-Type"] = "application/json"
+            headers["Content-Type"] = "application/json"
             arguments["content"] = json.dumps(request.body)
         return Send(arguments)
 
@@ -367,8 +452,72 @@ def _params(**values: str | int | None) -> list[tuple[str, str]]:
 
 
 def _post(path: str, body: Mapping[str, Any], idempotency_key: str | None) -> Request:
-    key = str(uuid.uuid4()) if idempotency_key is None else idempotency_key
-    return Request("POST", path, body=body, headers={"Idempotency-Key": _header("idempotency_key", key)})
+    return Request("POST", path, body=body, headers=_idempotency_key(idempotency_key))
+
+
+def _idempotency_key(key: str | None) -> dict[str, str]:
+    return {"Idempotency-Key": str(uuid.uuid4()) if key is None else _header("idempotency_key", key)}
+
+
+def _query(query: Mapping[str, QueryValue]) -> list[tuple[str, str]]:
+    params: list[tuple[str, str]] = []
+    for name, value in query.items():
+        values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        params += [(name, json.dumps(one) if isinstance(one, bool) else str(one)) for one in values if one is not None]
+    return params
+
+
+def response_of(attempts: list[Attempt]) -> ResponseInfo:
+    """Returns the response to the call that made these attempts."""
+    if not attempts or attempts[-1].status is None:
+        raise ValueError("The call sent no request, so it has no response.")
+    return ResponseInfo(attempts[-1].status, attempts[-1].headers, attempts[-1].request_id)
+
+
+def _check_options(options: Mapping[str, object], known: Iterable[str], accepts: str) -> None:
+    for name in options:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean `{nearest[0]}`? " if nearest else ""
+            names = ", ".join(f"`{one}`" for one in known)
+            raise TypeError(f"There is no option `{name}`. {hint}{accepts} {names}.")
+
+
+def _own_headers(api_key: str | None) -> httpx.Headers:
+    key = (api_key or os.environ.get("PETSTORE_KEY") or "").strip()
+    if not key:
+        raise ValueError("Set `api_key` or the environment variable PETSTORE_KEY.")
+    _header("api_key", key)  # otherwise an exception about the header would show the key
+    return httpx.Headers({"Authorization": f"Bearer {key}", "User-Agent": f"petstore-client-python/{VERSION}"})
+
+
+def _extra_headers(headers: Mapping[str, str]) -> httpx.Headers:
+    """Returns the headers if callers can set them. No message contains a value, which may be a secret."""
+    if not isinstance(headers, Mapping):
+        raise TypeError("`headers` must be a mapping, such as `{'traceparent': …}`.")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError("The names and values of `headers` must be strings.")
+        instead = RESERVED_HEADERS.get(name.lower())
+        if instead is not None:
+            raise ValueError(f"`headers` must not contain `{name}`: {instead}.")
+        visible = value.isascii() and value.isprintable() and value != "" and value.strip() == value
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not visible:
+            raise ValueError(f"The header {name!r} must have a valid name, and a value of visible ASCII characters.")
+    return httpx.Headers(dict(headers))
+
+
+def _base_url(base_url: str | None) -> httpx.URL:
+    address = (base_url or os.environ.get("PETSTORE_URL") or "").strip().rstrip("/")
+    if not address:
+        raise ValueError("Set `base_url` or the environment variable PETSTORE_URL.")
+    try:
+        url = httpx.URL(address if address.endswith("/v1") else address + "/v1")
+    except httpx.InvalidURL as error:
+        raise ValueError(f"The base URL is not valid: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
+        raise ValueError(f"The base URL must be like http://host:8080, unlike {url!r}.")
+    return url
 
 
 def _header(option: str, value: str) -> str:
@@ -407,8 +556,10 @@ def _may_have_taken_effect(outcome: Outcome, error: PetstoreError) -> bool:
     return not isinstance(outcome, never_sent)
 
 
-def _head(outcome: Outcome) -> tuple[int | None, Mapping[str, str]]:
-    return (outcome.status_code, outcome.headers) if isinstance(outcome, httpx.Response) else (None, {})
+def _head(outcome: Outcome) -> tuple[int | None, Mapping[str, str], str | None]:
+    if isinstance(outcome, httpx.Response):
+        return outcome.status_code, outcome.headers, outcome.headers.get("X-Request-Id")
+    return None, {}, None
 
 
 def _read(response: httpx.Response, read: Callable[[httpx.Response], T]) -> T:
@@ -432,6 +583,14 @@ def _pet(response: httpx.Response) -> Pet:
 
 def _pets(response: httpx.Response) -> list[Pet]:
     return [Pet.from_dict(item) for item in response.json()]
+
+
+def _json(response: httpx.Response) -> Any:
+    """Returns the object or array in a response, or None if the response is empty."""
+    body = response.json() if response.content else None
+    if not isinstance(body, (dict, list, type(None))) or (body is None and response.content):
+        raise ValueError
+    return body
 
 
 def _events(response: httpx.Response) -> Page[Event]:

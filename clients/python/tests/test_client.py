@@ -303,6 +303,11 @@ class Calls:
             assert world.requests == []
         with unittest.TestCase().assertRaises(TypeError):
             self.call(World(), self.create, timeout=5)
+        with unittest.TestCase().assertRaises(TypeError) as raised:
+            self.call(World(), lambda shop: shop.pets.get(1, timeout=5))
+        message = "There is no option `timeout`. Did you mean `timeout_seconds`? "
+        message += "All calls accept `timeout_seconds`, `max_time_seconds`, `headers`."
+        assert str(raised.exception) == message
 
     def test_an_id_that_is_not_a_positive_integer_is_rejected_before_anything_is_sent(self) -> None:
         calls: list[Callable[[Any, Any], Any]] = [
@@ -587,6 +592,144 @@ class Calls:
         with unittest.TestCase().assertRaises(sdk.ServiceUnavailableError):
             self.list(world, lambda shop: shop.events.follow(), count=1, max_time_seconds=0)
 
+    def test_a_client_with_other_options_keeps_the_rest(self) -> None:
+        def create(shop: Any) -> Any:
+            other = shop.with_options(
+                api_key="psk_other",
+                base_url="http://other.example",
+                timeout_seconds=2,
+                max_time_seconds=None,
+                headers={"traceparent": "00-1"},
+                on_attempt=attempts.append,
+            )
+            return other.pets.create(name="Rex", category_id=3)
+
+        attempts: list[sdk.Attempt] = []
+        world = World(httpx.ConnectError("refused"), created())
+        self.call(world, create, headers={"X-Shop": "7"})
+        assert [str(request.url) for request in world.requests] == ["http://other.example/v1/pets"] * 2
+        assert [request.headers["Authorization"] for request in world.requests] == ["Bearer psk_other"] * 2
+        assert [request.headers["X-Shop"] for request in world.requests] == ["7", "7"]
+        assert [request.headers["traceparent"] for request in world.requests] == ["00-1", "00-1"]
+        assert world.timeouts == [2, 2]
+        assert len(attempts) == 2
+
+    def test_every_call_accepts_its_own_times(self) -> None:
+        times = {"timeout_seconds": 1, "max_time_seconds": 2}
+        calls: list[Callable[[Any], Any]] = [
+            lambda shop: shop.pets.get(1, **times),
+            lambda shop: shop.pets.create(name="Rex", category_id=3, **times),
+            lambda shop: shop.orders.complete(5, **times),
+            lambda shop: shop.events.position(**times),
+            lambda shop: shop.request("GET", "/v1/pets", **times),
+        ]
+        for call in calls:
+            world = World(*[httpx.ReadTimeout("") for _ in range(9)], seconds=1)
+            assert self.fails(world, call).code == "no_response"
+            assert (world.now, len(world.requests)) == (1002, 2)
+        world = World(*[httpx.ReadTimeout("") for _ in range(9)], seconds=1)
+        with unittest.TestCase().assertRaises(sdk.APIConnectionError):
+            self.list(world, lambda shop: shop.pets.list(**times))
+        assert world.now == 1002
+        with unittest.TestCase().assertRaises(ValueError):
+            self.call(World(), lambda shop: shop.pets.get(1, timeout_seconds=0))
+
+    def test_headers_of_the_client_and_of_a_call_are_sent_with_every_attempt(self) -> None:
+        own = {"Traceparent": "00-1", "x-shop": "8"}
+        calls: list[tuple[Callable[..., Any], Callable[[Any], Any]]] = [
+            (self.call, lambda shop: shop.pets.update(1, name="Rex", headers=own)),
+            (self.list, lambda shop: shop.orders.list(headers=own)),
+            (self.list, lambda shop: shop.events.follow(headers=own)),
+        ]
+        for make, call in calls:
+            world = World(httpx.ConnectError("refused"), error(400, "invalid_field"))
+            with unittest.TestCase().assertRaises(sdk.BadRequestError):
+                make(world, call, headers={"X-Shop": "7", "tracestate": "a=1, b=2"})
+            names = ["traceparent", "tracestate", "x-shop", "authorization"]
+            sent = [[request.headers[name] for name in names] for request in world.requests]
+            assert sent == [["00-1", "a=1, b=2", "8", f"Bearer {KEY}"]] * 2
+
+    def test_headers_that_the_sdk_needs_for_itself_are_rejected_before_anything_is_sent(self) -> None:
+        reserved = ["Authorization", "idempotency-key", "Content-Type", "content-length", "Transfer-Encoding", "Host"]
+        wrong: list[Any] = [
+            *({name: "secret"} for name in reserved),
+            {"Bad Name": "secret"},
+            {"X-Bad": "secret\r\nInjected: 1"},
+            {"X-Bad": " secret"},
+            {"X-Bad": "sécret"},
+            {"X-Bad": ""},
+            {"X-Bad": None},
+            [("X-Good", "secret")],
+        ]
+        calls: list[Callable[[Any, Any], Any]] = [
+            lambda shop, headers: shop.pets.get(1, headers=headers),
+            lambda shop, headers: shop.with_options(headers=headers),
+        ]
+        for headers, call in itertools.product(wrong, calls):
+            world = World()
+            with unittest.TestCase().assertRaises((ValueError, TypeError)) as raised:
+                self.call(world, functools.partial(call, headers=headers))
+            assert "secret" not in str(raised.exception)
+            assert world.requests == []
+            with unittest.TestCase().assertRaises((ValueError, TypeError)):
+                self.call(World(), self.create, headers=headers)
+        expected = "^`headers` must not contain `Authorization`: set `api_key`.$"
+        with unittest.TestCase().assertRaisesRegex(ValueError, expected):
+            self.call(World(), lambda shop: shop.pets.get(1, headers={"Authorization": "Bearer x"}))
+
+    def test_with_response_returns_the_status_headers_and_request_id_of_a_success(self) -> None:
+        attempts: list[sdk.Attempt] = []
+        answer = httpx.Response(201, json=REX, headers={"X-Request-Id": "abc", "RateLimit": '"key";r=1;t=2'})
+        world = World(httpx.ConnectError("refused"), answer)
+        pet, response = self.call(
+            world, lambda shop: shop.with_response(lambda shop: self.create(shop)), on_attempt=attempts.append
+        )
+        assert (pet.name, response.status, response.request_id) == ("Rex", 201, "abc")
+        assert response.headers["ratelimit"] == '"key";r=1;t=2'
+        assert [attempt.request_id for attempt in attempts] == [None, "abc"]
+        failure = self.fails(World(error(409, "pet_not_available")), lambda shop: shop.with_response(self.create))
+        assert failure.request_id == "abc"
+        with unittest.TestCase().assertRaises(ValueError):
+            self.call(World(), lambda shop: shop.with_response(lambda shop: shop.pets.get_many([])))
+
+    def test_request_calls_any_path_with_the_same_authentication_retries_and_errors(self) -> None:
+        query = {"status": "sold", "id": [1, 2], "limit": 5, "deep": True, "none": None}
+        world = World(httpx.ReadTimeout(""), httpx.Response(200, json=[REX]))
+        read = self.call(world, lambda shop: shop.request("GET", "/v1/pets", query=query, headers={"X-Shop": "7"}))
+        assert read == [REX]
+        target = "http://shop.example/v1/pets?status=sold&id=1&id=2&limit=5&deep=true"
+        assert [str(request.url) for request in world.requests] == [target] * 2
+        assert [request.headers["X-Shop"] for request in world.requests] == ["7", "7"]
+        assert [request.headers["Authorization"] for request in world.requests] == [f"Bearer {KEY}"] * 2
+        world = World(httpx.Response(502, html=HTML), httpx.Response(201, json={"id": 3}))
+        assert self.call(world, lambda shop: shop.request("POST", "/v1/vets", body={"name": "Ada"})) == {"id": 3}
+        assert [request.content for request in world.requests] == [b'{"name": "Ada"}'] * 2
+        assert len({request.headers["Idempotency-Key"] for request in world.requests}) == 1
+        missing = self.fails(World(error(404, "vet_not_found")), lambda shop: shop.request("GET", "/v1/vets/7"))
+        assert type(missing) is sdk.NotFoundError
+        world = World(httpx.Response(204))
+        assert self.call(world, lambda shop: shop.request("DELETE", "/v1/vets/7", idempotency_key="mine")) is None
+        assert world.requests[0].headers["Idempotency-Key"] == "mine"
+        portal = self.fails(World(httpx.Response(200, html=HTML)), lambda shop: shop.request("GET", "/v1/vets"))
+        assert portal.code == "unexpected_response"
+        lost = World(httpx.ReadTimeout(""))
+        assert self.fails(lost, lambda shop: shop.request("DELETE", "/v1/vets/7", max_time_seconds=0)).outcome_unknown
+
+    def test_request_rejects_a_wrong_method_path_or_option_before_anything_is_sent(self) -> None:
+        paths: list[Any] = ["", "v1/pets", "/pets", "/v1", "http://other.example/v1/pets", "/v1/pets?limit=1", None]
+        calls: list[Callable[[Any], Any]] = [
+            *(functools.partial(lambda shop, path: shop.request("GET", path), path=path) for path in paths),
+            lambda shop: shop.request("get", "/v1/pets"),
+            lambda shop: shop.request("GET", "/v1/pets", body={}),
+        ]
+        for call in calls:
+            world = World()
+            with unittest.TestCase().assertRaises(ValueError):
+                self.call(world, call)
+            assert world.requests == []
+        with unittest.TestCase().assertRaises(TypeError):
+            self.call(World(), lambda shop: shop.request("GET", "/v1/pets", params={}))
+
     def test_every_attempt_is_reported(self) -> None:
         attempts: list[sdk.Attempt] = []
         world = World(httpx.ReadTimeout("slow"), error(503, "unavailable"), created(), seconds=2)
@@ -665,9 +808,10 @@ class PetstoreTest(Calls, unittest.TestCase):
             shop.with_options(timeout_seconds=1, max_time_seconds=0).pets.get(1)
         shop.with_options(timeout_seconds=2).pets.create(name="Rex", category_id=3)
         assert world.timeouts == [1, 2, 2]
-        for options in [{"timeout_seconds": 0}, {"max_time_seconds": -1}]:
-            with self.assertRaises(ValueError):
-                shop.with_options(**options)
+        with self.assertRaises(ValueError):
+            shop.with_options(timeout_seconds=0)
+        with self.assertRaises(ValueError):
+            shop.with_options(max_time_seconds=-1)
 
 
 class AsyncPetstoreTest(Calls, unittest.TestCase):
@@ -783,8 +927,8 @@ class SettingsTest(unittest.TestCase):
     def test_methods_accept_every_field_of_the_document(self) -> None:
         for kind in (sdk.Pets, sdk.AsyncPets):
             for model, method, others in [
-                (NewPet, kind.create, {"idempotency_key"}),
-                (PetPatch, kind.update, {"pet_id", "if_match"}),
+                (NewPet, kind.create, {"idempotency_key", "options"}),
+                (PetPatch, kind.update, {"pet_id", "if_match", "options"}),
             ]:
                 accepted = set(inspect.signature(method).parameters) - {"self"} - others
                 assert accepted == {field.name for field in dataclasses.fields(model)}
@@ -798,8 +942,12 @@ class SettingsTest(unittest.TestCase):
         ]:
             for name, method in vars(sync).items():
                 if not name.startswith("_") and inspect.isfunction(method):
-                    other = inspect.signature(getattr(asynchronous, name))
-                    assert list(inspect.signature(method).parameters.values()) == list(other.parameters.values()), name
+                    signatures = [inspect.signature(method), inspect.signature(getattr(asynchronous, name))]
+                    same, other = (
+                        [(one.name, one.kind, one.default) for one in signature.parameters.values()]
+                        for signature in signatures
+                    )
+                    assert same == other, name
 
 
 if __name__ == "__main__":

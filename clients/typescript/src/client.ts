@@ -13,15 +13,19 @@ import type {
 import type { Event } from './models.js';
 import {
   CREATE_OPTIONS,
+  REQUEST_OPTIONS,
   UPDATE_OPTIONS,
+  type Attempt,
   type CallOptions,
   type CreateOptions,
   type PetstoreOptions,
+  type RequestOptions,
+  type ResponseInfo,
   type UpdateOptions,
 } from './options.js';
 import { feedPage, feedPages, List, listPages, PAGE_SIZE } from './pagination.js';
-import { Transport, type ApiResponse } from './transport.js';
-import { checkedId, checkedIds, checkOptions, type Names } from './validation.js';
+import { METHODS, Transport, type ApiResponse, type Method } from './transport.js';
+import { checkedHeaders, checkedId, checkedIds, checkOptions, type Names } from './validation.js';
 
 /** A pet, and the version of it that was read. */
 export type PetWithEtag = Pet & {
@@ -66,18 +70,63 @@ export class Petstore {
   readonly orders: Orders;
   readonly events: Events;
   readonly #options: PetstoreOptions;
+  readonly #transport: Transport;
 
   constructor(options: PetstoreOptions = {}) {
-    const transport = new Transport(options);
-    this.pets = new Pets(transport);
-    this.orders = new Orders(transport);
-    this.events = new Events(transport);
+    this.#transport = new Transport(options);
+    this.pets = new Pets(this.#transport);
+    this.orders = new Orders(this.#transport);
+    this.events = new Events(this.#transport);
     this.#options = options;
   }
 
-  /** Returns a client with some settings changed, such as `timeoutMs` and `maxTimeMs`. */
+  /** Returns a client with some settings changed. `headers` are added to those of this client. */
   withOptions(options: PetstoreOptions): Petstore {
-    return new Petstore({ ...this.#options, ...options });
+    const changed = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
+    const headers = { ...this.#options.headers, ...Object.fromEntries(checkedHeaders(options.headers)) };
+    return new Petstore({ ...this.#options, ...changed, headers });
+  }
+
+  /**
+   * Makes a call, and returns its result together with the status, the headers and the request id of its response:
+   * `withResponse((shop) => shop.pets.get(1))`. If the call sends several requests, the response is the last one.
+   */
+  async withResponse<Result>(
+    call: (shop: Petstore) => Promise<Result>,
+  ): Promise<{ result: Result; response: ResponseInfo }> {
+    const attempts: Attempt[] = [];
+    const onAttempt = (attempt: Attempt) => {
+      attempts.push(attempt);
+      this.#options.onAttempt?.(attempt);
+    };
+    const result = await call(this.withOptions({ onAttempt }));
+    const { status, headers, requestId } = attempts.at(-1) ?? {};
+    if (status === undefined || headers === undefined) {
+      throw new TypeError('The call sent no request, so it has no response.');
+    }
+    return { result, response: { status, headers, requestId } };
+  }
+
+  /**
+   * Sends a request to any path under `/v1/`, for operations that this version of the SDK does not have. It has the same
+   * authentication, retries and errors as all calls. A `POST` has an `Idempotency-Key`. Returns the JSON of the response,
+   * or undefined if the response is empty. Its type is not checked.
+   */
+  async request<Body = unknown>(method: Method, path: string, options: RequestOptions = {}): Promise<Body> {
+    if (!METHODS.includes(method)) {
+      throw new TypeError(`\`method\` must be one of ${METHODS.join(', ')}.`);
+    }
+    if (typeof path !== 'string' || !/^\/v1\/[^?#\s]*$/.test(path)) {
+      throw new TypeError('`path` must start with `/v1/`. Pass parameters as `query`.');
+    }
+    const { query, body, idempotencyKey } = options;
+    if (method === 'GET' && body !== undefined) {
+      throw new TypeError('A `GET` has no `body`. Pass parameters as `query`.');
+    }
+    const key = idempotencyKey ?? (method === 'POST' ? randomKey() : undefined);
+    const headers = key === undefined ? {} : { 'Idempotency-Key': key };
+    const request = { method, path: path.slice('/v1'.length), expects: 'anything', query, headers, body } as const;
+    return (await this.#transport.send<Body>(request, options, REQUEST_OPTIONS)).body;
   }
 }
 
@@ -100,7 +149,7 @@ export class Pets {
   async get(id: number, options: CallOptions = {}): Promise<PetWithEtag> {
     const query = { id: checkedId('id', id, 'pet') };
     const { status, headers, body } = await this.#transport.send<Pet[]>(
-      { method: 'GET', path: '/pets', list: true, query },
+      { method: 'GET', path: '/pets', expects: 'array', query },
       options,
     );
     const requestId = headers.get('X-Request-Id') ?? undefined;
@@ -125,7 +174,7 @@ export class Pets {
     const found = new Map<number, Pet>();
     for (let start = 0; start < wanted.length; start += PAGE_SIZE) {
       const query = { id: wanted.slice(start, start + PAGE_SIZE), limit: PAGE_SIZE };
-      const { body } = await this.#transport.send<Pet[]>({ method: 'GET', path: '/pets', list: true, query }, options);
+      const { body } = await this.#transport.send<Pet[]>({ method: 'GET', path: '/pets', expects: 'array', query }, options);
       body.forEach((pet) => found.set(pet.id, pet));
     }
     return wanted.flatMap((id) => found.get(id) ?? []);

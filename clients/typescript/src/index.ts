@@ -36,5 +36,16 @@ export type {
   PetStatus,
 } from './generated/types.gen.js';
 export type { Event, EventType } from './models.js';
-export type { Attempt, CallOptions, CreateOptions, PetstoreOptions, Runtime, UpdateOptions } from './options.js';
+export type {
+  Attempt,
+  CallOptions,
+  CreateOptions,
+  PetstoreOptions,
+  QueryValue,
+  RequestOptions,
+  ResponseInfo,
+  Runtime,
+  SendOptions,
+  UpdateOptions,
+} from './options.js';
 export type { List, Page } from './pagination.js';

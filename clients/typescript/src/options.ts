@@ -1,21 +1,30 @@
-// The settings of a client, the options of its calls, and what its hook gets. Times are in milliseconds.
+// The settings of a client, the options of its calls, and what they report.
 import type { PetstoreError } from './errors.js';
 import type { Names } from './validation.js';
 
-/** The settings of a client. */
-export interface PetstoreOptions {
-  /** The API key. Default: the environment variable `PETSTORE_KEY`. */
-  apiKey?: string | undefined;
-  /** The address of the service, with or without `/v1`. Default: the environment variable `PETSTORE_URL`. */
-  baseUrl?: string | undefined;
+/** Times and headers: of a client, or of one call. */
+export interface SendOptions {
   /** The limit for one attempt, until its response is complete. Default: 10 seconds. */
   timeoutMs?: number | undefined;
   /**
    * The limit for a call with all attempts and the pauses between them. The last attempt gets only what is left of it. 0
-   * turns retries off: `timeoutMs` alone limits the one attempt. Neither limit includes the time for which `events` asks the
-   * service to wait. Default: 60 seconds.
+   * turns retries off: `timeoutMs` alone limits the one attempt. Neither limit includes the time for which `events` asks
+   * the service to wait. Default: 60 seconds.
    */
   maxTimeMs?: number | undefined;
+  /**
+   * Headers to send in addition, such as `traceparent`. Those of a call are added to those of the client. The headers that
+   * the SDK needs for itself, such as `Authorization` and `Content-Type`, are rejected.
+   */
+  headers?: Readonly<Record<string, string>> | undefined;
+}
+
+/** The settings of a client. */
+export interface PetstoreOptions extends SendOptions {
+  /** The API key. Default: the environment variable `PETSTORE_KEY`. */
+  apiKey?: string | undefined;
+  /** The address of the service, with or without `/v1`. Default: the environment variable `PETSTORE_URL`. */
+  baseUrl?: string | undefined;
   /** Called after every attempt, for logs and metrics. */
   onAttempt?: ((attempt: Attempt) => void) | undefined;
   /** Sends a request. Default: the global `fetch`. */
@@ -24,11 +33,12 @@ export interface PetstoreOptions {
   runtime?: Partial<Runtime> | undefined;
 }
 
+const SEND_OPTIONS: Names<SendOptions> = { timeoutMs: true, maxTimeMs: true, headers: true };
+
 export const CLIENT_OPTIONS: Names<PetstoreOptions> = {
   apiKey: true,
   baseUrl: true,
-  timeoutMs: true,
-  maxTimeMs: true,
+  ...SEND_OPTIONS,
   onAttempt: true,
   fetch: true,
   runtime: true,
@@ -46,6 +56,8 @@ export interface Attempt {
   status: number | undefined;
   /** The headers of the response, such as `RateLimit` and `Deprecation`. Empty if there was none. */
   headers: Headers;
+  /** Identifies the request in the service's log. Undefined if there was no response. */
+  requestId: string | undefined;
   /** Undefined if the attempt succeeded. */
   error: PetstoreError | undefined;
   /** The pause before the next attempt. Undefined if this one was the last. */
@@ -64,13 +76,21 @@ export interface Runtime {
   startTimer(timeMs: number, end: () => void): () => void;
 }
 
+/** The response to a successful call. */
+export interface ResponseInfo {
+  status: number;
+  headers: Headers;
+  /** Identifies the request in the service's log: quote it when you report a problem. */
+  requestId: string | undefined;
+}
+
 /** The options of every call. */
-export interface CallOptions {
+export interface CallOptions extends SendOptions {
   /** Ends the call: it throws a `RequestAbortedError`. */
   signal?: AbortSignal | undefined;
 }
 
-export const CALL_OPTIONS: Names<CallOptions> = { signal: true };
+export const CALL_OPTIONS: Names<CallOptions> = { ...SEND_OPTIONS, signal: true };
 
 /** The options of a call that adds something. */
 export interface CreateOptions extends CallOptions {
@@ -90,3 +110,15 @@ export interface UpdateOptions extends CallOptions {
 }
 
 export const UPDATE_OPTIONS: Names<UpdateOptions> = { ...CALL_OPTIONS, ifMatch: true };
+
+/** The options of {@link Petstore.request}. */
+export interface RequestOptions extends CreateOptions {
+  /** The query parameters. An array repeats the parameter. */
+  query?: Readonly<Record<string, QueryValue>> | undefined;
+  /** Sent as JSON. */
+  body?: object | undefined;
+}
+
+export type QueryValue = string | number | boolean | readonly (string | number)[] | undefined;
+
+export const REQUEST_OPTIONS: Names<RequestOptions> = { ...CREATE_OPTIONS, query: true, body: true };

@@ -89,7 +89,7 @@ export function listPages<Item>(
     if (!next) {
       return undefined;
     }
-    const request: ApiRequest = { method: 'GET', path, list: true, query: next };
+    const request: ApiRequest = { method: 'GET', path, expects: 'array', query: next };
     const { headers, body } = await transport.send<Item[]>(request, options);
     const cursor = nextPosition(headers, 'cursor');
     next = cursor === undefined ? undefined : { ...next, cursor };
@@ -135,7 +135,7 @@ export async function feedPage(
     {
       method: 'GET',
       path: '/events',
-      list: true,
+      expects: 'array',
       query: { after, limit, wait: waitSeconds === 0 ? undefined : waitSeconds },
       waitMs: waitSeconds > 0 ? 1000 * waitSeconds : 0,
       outlivesOutages: follows,

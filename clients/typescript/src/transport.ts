@@ -9,8 +9,15 @@
 //
 // Uses nothing that browsers lack.
 import { APIConnectionError, errorClass, RequestAbortedError, RouteNotFoundError, type PetstoreError } from './errors.js';
-import { CALL_OPTIONS, CLIENT_OPTIONS, type CallOptions, type PetstoreOptions, type Runtime } from './options.js';
-import { checkOptions } from './validation.js';
+import {
+  CALL_OPTIONS,
+  CLIENT_OPTIONS,
+  type CallOptions,
+  type PetstoreOptions,
+  type QueryValue,
+  type Runtime,
+} from './options.js';
+import { checkedHeaders, checkOptions, checkTimes, headerValue } from './validation.js';
 
 const DEFAULT_TIMEOUT_MS = 10_000;
 const DEFAULT_MAX_TIME_MS = 60_000;
@@ -48,15 +55,19 @@ const SYSTEM: Runtime = {
   },
 };
 
+export const METHODS = ['GET', 'POST', 'PATCH', 'PUT', 'DELETE'] as const;
+
+export type Method = (typeof METHODS)[number];
+
 /** The request of an operation. */
 export interface ApiRequest {
-  method: 'GET' | 'PATCH' | 'POST';
+  method: Method;
   path: string;
-  /** Whether the response is an array. */
-  list?: true;
-  query?: Record<string, string | number | readonly number[] | undefined>;
+  /** What the response is: a JSON object by default, an array for a list, or anything, also nothing. */
+  expects?: 'array' | 'anything';
+  query?: Readonly<Record<string, QueryValue>> | undefined;
   headers?: Record<string, string>;
-  body?: object;
+  body?: object | undefined;
   /** How long the service may hold back the response. `timeoutMs` and `maxTimeMs` do not include it. */
   waitMs?: number;
   /** Whether `maxTimeMs` does not limit the retries. */
@@ -78,6 +89,7 @@ export class Transport {
   readonly #baseUrl: string;
   readonly #timeoutMs: number;
   readonly #maxTimeMs: number;
+  readonly #headers: [name: string, value: string][];
   readonly #onAttempt: NonNullable<PetstoreOptions['onAttempt']>;
   readonly #fetch: NonNullable<PetstoreOptions['fetch']>;
   readonly #runtime: Runtime;
@@ -88,13 +100,8 @@ export class Transport {
     this.#baseUrl = versionedUrl(required('baseUrl', options.baseUrl, 'PETSTORE_URL'));
     this.#timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
     this.#maxTimeMs = options.maxTimeMs ?? DEFAULT_MAX_TIME_MS;
-    // Written so that NaN is rejected as well.
-    if (!(this.#timeoutMs > 0)) {
-      throw new RangeError(`\`timeoutMs\` must be a number above 0, not ${this.#timeoutMs}.`);
-    }
-    if (!(this.#maxTimeMs >= 0)) {
-      throw new RangeError(`\`maxTimeMs\` must be a number, at least 0, not ${this.#maxTimeMs}.`);
-    }
+    checkTimes(this.#timeoutMs, this.#maxTimeMs);
+    this.#headers = checkedHeaders(options.headers);
     this.#onAttempt = options.onAttempt ?? (() => {});
     this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
     this.#runtime = { ...SYSTEM, ...options.runtime };
@@ -110,13 +117,14 @@ export class Transport {
     known: Record<string, true> = CALL_OPTIONS,
   ): Promise<ApiResponse<Body>> {
     checkOptions(options, known, 'this call');
-    const { signal } = options;
+    const { signal, timeoutMs: attemptMs = this.#timeoutMs, maxTimeMs = this.#maxTimeMs } = options;
+    checkTimes(attemptMs, maxTimeMs);
     const { now, sleep } = this.#runtime;
     const { method, path, waitMs = 0, outlivesOutages = false } = request;
     const url = this.#baseUrl + path + queryString(request.query ?? {});
-    const init = this.#init(request);
-    const longestMs = this.#timeoutMs + waitMs;
-    const deadline = outlivesOutages ? Infinity : now() + (this.#maxTimeMs || this.#timeoutMs) + waitMs;
+    const init = this.#init(request, checkedHeaders(options.headers));
+    const longestMs = attemptMs + waitMs;
+    const deadline = outlivesOutages ? Infinity : now() + (maxTimeMs || attemptMs) + waitMs;
     let outcomeUnknown = false;
     let previous: PetstoreError | undefined;
 
@@ -126,14 +134,16 @@ export class Transport {
       }
       const start = now();
       const timeoutMs = Math.min(longestMs, deadline - start);
-      const result = await this.#attempt(url, init, request.list ?? false, timeoutMs, signal);
+      const result = await this.#attempt(url, init, request.expects, timeoutMs, signal);
       const { status, headers = new Headers(), error } = result;
-      const retryInMs = error && this.#retryInMs(error, number, deadline);
+      const retryInMs = error && maxTimeMs > 0 ? this.#retryInMs(error, number, deadline) : undefined;
+      const requestId = headers.get('X-Request-Id') ?? undefined;
       if (error) {
         outcomeUnknown ||= method !== 'GET' && !isRejection(error);
         error.outcomeUnknown = outcomeUnknown;
       }
-      this.#onAttempt({ number, method, path, durationMs: now() - start, status, headers, error, retryInMs });
+      const durationMs = now() - start;
+      this.#onAttempt({ number, method, path, durationMs, status, headers, requestId, error, retryInMs });
       if (!error) {
         return result as ApiResponse<Body>;
       }
@@ -147,11 +157,15 @@ export class Transport {
     }
   }
 
-  #init({ method, headers, body }: ApiRequest): RequestInit {
-    const all = new Headers({ Authorization: `Bearer ${this.#apiKey}` });
+  #init({ method, headers, body }: ApiRequest, extraHeaders: [name: string, value: string][]): RequestInit {
+    const all = new Headers();
+    for (const [name, value] of [...this.#headers, ...extraHeaders]) {
+      all.set(name, value);
+    }
     for (const [name, value] of Object.entries(headers ?? {})) {
       all.set(name, headerValue(name, value));
     }
+    all.set('Authorization', `Bearer ${this.#apiKey}`);
     // A redirect is never followed: it would turn a POST into a GET, and could send the key elsewhere.
     const init: RequestInit = { method, headers: all, redirect: 'manual' };
     if (body) {
@@ -165,7 +179,7 @@ export class Transport {
   async #attempt(
     url: string,
     init: RequestInit,
-    list: boolean,
+    expects: ApiRequest['expects'],
     timeoutMs: number,
     signal: AbortSignal | undefined,
   ): Promise<Result> {
@@ -175,7 +189,7 @@ export class Transport {
     signal?.addEventListener('abort', abort);
     try {
       const response = await this.#fetch(url, { ...init, signal: exchange.signal });
-      return read(response, await response.text(), list, url);
+      return read(response, await response.text(), expects, url);
     } catch (cause) {
       if (signal?.aborted) {
         return { error: aborted(signal) };
@@ -191,7 +205,7 @@ export class Transport {
 
   /** Returns the pause after a failed attempt, or undefined if the call has failed. */
   #retryInMs(error: PetstoreError, number: number, deadline: number): number | undefined {
-    if (this.#maxTimeMs === 0 || !isRetryable(error)) {
+    if (!isRetryable(error)) {
       return undefined;
     }
     const pause = Math.min(FIRST_PAUSE_MS * 2 ** (number - 1), LONGEST_PAUSE_MS);
@@ -231,9 +245,11 @@ function isRetryable({ code, status }: PetstoreError): boolean {
 }
 
 /** Returns the body of a success, or the error that the response stands for, whoever sent it. */
-function read({ status, headers, ok }: Response, text: string, list: boolean, url: string): Result {
+function read({ status, headers, ok }: Response, text: string, expects: ApiRequest['expects'], url: string): Result {
   const body = parsed(text);
-  if (ok && body && Array.isArray(body) === list) {
+  const isExpected =
+    expects === 'anything' ? body !== undefined || text === '' : body && Array.isArray(body) === (expects === 'array');
+  if (ok && isExpected) {
     return { status, headers, body };
   }
   return { status, headers, error: errorOf(status, headers, ok ? undefined : body, url) };
@@ -316,12 +332,4 @@ function versionedUrl(baseUrl: string): string {
     // Not a URL.
   }
   throw new TypeError('`baseUrl` must be a URL, such as `http://127.0.0.1:8080`.');
-}
-
-/** Checks a value before `fetch` does, whose message would contain it. */
-function headerValue(name: string, value: string): string {
-  if (!/^[\x21-\x7e]+$/.test(value)) {
-    throw new TypeError(`\`${name}\` must not be empty, and must contain only visible ASCII characters.`);
-  }
-  return value;
 }

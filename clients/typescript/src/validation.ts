@@ -37,6 +37,52 @@ function distance(one: string, other: string): number {
   return row.at(-1) ?? 0;
 }
 
+/** The headers that callers cannot set, and what to do instead. */
+const RESERVED_HEADERS = new Map([
+  ['authorization', 'set the option `apiKey`'],
+  ['idempotency-key', 'set the option `idempotencyKey`'],
+  ['content-type', 'bodies are always sent as JSON'],
+  ...'connection content-encoding content-length expect host keep-alive te trailer transfer-encoding upgrade'
+    .split(' ')
+    .map((name) => [name, 'it belongs to the connection'] as const),
+]);
+
+/** Returns the headers if callers can set them. No message contains a value, which may be a secret. */
+export function checkedHeaders(headers: Readonly<Record<string, string>> = {}): [name: string, value: string][] {
+  if (typeof headers !== 'object' || headers === null || Symbol.iterator in headers) {
+    throw new TypeError('`headers` must be a plain object, such as `{ traceparent: … }`.');
+  }
+  return Object.entries(headers).map(([name, value]) => {
+    const instead = RESERVED_HEADERS.get(name.toLowerCase());
+    if (instead !== undefined) {
+      throw new TypeError(`\`headers\` must not contain \`${name}\`: ${instead}.`);
+    }
+    const isVisible = typeof value === 'string' && /^[\x20-\x7e]+$/.test(value) && value.trim() === value;
+    if (!/^[\w!#$%&'*+.^`|~-]+$/.test(name) || !isVisible) {
+      throw new TypeError(`The header ${JSON.stringify(name)} must have a valid name, and a value of visible ASCII characters.`);
+    }
+    return [name, value];
+  });
+}
+
+/** Returns a value that goes into a header. `fetch` would check it, too, but its message would contain it. */
+export function headerValue(name: string, value: string): string {
+  if (!/^[\x21-\x7e]+$/.test(value)) {
+    throw new TypeError(`\`${name}\` must not be empty, and must contain only visible ASCII characters.`);
+  }
+  return value;
+}
+
+/** Throws a `RangeError` unless both times are valid. Written so that NaN is rejected as well. */
+export function checkTimes(timeoutMs: number, maxTimeMs: number): void {
+  if (!(timeoutMs > 0)) {
+    throw new RangeError(`\`timeoutMs\` must be a number above 0, not ${timeoutMs}.`);
+  }
+  if (!(maxTimeMs >= 0)) {
+    throw new RangeError(`\`maxTimeMs\` must be a number, at least 0, not ${maxTimeMs}.`);
+  }
+}
+
 /** Returns the id if it is one. */
 export function checkedId(name: string, value: unknown, of: 'pet' | 'order'): number {
   if (typeof value === 'number' && Number.isSafeInteger(value) && value > 0) {

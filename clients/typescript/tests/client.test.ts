@@ -772,13 +772,13 @@ test('the hook gets every attempt', async () => {
     onAttempt: (attempt) => attempts.push(attempt),
   });
   await shop.orders.get(7);
-  const request = { method: 'GET', path: '/store/orders/7', durationMs: 0 };
+  const request = { method: 'GET', path: '/store/orders/7', durationMs: 0, requestId: undefined };
   assert.deepEqual(
     attempts.map(({ headers, error, ...rest }) => ({ ...rest, limit: headers.get('RateLimit'), code: error?.code })),
     [
       { ...request, number: 1, status: undefined, retryInMs: 75, limit: null, code: 'no_response' },
       { ...request, number: 2, status: 503, retryInMs: 150, limit: null, code: 'unexpected_response' },
-      { ...request, number: 3, status: 200, retryInMs: undefined, limit: '"key";r=1;t=2', code: undefined },
+      { ...request, number: 3, status: 200, requestId: 'r1', retryInMs: undefined, limit: '"key";r=1;t=2', code: undefined },
     ],
   );
 });
@@ -805,4 +805,131 @@ test('withOptions changes only what it names', async () => {
   await errorOf(shop.withOptions({ timeoutMs: 1000, maxTimeMs: 2000 }).pets.get(1));
   assert.deepEqual([sent.length, time.now()], [2, 2000]);
   assert.equal(sent[0]?.headers.get('Authorization'), `Bearer ${KEY}`);
+});
+
+test('withOptions keeps a setting that is undefined, and adds headers', async () => {
+  const { shop, sent, time } = clientOf([() => 'silence'], { timeoutMs: 1000, maxTimeMs: 0, headers: { 'X-Shop': '7' } });
+  await errorOf(shop.withOptions({ timeoutMs: undefined, headers: { traceparent: '00-1' } }).pets.get(1));
+  assert.equal(time.now(), 1000);
+  assert.deepEqual([sent[0]?.headers.get('X-Shop'), sent[0]?.headers.get('traceparent')], ['7', '00-1']);
+});
+
+test('every call accepts its own times', async () => {
+  const times = { timeoutMs: 1000, maxTimeMs: 2000 };
+  for (const call of [
+    (shop: Petstore) => shop.pets.get(1, times),
+    (shop: Petstore) => shop.pets.create(newPet, times),
+    (shop: Petstore) => shop.pets.list({}, times).next(),
+    (shop: Petstore) => shop.request('GET', '/v1/pets', times),
+  ]) {
+    const { shop, sent, time } = clientOf([() => 'silence']);
+    await errorOf(call(shop));
+    assert.deepEqual([time.now(), sent.length], [2000, 2]);
+  }
+  const { shop, sent } = clientOf([refused]);
+  await errorOf(shop.pets.get(1, { maxTimeMs: 0 }));
+  assert.equal(sent.length, 1);
+  await assert.rejects(shop.pets.get(1, { timeoutMs: 0 }), RangeError);
+  await assert.rejects(shop.pets.get(1, { maxTimeMs: NaN }), RangeError);
+  assert.equal(sent.length, 1);
+});
+
+test('headers of the client and of a call are sent with every attempt', async () => {
+  const headers = { 'X-Shop': '7', tracestate: 'a=1, b=2' };
+  for (const call of [
+    (shop: Petstore) => shop.pets.update(1, {}, { headers: { Traceparent: '00-1', 'x-shop': '8' } }),
+    (shop: Petstore) => shop.orders.list({}, { headers: { Traceparent: '00-1', 'x-shop': '8' } }).next(),
+    (shop: Petstore) => shop.events.follow({}, { headers: { Traceparent: '00-1', 'x-shop': '8' } }).next(),
+  ]) {
+    const { shop, sent } = clientOf([refused, () => failure(400, 'invalid_field')], { headers });
+    await errorOf(call(shop));
+    assert.equal(sent.length, 2);
+    for (const one of sent) {
+      assert.deepEqual(
+        ['traceparent', 'tracestate', 'x-shop', 'authorization'].map((name) => one.headers.get(name)),
+        ['00-1', 'a=1, b=2', '8', `Bearer ${KEY}`],
+      );
+    }
+  }
+});
+
+test('headers that the SDK needs for itself are rejected before anything is sent', async () => {
+  const { shop, sent } = clientOf([]);
+  const reserved = ['Authorization', 'idempotency-key', 'Content-Type', 'content-length', 'Transfer-Encoding', 'Host'];
+  const wrong: unknown[] = [
+    ...reserved.map((name) => ({ [name]: 'secret' })),
+    { 'Bad Name': 'secret' },
+    { 'X-Bad': 'secret\r\nInjected: 1' },
+    { 'X-Bad': ' secret' },
+    { 'X-Bad': 'sécret' },
+    { 'X-Bad': '' },
+    { 'X-Bad': undefined },
+    new Headers({ 'X-Good': 'secret' }),
+    [['X-Good', 'secret']],
+    null,
+  ];
+  for (const value of wrong) {
+    const options = { headers: value as Record<string, string> };
+    const isExpected = (error: unknown) => error instanceof TypeError && !error.message.includes('secret');
+    await assert.rejects(shop.pets.get(1, options), isExpected);
+    await assert.rejects(async () => clientOf([], options), isExpected);
+    await assert.rejects(async () => shop.withOptions(options), isExpected);
+  }
+  assert.equal(sent.length, 0);
+  await assert.rejects(shop.pets.get(1, { headers: { Authorization: 'Bearer x' } }), {
+    message: '`headers` must not contain `Authorization`: set the option `apiKey`.',
+  });
+});
+
+test('withResponse returns the result with the status, headers and request id of its response', async () => {
+  const attempts: Attempt[] = [];
+  const { shop } = clientOf([refused, () => json(rex, { RateLimit: '"key";r=1;t=2' }, 201)], {
+    onAttempt: (attempt) => attempts.push(attempt),
+  });
+  const { result, response } = await shop.withResponse((shop) => shop.pets.create(newPet));
+  const name: string = result.name;
+  assert.deepEqual([name, response.status, response.requestId], ['Rex', 201, 'r1']);
+  assert.equal(response.headers.get('RateLimit'), '"key";r=1;t=2');
+  assert.equal(attempts.length, 2);
+  const failed = clientOf([() => failure(409, 'pet_not_available')]).shop;
+  assert.equal((await errorOf(failed.withResponse((shop) => shop.orders.place({ petId: 1 })))).requestId, 'r1');
+  await assert.rejects(shop.withResponse((shop) => shop.pets.getMany([])), TypeError);
+});
+
+test('request calls any path with the same authentication, retries and errors', async () => {
+  const { shop, sent } = clientOf([refused, () => json([rex]), () => html(502), () => json({ id: 3 }, {}, 201)]);
+  const query = { status: 'sold', id: [1, 2], limit: 5, deep: true, none: undefined };
+  assert.deepEqual(await shop.request('GET', '/v1/pets', { query, headers: { 'X-Shop': '7' } }), [rex]);
+  const created = await shop.request<{ id: number }>('POST', '/v1/vets', { body: { name: 'Ada' } });
+  assert.equal(created.id, 3);
+  assert.deepEqual(
+    sent.map(({ method, target, body }) => [method, target, body]),
+    [
+      ...Array<unknown>(2).fill(['GET', '/v1/pets?status=sold&id=1&id=2&limit=5&deep=true', undefined]),
+      ...Array<unknown>(2).fill(['POST', '/v1/vets', { name: 'Ada' }]),
+    ],
+  );
+  assert.deepEqual(sent.map(({ headers }) => headers.get('X-Shop')), ['7', '7', null, null]);
+  assert(sent.every(({ headers }) => headers.get('Authorization') === `Bearer ${KEY}`));
+  const keys = sent.map(({ headers }) => headers.get('Idempotency-Key'));
+  assert.deepEqual([keys[0], keys[2] === keys[3], keys[2]?.length], [null, true, 32]);
+
+  const missing = await errorOf(clientOf([() => failure(404, 'vet_not_found')]).shop.request('GET', '/v1/vets/7'));
+  assert(missing instanceof petstore.NotFoundError);
+  const empty = clientOf([() => new Response(null, { status: 204 })]).shop;
+  assert.equal(await empty.request('DELETE', '/v1/vets/7', { idempotencyKey: 'mine' }), undefined);
+  assert.equal((await errorOf(clientOf([() => html(200)]).shop.request('GET', '/v1/vets'))).code, 'unexpected_response');
+  const lost = await errorOf(clientOf([refused], { maxTimeMs: 0 }).shop.request('DELETE', '/v1/vets/7'));
+  assert.equal(lost.outcomeUnknown, true);
+});
+
+test('request rejects a wrong method, path or option before anything is sent', async () => {
+  const { shop, sent } = clientOf([]);
+  for (const path of ['', 'v1/pets', '/pets', '/v1', 'https://other.example/v1/pets', '/v1/pets?limit=1', '/v1/a b', null]) {
+    await assert.rejects(shop.request('GET', path as string), { name: 'TypeError', message: /must start with `\/v1\/`/ });
+  }
+  await assert.rejects(shop.request('get' as 'GET', '/v1/pets'), TypeError);
+  await assert.rejects(shop.request('GET', '/v1/pets', { body: {} }), TypeError);
+  await assert.rejects(shop.request('GET', '/v1/pets', { params: {} } as object), TypeError);
+  assert.equal(sent.length, 0);
 });
