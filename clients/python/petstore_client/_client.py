@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import random as random_module
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any, Generic, List, TypeVar  # List: in the classes below, `list` is a method
 
 import httpx
@@ -26,8 +30,10 @@ from ._core import (
     QueryValue,
     Request,
     ResponseInfo,
+    Send,
     Sleep,
 )
+from .errors import ClientClosedError
 from .models import Event, Order, OrderStatus, Pet, PetStatus
 
 if TYPE_CHECKING:
@@ -66,17 +72,17 @@ class Petstore:
         headers: Mapping[str, str] | None = None,
         on_attempt: Callable[[Attempt], None] | None = None,
         http_client: httpx.Client | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
     ) -> None:
         core = Core.from_settings(
             api_key, base_url, timeout_seconds, max_time_seconds, headers, on_attempt, clock, random
         )
-        self._set(core, http_client or httpx.Client(), sleep)
+        self._set(core, http_client or httpx.Client(), sleep, Future())
 
-    def _set(self, core: Core, http: httpx.Client, sleep: Callable[[float], None]) -> None:
-        self._core, self._http, self._sleep = core, http, sleep
+    def _set(self, core: Core, http: httpx.Client, sleep: Callable[[float], None] | None, closed: Future[Any]) -> None:
+        self._core, self._http, self._sleep, self._closed = core, http, sleep, closed
         self.pets = Pets(self)
         self.orders = Orders(self)
         self.events = Events(self)
@@ -87,7 +93,7 @@ class Petstore:
 
     def _with_core(self, core: Core) -> Petstore:
         client = object.__new__(type(self))
-        client._set(core, self._http, self._sleep)
+        client._set(core, self._http, self._sleep, self._closed)
         return client
 
     def with_response(self, call: Callable[[Petstore], T]) -> tuple[T, ResponseInfo]:
@@ -119,7 +125,13 @@ class Petstore:
         return self._run(core.request(method, path, query, body, idempotency_key))
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, also those of the clients that `with_options` returned.
+
+        Any thread can call it. Calls that wait for events or for their next attempt end at once, with a
+        `ClientClosedError`, and so does every later call.
+        """
+        with contextlib.suppress(InvalidStateError):  # it was closed before
+            self._closed.set_result(None)
         self._http.close()
 
     def __enter__(self) -> Petstore:
@@ -139,14 +151,38 @@ class Petstore:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if isinstance(step, Sleep):
+            outcome = self._sleep_or_send(step)
+
+    def _sleep_or_send(self, step: Sleep | Send) -> Outcome:
+        if isinstance(step, Sleep):
+            if self._sleep is not None:
                 self._sleep(step.seconds)
-                outcome = None
-                continue
+            else:
+                wait([self._closed], step.seconds)
+            return None
+        if self._closed.done():
+            return ClientClosedError()
+        try:
+            return self._send_and_wait(step) if step.waits else self._http.request(**step.arguments)
+        except httpx.RequestError as error:
+            return error
+
+    def _send_and_wait(self, step: Send) -> httpx.Response | ClientClosedError:
+        """Sends a request in a thread: nothing else can end the wait for a response when the client is closed."""
+        response: Future[Any] = Future()
+
+        def send() -> None:
             try:
-                outcome = self._http.request(**step.arguments)
-            except httpx.RequestError as error:
-                outcome = error
+                response.set_result(self._http.request(**step.arguments))
+            except BaseException as error:
+                response.set_exception(error)
+
+        threading.Thread(target=contextvars.copy_context().run, args=[send], daemon=True).start()
+        wait([response, self._closed], return_when=FIRST_COMPLETED)
+        if not response.done():
+            return ClientClosedError()
+        result: httpx.Response = response.result()
+        return result
 
 
 class Pets:
@@ -296,6 +332,8 @@ class Events:
     def follow(self, *, after: str | None = None, **options: Unpack[CallOptions]) -> Items[Event]:
         """Iterates over the events, and waits for the next one instead of ending. See `list` for `after`.
 
+        To stop, leave the loop, or close the client in another thread: the iterator raises a `ClientClosedError`.
+
         Store the `id` of each event that you have handled: to resume in another process, pass it as `after`.
 
         `max_time_seconds` does not apply: connection errors and the other failures that calls retry are retried until
@@ -356,10 +394,12 @@ class AsyncPetstore:
         core = Core.from_settings(
             api_key, base_url, timeout_seconds, max_time_seconds, headers, on_attempt, clock, random
         )
-        self._set(core, http_client or httpx.AsyncClient(), sleep)
+        self._set(core, http_client or httpx.AsyncClient(), sleep, _Waits())
 
-    def _set(self, core: Core, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self._core, self._http, self._sleep = core, http, sleep
+    def _set(
+        self, core: Core, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]], waits: _Waits
+    ) -> None:
+        self._core, self._http, self._sleep, self._waits = core, http, sleep, waits
         self.pets = AsyncPets(self)
         self.orders = AsyncOrders(self)
         self.events = AsyncEvents(self)
@@ -370,7 +410,7 @@ class AsyncPetstore:
 
     def _with_core(self, core: Core) -> AsyncPetstore:
         client = object.__new__(type(self))
-        client._set(core, self._http, self._sleep)
+        client._set(core, self._http, self._sleep, self._waits)
         return client
 
     async def with_response(self, call: Callable[[AsyncPetstore], Awaitable[T]]) -> tuple[T, ResponseInfo]:
@@ -394,7 +434,8 @@ class AsyncPetstore:
         return await self._run(core.request(method, path, query, body, idempotency_key))
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """See `Petstore.close`. Any task of the same event loop can call it."""
+        self._waits.end()
         await self._http.aclose()
 
     async def __aenter__(self) -> AsyncPetstore:
@@ -414,14 +455,46 @@ class AsyncPetstore:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if isinstance(step, Sleep):
-                await self._sleep(step.seconds)
-                outcome = None
-                continue
-            try:
-                outcome = await self._http.request(**step.arguments)
-            except httpx.RequestError as error:
-                outcome = error
+            outcome = await self._sleep_or_send(step)
+
+    async def _sleep_or_send(self, step: Sleep | Send) -> Outcome:
+        if isinstance(step, Sleep):
+            await self._waits.result(self._sleep(step.seconds))
+            return None
+        if self._waits.ended:
+            return ClientClosedError()
+        try:
+            if not step.waits:
+                return await self._http.request(**step.arguments)
+            response = await self._waits.result(self._http.request(**step.arguments))
+            return ClientClosedError() if response is None else response
+        except httpx.RequestError as error:
+            return error
+
+
+class _Waits:
+    """What the calls of a client wait for, until the client is closed."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    async def result(self, work: Awaitable[T]) -> T | None:
+        """Returns the result of the work, or None if the client is closed first."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            # If the caller's own task was cancelled, the work is not done.
+            task.cancel()
+            self._tasks.discard(task)
+        return None if task.cancelled() else task.result()
+
+    def end(self) -> None:
+        self.ended = True
+        for task in self._tasks:
+            task.cancel()
 
 
 class AsyncPets:
@@ -551,7 +624,7 @@ class AsyncEvents:
         )
 
     def follow(self, *, after: str | None = None, **options: Unpack[CallOptions]) -> AsyncItems[Event]:
-        """See `Events.follow`. Cancelling the task stops it; the same iterator can then be continued."""
+        """See `Events.follow`. To stop, you can also cancel the task; the same iterator can then be continued."""
         return AsyncItems(
             self._client,
             _FeedPosition(self._client._core.for_call(options), after, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True),

@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Union, get_args
 import httpx
 
 from . import errors
-from .errors import NotFoundError, PetstoreError
+from .errors import ClientClosedError, NotFoundError, PetstoreError
 from .generated import VERSION
 from .generated.models import NewOrder, NewPet, PetPatch
 from .models import Event, Order, OrderStatus, Pet, PetStatus
@@ -131,6 +131,8 @@ class Send:
     """Send this request. The outcome is the response, or the exception instead of one."""
 
     arguments: dict[str, Any]
+    waits: bool
+    """Whether the service may hold back the response, so that closing the client has to end the request."""
 
 
 class TimeLeft(Mapping[str, float]):
@@ -160,7 +162,7 @@ class Sleep:
     seconds: float
 
 
-Outcome = Union[httpx.Response, httpx.RequestError, None]
+Outcome = Union[httpx.Response, httpx.RequestError, ClientClosedError, None]
 Call = Generator[Union[Send, Sleep], Outcome, T]
 
 
@@ -359,6 +361,9 @@ class Core:
             sent = self.clock()
             attempt_deadline = min(sent + timeout, deadline)
             outcome = yield self._send(request, TimeLeft(attempt_deadline, self.clock))
+            if isinstance(outcome, ClientClosedError):
+                outcome.outcome_unknown = outcome_unknown
+                raise outcome
             ended = self.clock()
             error = _error(outcome)
             retry_in: float | None = None
@@ -400,7 +405,7 @@ class Core:
         if request.body is not None:
             headers["Content-Type"] = "application/json"
             arguments["content"] = json.dumps(request.body)
-        return Send(arguments)
+        return Send(arguments, waits=request.wait_seconds > 0)
 
     def _pause(self, number: int) -> float:
         """Returns the pause after this attempt: exponential back-off, half of it random so that clients spread out."""
@@ -529,7 +534,7 @@ def _header(option: str, value: str) -> str:
 def _error(outcome: Outcome) -> PetstoreError | None:
     if isinstance(outcome, httpx.RequestError):
         return errors.from_exception(outcome)
-    assert outcome is not None
+    assert isinstance(outcome, httpx.Response)
     return None if outcome.is_success else errors.from_response(outcome)
 
 

@@ -118,6 +118,14 @@ class APIConnectionError(PetstoreError):
     """There was no complete response: the connection was refused or broken, or timed out."""
 
 
+class ClientClosedError(PetstoreError):
+    """The client was closed while the call was waiting, or before it began."""
+
+    # The defaults let pickle restore an exception.
+    def __init__(self, message: str = "The client is closed.", *, code: str = "client_closed") -> None:
+        super().__init__(message, code=code)
+
+
 _BY_STATUS: dict[int, type[PetstoreError]] = {
     401: AuthenticationError,
     403: PermissionDeniedError,

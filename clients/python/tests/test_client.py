@@ -6,6 +6,8 @@ python -m unittest discover clients/python/tests
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import dataclasses
 import email.utils
 import functools
@@ -16,7 +18,11 @@ import json
 import logging
 import os
 import pickle
+import socket
+import threading
+import time
 import unittest
+from collections.abc import Iterator
 from typing import Any, Callable, Union
 from unittest import mock
 
@@ -53,6 +59,34 @@ def events(position: str, *ids: str) -> httpx.Response:
     """Returns a page of events. The next one is after `position`."""
     link = f'<https://elsewhere.example/v1/events?limit=100&after={position}>; rel="next"'
     return httpx.Response(200, json=[{**EVENT, "id": id} for id in ids], headers={"Link": link})
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[tuple[str, threading.Semaphore]]:
+    """Accepts requests on a real socket and never responds. The semaphore counts the requests that have arrived."""
+    asked = threading.Semaphore(0)
+    connections: list[socket.socket] = []
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                connections.append(connection)
+                connection.recv(65536)
+                # The client is about to wait for the response. Closing it before that is the easier case.
+                time.sleep(0.1)
+                asked.release()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in connections:
+                connection.close()
 
 
 class World:
@@ -730,6 +764,27 @@ class Calls:
         with unittest.TestCase().assertRaises(TypeError):
             self.call(World(), lambda shop: shop.request("GET", "/v1/pets", params={}))
 
+    def test_a_call_of_a_closed_client_is_an_error(self) -> None:
+        def get_after_close(shop: Any) -> Any:
+            closing = shop.close()
+
+            async def get() -> Any:
+                await closing
+                return await shop.pets.get(1)
+
+            return get() if inspect.isawaitable(closing) else shop.pets.get(1)
+
+        world = World()
+        failure = self.fails(world, get_after_close)
+        assert (type(failure), failure.code, str(failure)) == (
+            sdk.ClientClosedError,
+            "client_closed",
+            "The client is closed. (client_closed)",
+        )
+        assert world.requests == []
+        copy = pickle.loads(pickle.dumps(failure))
+        assert (type(copy), vars(copy)) == (type(failure), vars(failure))
+
     def test_every_attempt_is_reported(self) -> None:
         attempts: list[sdk.Attempt] = []
         world = World(httpx.ReadTimeout("slow"), error(503, "unavailable"), created(), seconds=2)
@@ -801,6 +856,47 @@ class PetstoreTest(Calls, unittest.TestCase):
         assert [pet.id for pet in pets] == [2, 3, 4, 5]
         assert list(pets) == []
 
+    def test_closing_the_client_in_another_thread_ends_a_follower(self) -> None:
+        start = time.monotonic()
+        with silent_server() as (address, asked):
+            for derived in (False, True):
+                shop = sdk.Petstore(api_key=KEY, base_url=address)
+                follower = shop.with_options(timeout_seconds=60) if derived else shop
+                closer = threading.Thread(target=lambda shop=shop: (asked.acquire(), shop.close()))
+                closer.start()
+                with self.assertRaises(sdk.ClientClosedError) as raised:
+                    next(follower.events.follow(after="E0"))
+                closer.join()
+                assert (raised.exception.code, raised.exception.outcome_unknown) == ("client_closed", False)
+        assert time.monotonic() - start < 20  # an attempt may take 35 s
+
+    def test_closing_the_client_in_another_thread_ends_the_pause_of_a_follower(self) -> None:
+        shops: list[sdk.Petstore] = []
+
+        def close(attempt: sdk.Attempt) -> None:
+            threading.Timer(0.05, shops[0].close).start()
+
+        world = World(error(503, "unavailable", **{"Retry-After": "300"}))
+        options = {"sleep": None, "clock": time.monotonic, "on_attempt": close}
+        shops.append(self.shop(world, **options))
+        start = time.monotonic()
+        with self.assertRaises(sdk.ClientClosedError):
+            next(shops[0].events.follow())
+        assert time.monotonic() - start < 20
+
+    def test_a_follower_in_a_thread_sees_the_context_of_its_caller(self) -> None:
+        trace = contextvars.ContextVar("trace", default="none")
+        seen: list[str] = []
+
+        def handle(request: httpx.Request) -> httpx.Response:
+            seen.append(trace.get())
+            return events("A", "E1")
+
+        trace.set("mine")
+        http = httpx.Client(transport=httpx.MockTransport(handle))
+        next(self.shop(World(), http_client=http).events.follow())
+        assert seen == ["mine"]
+
     def test_options_can_be_changed_for_some_calls(self) -> None:
         world = World(error(503, "unavailable"), error(503, "unavailable"), created())
         shop = self.shop(world)
@@ -837,6 +933,38 @@ class AsyncPetstoreTest(Calls, unittest.TestCase):
             return found
 
         return asyncio.run(run())
+
+    def test_closing_the_client_in_another_task_ends_a_follower(self) -> None:
+        async def run(address: str, asked: threading.Semaphore) -> None:
+            for derived in (False, True):
+                shop = sdk.AsyncPetstore(api_key=KEY, base_url=address)
+                follower = shop.with_options(timeout_seconds=60) if derived else shop
+                waiting = asyncio.ensure_future(follower.events.follow(after="E0").__anext__())
+                await asyncio.get_running_loop().run_in_executor(None, asked.acquire)
+                await shop.close()
+                with self.assertRaises(sdk.ClientClosedError) as raised:
+                    await waiting
+                assert (raised.exception.code, raised.exception.outcome_unknown) == ("client_closed", False)
+
+        start = time.monotonic()
+        with silent_server() as (address, asked):
+            asyncio.run(run(address, asked))
+        assert time.monotonic() - start < 20  # an attempt may take 35 s
+
+    def test_closing_the_client_in_another_task_ends_the_pause_of_a_follower(self) -> None:
+        async def run() -> None:
+            paused = asyncio.Event()
+            world = World(error(503, "unavailable", **{"Retry-After": "300"}))
+            options = {"sleep": asyncio.sleep, "clock": time.monotonic, "on_attempt": lambda attempt: paused.set()}
+            shop = self.shop(world, **options)
+            waiting = asyncio.ensure_future(shop.events.follow().__anext__())
+            await paused.wait()
+            await asyncio.sleep(0)
+            await shop.close()
+            with self.assertRaises(sdk.ClientClosedError):
+                await waiting
+
+        asyncio.run(run())
 
     def test_cancelling_the_task_stops_a_follower_which_can_be_resumed(self) -> None:
         async def handle(request: httpx.Request) -> httpx.Response:
