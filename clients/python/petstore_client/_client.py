@@ -34,7 +34,7 @@ from ._core import (
     Sleep,
 )
 from .errors import ClientClosedError
-from .models import Event, Order, OrderStatus, Pet, PetStatus
+from .models import Event, EventType, Order, OrderStatus, Pet, PetStatus
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -306,7 +306,7 @@ class Orders:
 
 
 class Events:
-    """The feed of changes of pets and orders. It is experimental: it may still change."""
+    """The feed of changes of pets and orders. It is beta: it changes with 90 days' notice."""
 
     def __init__(self, client: Petstore) -> None:
         self._client = client
@@ -317,20 +317,30 @@ class Events:
         return self._client._run(core.position())
 
     def list(
-        self, *, after: str | None = None, limit: int = MAX_LIMIT, wait_seconds: int = 0, **options: Unpack[CallOptions]
+        self,
+        *,
+        after: str | None = None,
+        types: Sequence[EventType] = (),
+        limit: int = MAX_LIMIT,
+        wait_seconds: int = 0,
+        **options: Unpack[CallOptions],
     ) -> Items[Event]:
         """Iterates over the events so far, and ends when there are no more.
 
         `after` is the `id` of an event, a position, or `"now"`; by default, the oldest event that is kept comes first.
-        `limit` is the page size, at most 100. With `wait_seconds`, at most 25, the iteration ends only when nothing has
-        happened for so long. The last page of `pages` is empty, and its `cursor` is the `after` with which to continue.
+        `types` leaves out all other types of events. `limit` is the page size, at most 100. With `wait_seconds`, at
+        most 25, the iteration ends only when nothing has happened for so long. The last page of `pages` is empty, and
+        its `cursor` is the `after` with which to continue.
         """
         return Items(
-            self._client, _FeedPosition(self._client._core.for_call(options), after, limit, wait_seconds, follows=False)
+            self._client,
+            _FeedPosition(self._client._core.for_call(options), after, types, limit, wait_seconds, follows=False),
         )
 
-    def follow(self, *, after: str | None = None, **options: Unpack[CallOptions]) -> Items[Event]:
-        """Iterates over the events, and waits for the next one instead of ending. See `list` for `after`.
+    def follow(
+        self, *, after: str | None = None, types: Sequence[EventType] = (), **options: Unpack[CallOptions]
+    ) -> Items[Event]:
+        """Iterates over the events, and waits for the next one instead of ending. See `list` for `after` and `types`.
 
         To stop, leave the loop, or close the client in another thread: the iterator raises a `ClientClosedError`.
 
@@ -340,10 +350,9 @@ class Events:
         the service responds again, unless it is 0. Raises `CursorExpiredError` if the events after `after` are no
         longer kept, and other errors at once. To resume after an error, continue with the same iterator.
         """
-        return Items(
-            self._client,
-            _FeedPosition(self._client._core.for_call(options), after, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True),
-        )
+        core = self._client._core.for_call(options)
+        position = _FeedPosition(core, after, types, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True)
+        return Items(self._client, position)
 
 
 class Items(Iterator[T]):
@@ -616,19 +625,27 @@ class AsyncEvents:
         return await self._client._run(core.position())
 
     def list(
-        self, *, after: str | None = None, limit: int = MAX_LIMIT, wait_seconds: int = 0, **options: Unpack[CallOptions]
+        self,
+        *,
+        after: str | None = None,
+        types: Sequence[EventType] = (),
+        limit: int = MAX_LIMIT,
+        wait_seconds: int = 0,
+        **options: Unpack[CallOptions],
     ) -> AsyncItems[Event]:
         """See `Events.list`."""
         return AsyncItems(
-            self._client, _FeedPosition(self._client._core.for_call(options), after, limit, wait_seconds, follows=False)
+            self._client,
+            _FeedPosition(self._client._core.for_call(options), after, types, limit, wait_seconds, follows=False),
         )
 
-    def follow(self, *, after: str | None = None, **options: Unpack[CallOptions]) -> AsyncItems[Event]:
+    def follow(
+        self, *, after: str | None = None, types: Sequence[EventType] = (), **options: Unpack[CallOptions]
+    ) -> AsyncItems[Event]:
         """See `Events.follow`. To stop, you can also cancel the task; the same iterator can then be continued."""
-        return AsyncItems(
-            self._client,
-            _FeedPosition(self._client._core.for_call(options), after, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True),
-        )
+        core = self._client._core.for_call(options)
+        position = _FeedPosition(core, after, types, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True)
+        return AsyncItems(self._client, position)
 
 
 class AsyncItems(AsyncIterator[T]):
@@ -677,24 +694,26 @@ class _Position(Generic[T]):
 class _FeedPosition(_Position[Event]):
     """How far a reader of the feed has come. If it `follows`, it never ends; otherwise, it ends with an empty page."""
 
-    def __init__(self, core: Core, after: str | None, limit: int, wait_seconds: int, follows: bool) -> None:
-        self._core, self._after, self._limit, self._wait_seconds, self._follows = (
-            core,
-            after,
-            limit,
-            wait_seconds,
-            follows,
-        )
+    def __init__(
+        self, core: Core, after: str | None, types: Sequence[EventType], limit: int, wait_seconds: int, follows: bool
+    ) -> None:
+        if isinstance(types, str):
+            raise TypeError("`types` must be a list of types, such as `['order.completed']`.")
+        self._core, self._after, self._types, self._limit = core, after, list(types), limit
+        self._wait_seconds, self._follows = wait_seconds, follows
         self._ended = False
         self.items = deque()
 
     def call(self) -> Call[Page[Event]] | None:
         if self._ended:
             return None
-        return self._core.events(self._after, self._limit, self._next_wait(), outlives_outages=self._follows)
+        wait = self._next_wait()
+        return self._core.events(self._after, self._limit, wait, self._types, outlives_outages=self._follows)
 
     def advance(self, page: Page[Event]) -> Page[Event]:
-        self._ended = not (page.items or self._follows or self._next_wait() < self._wait_seconds)
+        # With `types`, a page can be empty although there are more events; then it leads further.
+        leads_further = bool(page.items) or (bool(self._types) and page.cursor != self._after)
+        self._ended = not (leads_further or self._follows or self._next_wait() < self._wait_seconds)
         self._after = page.cursor
         return page
 

@@ -311,9 +311,14 @@ class Core:
         return _read(response, lambda response: Page([read(item) for item in response.json()], _next_cursor(response)))
 
     def events(
-        self, after: str | None, limit: int, wait_seconds: int, outlives_outages: bool = False
+        self,
+        after: str | None,
+        limit: int,
+        wait_seconds: int,
+        types: Sequence[str] = (),
+        outlives_outages: bool = False,
     ) -> Call[Page[Event]]:
-        params = _params(after=after, limit=limit, wait=wait_seconds or None)
+        params = _params(after=after, limit=limit, wait=wait_seconds or None) + [("type", name) for name in types]
         hold = max(wait_seconds, 0)
         request = Request("GET", "/events", params, wait_seconds=hold, outlives_outages=outlives_outages)
         response = yield from self._perform(request)

@@ -581,6 +581,15 @@ class Calls:
         assert {request.url.host for request in world.requests} == {"shop.example"}
         assert set(world.timeouts) == {35.0}
 
+    def test_a_list_of_some_types_goes_on_after_an_empty_page_that_leads_further(self) -> None:
+        world = World(events("A"), events("B", "E1"), events("B"))
+        found = self.list(world, lambda shop: shop.events.list(types=["order.placed", "pet.sold"], limit=1))
+        assert [event.id for event in found] == ["E1"]
+        asked = [(request.url.params.get("after"), request.url.params.get_list("type")) for request in world.requests]
+        assert asked == [(after, ["order.placed", "pet.sold"]) for after in (None, "A", "B")]
+        with unittest.TestCase().assertRaises(TypeError):
+            self.list(World(), lambda shop: shop.events.follow(types="order.placed"))
+
     def test_now_becomes_a_position_before_the_first_wait(self) -> None:
         # If the response to a request that waits is lost, its retry must not start later.
         for call in (

@@ -10,7 +10,7 @@ import type {
   Pet,
   PetPatch,
 } from './generated/types.gen.js';
-import type { Event } from './models.js';
+import type { Event, EventType } from './models.js';
 import {
   CREATE_OPTIONS,
   REQUEST_OPTIONS,
@@ -45,20 +45,25 @@ const ORDER_FILTER: Names<OrderFilter> = { status: true, petId: true, reference:
 
 /**
  * Chooses events. `after` is the `id` of an event, a position, or `now`; by default, the oldest event that is kept comes
- * first. `limit` is the page size. With `waitSeconds`, the list ends only when nothing has happened for so many seconds, at most
+ * first. `types` leaves out all other types of events. `limit` is the page size. With `waitSeconds`, the list ends only when nothing has happened for so many seconds, at most
  * 25.
  */
-export type EventFilter = Omit<NonNullable<ListEventsData['query']>, 'wait'> & { waitSeconds?: number };
+export type EventFilter = Omit<NonNullable<ListEventsData['query']>, 'wait' | 'type'> & {
+  types?: EventType[];
+  waitSeconds?: number;
+};
 
-const EVENT_FILTER: Names<EventFilter> = { after: true, limit: true, waitSeconds: true };
+const EVENT_FILTER: Names<EventFilter> = { after: true, types: true, limit: true, waitSeconds: true };
 
 /** Where to start to follow the events. */
 export interface FollowStart {
   /** The `id` of an event, a position, or `now`. Default: the oldest event that is kept comes first. */
   after?: string | undefined;
+  /** Leaves out all other types of events. */
+  types?: EventType[] | undefined;
 }
 
-const FOLLOW_START: Names<FollowStart> = { after: true };
+const FOLLOW_START: Names<FollowStart> = { after: true, types: true };
 
 /**
  * A client of the service. Its calls are retried until they succeed or `maxTimeMs` is over, and take effect once. A call
@@ -203,7 +208,7 @@ export class Pets {
   }
 }
 
-/** The operations on orders, which are experimental: they may still change. */
+/** The operations on orders, which are beta: they change with 90 days' notice. */
 export class Orders {
   readonly #transport: Transport;
 
@@ -249,7 +254,7 @@ export class Orders {
   }
 }
 
-/** The feed of changes of pets and orders, which is experimental: it may still change. */
+/** The feed of changes of pets and orders, which is beta: it changes with 90 days' notice. */
 export class Events {
   readonly #transport: Transport;
 
@@ -281,7 +286,7 @@ export class Events {
    */
   follow(start: FollowStart = {}, options: CallOptions = {}): List<Event> {
     checkOptions(start, FOLLOW_START, '`follow`');
-    return new List(feedPages(this.#transport, { after: start.after, follows: true }, options));
+    return new List(feedPages(this.#transport, { after: start.after, types: start.types, follows: true }, options));
   }
 }
 

@@ -1,7 +1,7 @@
 // Pagination: iterates over all pages of a list. The service names the next page in the `Link` header with rel="next";
 // the cursor in it is all that the next request needs, so no request goes to another host than the first.
 import { PetstoreError } from './errors.js';
-import type { Event } from './models.js';
+import type { Event, EventType } from './models.js';
 import { CALL_OPTIONS, type CallOptions } from './options.js';
 import type { ApiRequest, Transport } from './transport.js';
 import { checkOptions } from './validation.js';
@@ -100,6 +100,7 @@ export function listPages<Item>(
 /** Where to read the feed, for {@link feedPages}. A follower never ends; otherwise, the pages end with an empty one. */
 export interface FeedQuery {
   after?: string | undefined;
+  types?: EventType[] | undefined;
   limit?: number | undefined;
   waitSeconds?: number | undefined;
   follows?: boolean;
@@ -108,7 +109,7 @@ export interface FeedQuery {
 /** Returns the pages of the feed of events. */
 export function feedPages(transport: Transport, query: FeedQuery, options: CallOptions): PageSource<Event> {
   checkOptions(options, CALL_OPTIONS, 'this call');
-  const { limit = PAGE_SIZE, follows = false } = query;
+  const { types = [], limit = PAGE_SIZE, follows = false } = query;
   const longestWaitSeconds = follows ? MAX_WAIT_SECONDS : query.waitSeconds ?? 0;
   let { after } = query;
   let ended = false;
@@ -118,9 +119,11 @@ export function feedPages(transport: Transport, query: FeedQuery, options: CallO
     }
     // `now` becomes a position at once: a retry would move it, and so skip what happened while the request waited.
     const waitSeconds = after === 'now' ? 0 : longestWaitSeconds;
-    const { items, cursor } = await feedPage(transport, { after, limit, waitSeconds, follows }, options);
+    const { items, cursor } = await feedPage(transport, { after, types, limit, waitSeconds, follows }, options);
+    // With `types`, a page can be empty although there are more events; then it leads further.
+    const leadsFurther = items.length > 0 || (types.length > 0 && cursor !== after);
     after = cursor;
-    ended = items.length === 0 && !follows && waitSeconds === longestWaitSeconds;
+    ended = !leadsFurther && !follows && waitSeconds === longestWaitSeconds;
     return { items, cursor };
   };
 }
@@ -128,7 +131,7 @@ export function feedPages(transport: Transport, query: FeedQuery, options: CallO
 /** Requests one page of the feed. */
 export async function feedPage(
   transport: Transport,
-  { after, limit, waitSeconds = 0, follows = false }: FeedQuery,
+  { after, types, limit, waitSeconds = 0, follows = false }: FeedQuery,
   options: CallOptions,
 ): Promise<{ items: Event[]; cursor: string }> {
   const { status, headers, body } = await transport.send<Event[]>(
@@ -136,7 +139,7 @@ export async function feedPage(
       method: 'GET',
       path: '/events',
       expects: 'array',
-      query: { after, limit, wait: waitSeconds === 0 ? undefined : waitSeconds },
+      query: { after, type: types, limit, wait: waitSeconds === 0 ? undefined : waitSeconds },
       waitMs: waitSeconds > 0 ? 1000 * waitSeconds : 0,
       outlivesOutages: follows,
     },

@@ -692,6 +692,14 @@ test('a follower waits for events and never ends', async () => {
   assert.equal(time.now(), 35_075);
 });
 
+test('a list of some types goes on after an empty page that leads further', async () => {
+  const { shop, sent } = clientOf([() => events('A'), () => events('B', 'E1'), () => events('B')]);
+  assert.deepEqual(await idsOf(shop.events.list({ types: ['order.placed', 'pet.sold'], limit: 1 })), ['E1']);
+  const types = 'type=order.placed&type=pet.sold&limit=1';
+  const targets = ['', 'after=A&', 'after=B&'].map((after) => `/v1/events?${after}${types}`);
+  assert.deepEqual(sent.map(({ target }) => target), targets);
+});
+
 test('now becomes a position before the first wait', async () => {
   // If the response to a request that waits is lost, its retry must not start later.
   for (const found of [
