@@ -1,4 +1,5 @@
-// The side navigation of every page: folds on a narrow screen, and searches operations, pages and headings.
+// The side navigation of every page: shows where the reader is, folds on a narrow screen, and searches operations, pages and
+// headings.
 //
 // Keys: `/` goes to the search. The arrows move between it and the links that match, Enter follows the first one or the
 // one in focus, and Escape ends the search.
@@ -12,6 +13,43 @@ const links = [...navigation.querySelectorAll("a")];
 const openMenu = (open) => {
   menu.setAttribute("aria-expanded", open);
   navigation.classList.toggle("open", open);
+};
+
+/** The id of the element that a fragment leads to: a heading, or an operation (`#/animals/getPet`). */
+export const elementIdOf = (fragment) =>
+  decodeURIComponent(fragment.slice(1)).replace(/^\//, "operations/").replaceAll("/", "-");
+
+const linksWithinPage = links.filter((link) => link.hash && link.pathname === location.pathname);
+
+/** Scrolls the navigation, but not the page, to a link. */
+const reveal = (link) => {
+  const { top, bottom } = link.getBoundingClientRect();
+  const frame = navigation.getBoundingClientRect();
+  if (top < frame.top || bottom > Math.min(frame.bottom, innerHeight)) {
+    navigation.scrollTop += top - frame.top - frame.height / 3;
+  }
+};
+
+/** Marks the link to the place that the reader sees: the one in the URL while it is in view, or else the last one above. */
+export const markCurrent = () => {
+  const places = linksWithinPage
+    .map((link) => ({ link, top: document.getElementById(elementIdOf(link.hash))?.getBoundingClientRect().top }))
+    .filter(({ top }) => top !== undefined);
+  const named = places.find(({ link, top }) => link.hash === location.hash && top > -1 && top < innerHeight);
+  // At its end, the page cannot scroll further to bring a short section to the top.
+  const isAtEnd = scrollY + innerHeight > document.documentElement.scrollHeight - 2;
+  const limit = scrollY > 0 && isAtEnd ? innerHeight : innerHeight / 4;
+  const above = places.filter(({ top }) => top < limit).sort((one, other) => one.top - other.top);
+  const current = (named ?? above.at(-1))?.link;
+  if (current?.ariaCurrent === "location") {
+    return;
+  }
+  for (const link of linksWithinPage) {
+    link.ariaCurrent = link === current ? "location" : null;
+  }
+  if (current) {
+    reveal(current);
+  }
 };
 
 /** Shows the links that have every word of the search, and the pages of headings that do. */
@@ -33,6 +71,20 @@ const endSearch = () => {
   search.value = "";
   filter();
 };
+
+let willMark = false;
+const markOnce = () => {
+  if (!willMark) {
+    willMark = true;
+    requestAnimationFrame(() => {
+      willMark = false;
+      markCurrent();
+    });
+  }
+};
+addEventListener("scroll", markOnce, { passive: true });
+addEventListener("hashchange", markOnce);
+markOnce();
 
 menu.addEventListener("click", () => openMenu(menu.getAttribute("aria-expanded") !== "true"));
 search.addEventListener("input", filter);

@@ -1,6 +1,7 @@
 // The page at /docs: renders the OpenAPI document with Swagger UI, and calls the service with a key that is entered
 // once. The key stays in this script's memory: it is never stored, and never part of a URL.
 import { codeBlock, languageTabs } from "./languages.js";
+import { elementIdOf, markCurrent } from "./navigation.js";
 import { parametersOf, resolve, samplesOf } from "./samples.js";
 
 const METHODS = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
@@ -309,6 +310,18 @@ const plugin = ({ React }) => {
       },
     },
     statePlugins: {
+      layout: {
+        wrapActions: {
+          show: (show) => (shownKey, shown) => {
+            const result = show(shownKey, shown);
+            const [kind, ...names] = [shownKey].flat();
+            if (kind === "operations") {
+              nameInUrl(`#/${names.map(encodeURIComponent).join("/")}`, shown);
+            }
+            return result;
+          },
+        },
+      },
       spec: {
         wrapActions: {
           updateJsonSpec: (update) => (document) => {
@@ -321,12 +334,44 @@ const plugin = ({ React }) => {
   };
 };
 
+// The fragment of the URL names an operation: `#/animals/getPet`. Swagger UI's own deep links are disabled, because they scroll
+// only while the page loads, and add a second entry to the history for each link.
+let wanted = ""; // the id of the element to scroll to as the page grows, until the reader does something else
+
+const scrollToWanted = () => {
+  if (wanted) {
+    document.getElementById(wanted)?.scrollIntoView();
+    markCurrent();
+  }
+};
+
+/** Opens the operation that the URL names, and scrolls to it. */
+const goToFragment = () => {
+  const [, tag, name] = decodeURIComponent(location.hash).split("/");
+  if (name) {
+    page.layoutActions.show(["operations-tag", tag], true);
+    page.layoutActions.show(["operations", tag, name], true);
+    wanted = elementIdOf(location.hash);
+    scrollToWanted();
+  }
+};
+
+/** Names an operation in the URL when it is opened, and no longer when it is closed. */
+const nameInUrl = (fragment, opened) => {
+  if (opened && fragment !== location.hash) {
+    history.pushState(null, "", fragment);
+  } else if (!opened && fragment === location.hash) {
+    history.replaceState(null, "", location.pathname);
+  }
+  markCurrent();
+};
+
 const page = SwaggerUIBundle({
   domNode: document.getElementById("page"),
   url: new URL("openapi.json", document.baseURI).href,
   plugins: [plugin],
   layout: "PageLayout",
-  deepLinking: true,
+  onComplete: () => goToFragment(),
   docExpansion: "list",
   tryItOutEnabled: true,
   displayRequestDuration: true,
@@ -352,7 +397,26 @@ const makeAccessible = () => {
     field.setAttribute("aria-label", label);
   }
 };
-new MutationObserver(makeAccessible).observe(document.getElementById("page"), { childList: true, subtree: true });
+new MutationObserver(() => {
+  makeAccessible();
+  scrollToWanted();
+}).observe(document.getElementById("page"), { childList: true, subtree: true });
 
-// Swagger UI reads the URL's fragment only on load; links within the page and the Back button change it later.
-window.addEventListener("hashchange", () => page.layoutActions.parseDeepLinkHash(decodeURI(location.hash)));
+// The browser would restore a position on the page as it was before operations were opened.
+history.scrollRestoration = "manual";
+addEventListener("hashchange", () => {
+  if (location.hash) {
+    goToFragment();
+  } else {
+    scrollTo(0, 0);
+  }
+});
+for (const type of ["keydown", "pointerdown", "touchmove", "wheel"]) {
+  addEventListener(type, () => (wanted = ""), { passive: true });
+}
+// A link to where the reader has been does not change the URL.
+document.getElementById("navigation").addEventListener("click", (event) => {
+  if (location.hash && event.target.closest("a")?.hash === location.hash) {
+    goToFragment();
+  }
+});
