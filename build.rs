@@ -12,32 +12,48 @@ use std::{env, fs};
 
 use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 
-/// The pages that are served, in the order of the navigation: `docs/guide.md` at `/docs/guide`.
-const PAGES: [&str; 7] = ["guide", "retries", "errors", "orders", "events", "interface", "keys"];
+/// The pages that are served, in the groups and in the order of the navigation: `docs/guide.md` at `/docs/guide`.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Getting started", &["sdks", "guide"]),
+    ("Topics", &["orders", "events", "retries"]),
+    ("Reference", &["errors", "interface"]),
+    ("For operators", &["keys"]),
+];
 
 /// What else can be linked to: the same relative path in the repository and from a served page.
 const SERVED_FILES: [&str; 1] = ["../openapi.json"];
 
-/// A heading: its id and its text without markup.
-type Heading = (String, String);
+/// A part of a page: the id and the text of its heading, and its text for the search, one block per line. The first part is
+/// the title and the introduction.
+struct Section {
+    id: String,
+    heading: String,
+    lines: Vec<String>,
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut articles = String::from("[\n");
-    for name in PAGES {
+    for (group, name) in pages() {
         let source = format!("docs/{name}.md");
         println!("cargo::rerun-if-changed={source}");
-        let (title, headings, html) = render(&fs::read_to_string(&source)?);
+        let (sections, html) = render(&fs::read_to_string(&source)?);
         let path = format!("/docs/{name}");
-        writeln!(
-            articles,
-            "Article {{ path: {path:?}, title: {title:?}, headings: &{headings:?}, html: {html:?} }},"
-        )?;
+        writeln!(articles, "Article {{ path: {path:?}, group: {group:?}, html: {html:?}, sections: &[")?;
+        for Section { id, heading, lines } in sections {
+            writeln!(articles, "Section {{ id: {id:?}, heading: {heading:?}, lines: &{lines:?} }},")?;
+        }
+        articles.push_str("] },\n");
     }
     articles.push(']');
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-env=BUILD_COMMIT={}", commit());
     fs::write(Path::new(&env::var("OUT_DIR")?).join("articles.rs"), articles)?;
     Ok(())
+}
+
+/// The pages with their groups.
+fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    GROUPS.into_iter().flat_map(|(group, names)| names.iter().map(move |name| (group, *name)))
 }
 
 /// The commit that is built: `BUILD_COMMIT`, or that of the Git repository.
@@ -58,13 +74,32 @@ fn commit() -> String {
     git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The title of a page, its headings of the second and third level, and its HTML.
-fn render(markdown: &str) -> (String, Vec<Heading>, String) {
+/// The sections of a page, which start at its title and at headings of the second and third level, and its HTML.
+fn render(markdown: &str) -> (Vec<Section>, String) {
     let events: Vec<Event> = Parser::new_ext(markdown, Options::ENABLE_TABLES).collect();
-    let (mut title, mut headings, mut used) = (String::new(), Vec::new(), BTreeMap::new());
+    let (mut sections, mut used) = (Vec::<Section>::new(), BTreeMap::new());
+    let (mut line, mut is_first_cell) = (String::new(), false);
     let mut in_plain_link = false;
     let mut served = Vec::new();
     for (index, event) in events.iter().cloned().enumerate() {
+        match &event {
+            Event::Text(text) | Event::Code(text) => line.push_str(text),
+            Event::SoftBreak | Event::HardBreak => line.push(' '),
+            Event::Start(Tag::TableRow) => is_first_cell = true,
+            // A row is about its first cell.
+            Event::End(TagEnd::TableCell) => {
+                line.push_str(if is_first_cell { ": " } else { " " });
+                is_first_cell = false;
+            }
+            Event::End(end) if ends_line(*end) => {
+                let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+                line.clear();
+                if let Some(section) = sections.last_mut().filter(|_| !words.is_empty()) {
+                    section.lines.push(words);
+                }
+            }
+            _ => {}
+        }
         match event {
             Event::Start(Tag::Heading { level, .. }) => {
                 let text = text_until(&events[index..], TagEnd::Heading(level));
@@ -75,10 +110,8 @@ fn render(markdown: &str) -> (String, Vec<Heading>, String) {
                     classes: Vec::new(),
                     attrs: Vec::new(),
                 }));
-                match level {
-                    HeadingLevel::H1 => title = text,
-                    HeadingLevel::H2 | HeadingLevel::H3 => headings.push((id, text)),
-                    _ => {}
+                if level <= HeadingLevel::H3 {
+                    sections.push(Section { id, heading: text, lines: Vec::new() });
                 }
             }
             Event::Start(Tag::Link { link_type, dest_url, title, id }) => match target(&dest_url) {
@@ -97,7 +130,20 @@ fn render(markdown: &str) -> (String, Vec<Heading>, String) {
     }
     let mut rendered = String::new();
     html::push_html(&mut rendered, served.into_iter());
-    (title, headings, rendered)
+    (sections, rendered)
+}
+
+/// Whether a block that ends here is a line of its own for the search.
+fn ends_line(end: TagEnd) -> bool {
+    matches!(
+        end,
+        TagEnd::Paragraph
+            | TagEnd::Heading(_)
+            | TagEnd::Item
+            | TagEnd::TableHead
+            | TagEnd::TableRow
+            | TagEnd::CodeBlock
+    )
 }
 
 /// The text of a heading, without markup.
@@ -122,7 +168,7 @@ fn unique_id(text: &str, used: &mut BTreeMap<String, usize>) -> String {
 /// Where a link of a file in `docs/` leads from its served page, or nothing if its target is not served.
 fn target(link: &str) -> Option<CowStr<'static>> {
     let (file, fragment) = link.split_at(link.find('#').unwrap_or(link.len()));
-    let page = file.strip_suffix(".md").filter(|page| PAGES.contains(page));
+    let page = file.strip_suffix(".md").filter(|page| pages().any(|(_, name)| name == *page));
     match page {
         Some(page) => Some(format!("{page}{fragment}").into()),
         None if file.is_empty() || link.starts_with("https://") || SERVED_FILES.contains(&file) => {

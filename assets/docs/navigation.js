@@ -1,12 +1,13 @@
-// The side navigation of every page: shows where the reader is, folds on a narrow screen, and searches operations, pages and
-// headings.
+// The side navigation of every page: shows where the reader is, folds on a narrow screen, and has the search.
 //
-// Keys: `/` goes to the search. The arrows move between it and the links that match, Enter follows the first one or the
-// one in focus, and Escape ends the search.
+// Keys: `/` goes to the search. The arrows move between it and the links, Enter follows the first result or the link in
+// focus, and Escape ends the search.
+import { readyIndex, resultItem, search as searchIndex } from "./search.js";
 
 const navigation = document.getElementById("navigation");
 const search = navigation.querySelector(".search");
-const result = navigation.querySelector(".search-result");
+const status = navigation.querySelector(".search-status");
+const results = navigation.querySelector(".results");
 const menu = document.querySelector(".menu");
 const links = [...navigation.querySelectorAll("a")];
 
@@ -52,24 +53,33 @@ export const markCurrent = () => {
   }
 };
 
-/** Shows the links that have every word of the search, and the pages of headings that do. */
-const filter = () => {
+let searches = 0;
+
+/** Shows what is found instead of the links, while there is something to search for. */
+const find = async () => {
+  const current = (searches += 1);
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
   navigation.classList.toggle("searching", words.length > 0);
-  let found = 0;
-  for (const link of links) {
-    const item = link.parentElement;
-    const text = `${link.textContent} ${item.dataset.terms ?? ""}`.toLowerCase();
-    const matches = words.every((word) => text.includes(word));
-    found += matches;
-    item.classList.toggle("mismatch", !matches);
+  if (words.length === 0) {
+    status.textContent = "";
+    results.replaceChildren();
+    return;
   }
-  result.textContent = words.length === 0 ? "" : found === 1 ? "1 result" : `${found || "No"} results`;
+  try {
+    const { count, shown } = searchIndex(await readyIndex(), words);
+    if (current === searches) {
+      const more = count > shown.length ? `; the first ${shown.length} are shown` : "";
+      status.textContent = count === 1 ? "1 result" : `${count || "No"} results${more}`;
+      results.replaceChildren(...shown.map((found) => resultItem(found, words)));
+    }
+  } catch {
+    status.textContent = "The search does not work: its index could not be loaded.";
+  }
 };
 
 const endSearch = () => {
   search.value = "";
-  filter();
+  find();
 };
 
 let willMark = false;
@@ -87,25 +97,26 @@ addEventListener("hashchange", markOnce);
 markOnce();
 
 menu.addEventListener("click", () => openMenu(menu.getAttribute("aria-expanded") !== "true"));
-search.addEventListener("input", filter);
+search.addEventListener("input", find);
 
 // A link within the page: show its target instead of the search.
 navigation.addEventListener("click", (event) => {
   if (event.target.closest("a")) {
     endSearch();
+    search.blur();
     openMenu(false);
   }
 });
 
 navigation.addEventListener("keydown", (event) => {
-  const stops = [search, ...links.filter((link) => link.checkVisibility() && !link.matches(".mismatch > a"))];
+  const stops = [search, ...[...navigation.querySelectorAll("a")].filter((link) => link.checkVisibility())];
   const stop = stops.indexOf(document.activeElement);
   const moves = { ArrowDown: stops[stop + 1], ArrowUp: stops[stop - 1], Escape: search };
   if (event.key === "Escape") {
     endSearch();
   }
   if (event.key === "Enter" && event.target === search && search.value) {
-    stops[1]?.click();
+    find().then(() => results.querySelector("a")?.click());
   } else if (!Object.hasOwn(moves, event.key)) {
     return;
   }

@@ -2,9 +2,9 @@
 // once. The key stays in this script's memory: it is never stored, and never part of a URL.
 import { codeBlock, languageTabs } from "./languages.js";
 import { elementIdOf, markCurrent } from "./navigation.js";
-import { parametersOf, resolve, samplesOf } from "./samples.js";
+import { boundsOf, fieldsOf, operationsOf, parametersOf, resolveIn } from "./openapi.js";
+import { samplesOf } from "./samples.js";
 
-const METHODS = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 const STABILITIES = {
   beta: "May change with notice: removed at the earliest 90 days after its deprecation.",
   experimental: "May change or be removed at any time.",
@@ -15,37 +15,15 @@ let openapi = {}; // the document as the page shows it
 /** The operation in the OpenAPI document, even while it is collapsed and Swagger UI has not resolved it. */
 const documented = (system, path, method) => system.specSelectors.specJson().getIn(["paths", path, method]);
 
-/** What a schema allows, in words: `1 to 100`, `default 20`. */
-const bounds = (document, described) => {
-  const schema = resolve(document, described) ?? {};
-  const range = (least, most, unit = "") => {
-    if (least === undefined && most === undefined) {
-      return [];
-    }
-    const text = most === undefined ? `at least ${least}` : least === undefined ? `at most ${most}` : `${least} to ${most}`;
-    return [`${text}${unit}`];
-  };
-  return [
-    ...range(schema.minimum, schema.maximum),
-    ...range(schema.minLength, schema.maxLength, " characters"),
-    ...range(schema.minItems, schema.maxItems, " items"),
-    ...(schema.pattern === undefined ? [] : [`matches \`${schema.pattern}\``]),
-    ...(schema.items ? bounds(document, schema.items).map((text) => `each ${text}`) : []),
-    ...(schema.default === undefined ? [] : [`default ${schema.default}`]),
-  ];
-};
-
 /**
  * Appends to the description of each parameter what Swagger UI hides or fills in: its bounds, and the example of an optional
  * one, because a request should not send an example cursor or idempotency key.
  */
 const withDescribedParameters = (document) => {
-  const operations = Object.entries(document.paths ?? {}).flatMap(([path, item]) =>
-    METHODS.filter((method) => item[method]).map((method) => [path, method]));
   // Parameters can be shared by operations.
-  const parameters = new Set(operations.flatMap(([path, method]) => parametersOf(document, path, method)));
-  for (const parameter of parameters) {
-    const limits = bounds(document, parameter.schema).join(", ");
+  const parameters = operationsOf(document).flatMap(({ path, method }) => parametersOf(document, path, method));
+  for (const parameter of new Set(parameters)) {
+    const limits = boundsOf(document, parameter.schema).join(", ");
     const lines = [parameter.description, limits && `${limits[0].toUpperCase()}${limits.slice(1)}.`];
     if (!parameter.required && parameter.example !== undefined) {
       lines.push(`Example: \`${parameter.example}\``);

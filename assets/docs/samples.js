@@ -2,6 +2,8 @@
 //
 // A sample reads the API key from the environment variable PETSTORE_KEY. `tests/browser/test_samples.py` runs all of them.
 
+import { contentOf, fieldsOf, parametersOf, resolve } from "./openapi.js";
+
 /** The method of the SDKs for each operation. An operation that is not here has a sample for curl only. */
 const SDK_METHODS = {
   createPet: "pets.create",
@@ -14,22 +16,6 @@ const SDK_METHODS = {
   completeOrder: "orders.complete",
   cancelOrder: "orders.cancel",
   listEvents: "events.list",
-};
-
-/** Returns the node, or what its `$ref` refers to. References lead to places in the same document. */
-export const resolve = (openapi, node) => {
-  let found = node;
-  while (found?.$ref !== undefined) {
-    const names = found.$ref.replace(/^#\//, "").split("/");
-    found = names.reduce((inside, name) => inside?.[name.replaceAll("~1", "/").replaceAll("~0", "~")], openapi);
-  }
-  return found;
-};
-
-/** Returns the parameters of an operation, those of its path included. */
-export const parametersOf = (openapi, path, method) => {
-  const item = openapi.paths[path];
-  return [...(item.parameters ?? []), ...(item[method].parameters ?? [])].map((parameter) => resolve(openapi, parameter));
 };
 
 /** Returns the example of a parameter or of a body, its own or that of its schema. */
@@ -50,7 +36,7 @@ const callOf = (openapi, path, method) => {
     wanted
       .filter((parameter) => parameter.in === place)
       .map((parameter) => [parameter.name, exampleOf(openapi, parameter)]);
-  const [[mediaType, content] = []] = Object.entries(resolve(openapi, operation.requestBody)?.content ?? {});
+  const [mediaType, content] = contentOf(openapi, operation.requestBody);
   const [, success] = Object.entries(operation.responses).find(([status]) => status.startsWith("2")) ?? [];
   const [answer] = Object.values(resolve(openapi, success)?.content ?? {});
   return {

@@ -98,6 +98,25 @@ def test_the_navigation_follows_a_reader_who_scrolls(visit):
     }""")
 
 
+def test_the_navigation_marks_deprecated_operations(visit):
+    page = visit().open()
+    assert page.locator(".navigation li:has(.badge-deprecated)").all_inner_texts() == ["GET Get an animal deprecated"]
+
+
+def test_the_navigation_groups_the_articles(visit):
+    page = visit().open()
+    groups = page.locator(".navigation > p[id]").all_inner_texts()
+    assert groups == ["Getting started", "Topics", "Reference", "For operators", "Animals", "Store", "Events"]
+    for group, links in [
+        ("Topics", ["Orders", "Events", "Retries"]),
+        ("For operators", ["API keys, rate limits and overload"]),
+    ]:
+        listed = page.get_by_role("navigation").get_by_role("list", name=group)
+        found = [found for found in listed.locator("> li > a").all_inner_texts()]
+        assert found == links, group
+    assert page.locator(".navigation [aria-current=page]").inner_text() == "API reference"
+
+
 @pytest.mark.parametrize("path", ["/docs", "/docs/orders"])
 def test_a_link_scrolls_on_a_phone(visit, path):
     visitor = visit(viewport=PHONE)

@@ -5,7 +5,7 @@ import pytest
 from conftest import KEY, SERVICE
 from test_docs import OVERFLOWING, SCHEMES
 
-ARTICLES = ["guide", "retries", "errors", "orders", "events", "interface", "keys"]
+ARTICLES = ["sdks", "guide", "orders", "events", "retries", "errors", "interface", "keys"]
 AXE = Path(__file__).resolve().parents[2] / "target/tools/axe/node_modules/axe-core/axe.min.js"
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -93,36 +93,6 @@ def test_the_navigation_leads_to_pages_headings_and_operations(visit):
     # Within the page, too.
     page.get_by_role("navigation").get_by_role("link", name="Add an animal").click()
     page.locator("#operations-animals-createPet .opblock-body").wait_for()
-
-
-def test_the_search_finds_operations_pages_and_headings_with_the_keyboard(visit):
-    visitor = visit()
-    page = visitor.open()
-    page.keyboard.press("/")
-    page.keyboard.type("ORDER get an")
-    assert visible_links(page) == ["GET Get an order"]
-    assert page.locator(".search-result").inner_text() == "1 result"
-    page.keyboard.press("Enter")
-    page.locator("#operations-store-getOrder .opblock-body").wait_for()
-    # By the operationId, and by the path.
-    for text, found in [("placeorder", "POST Place an order"), ("/cancel", "POST Cancel an order")]:
-        page.locator(".search").fill(text)
-        assert visible_links(page) == [found]
-    # A heading, below the title of its page, which is not a result.
-    page.locator(".search").fill("conditional")
-    assert visible_links(page) == ["Orders", "Conditional updates"]
-    page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.textContent") == "Conditional updates"
-    page.keyboard.press("ArrowUp")
-    assert page.evaluate("document.activeElement.className") == "search"
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/docs/orders#conditional-updates")
-    page.keyboard.press("/")
-    page.keyboard.type("nothing has these words")
-    assert page.locator(".search-result").inner_text() == "No results"
-    page.keyboard.press("Escape")
-    assert page.locator(".search").input_value() == "" and len(visible_links(page)) > 15
 
 
 def test_a_slash_in_a_field_is_only_a_slash(visit):

@@ -14,9 +14,13 @@ use crate::support::document::DOCUMENT;
 const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
+/// Loaded by search.js when the reader searches.
+const SEARCH_INDEX: &str = "/docs/search.json";
+
 /// The pages and all their files, with their media types.
-const FILES: [(&str, &str); 18] = [
+const FILES: [(&str, &str); 22] = [
     ("/docs", HTML),
+    ("/docs/sdks", HTML),
     ("/docs/guide", HTML),
     ("/docs/retries", HTML),
     ("/docs/errors", HTML),
@@ -29,6 +33,9 @@ const FILES: [(&str, &str); 18] = [
     ("/docs/languages.js", JAVASCRIPT),
     ("/docs/article.js", JAVASCRIPT),
     ("/docs/navigation.js", JAVASCRIPT),
+    ("/docs/openapi.js", JAVASCRIPT),
+    ("/docs/search.js", JAVASCRIPT),
+    (SEARCH_INDEX, "application/json"),
     ("/docs/page.css", "text/css; charset=utf-8"),
     ("/docs/icon.svg", "image/svg+xml"),
     ("/docs/img/states.svg", "image/svg+xml"),
@@ -263,7 +270,7 @@ async fn every_link_of_every_page_leads_to_something_and_every_file_is_used() {
         }
     }
     assert_eq!(linked_operations, operations);
-    for (path, _) in FILES {
+    for (path, _) in FILES.into_iter().filter(|(path, _)| *path != SEARCH_INDEX) {
         assert!(used.contains(path), "{path}");
     }
     assert!(used.contains("/openapi.json"));
@@ -286,9 +293,9 @@ async fn an_article_has_the_headings_of_its_source_and_no_link_to_files_that_are
 #[tokio::test]
 async fn our_files_reference_no_external_url_and_contain_no_inline_code() {
     let service = TestService::start().await;
-    // Not Swagger UI's; and an article may link to another host.
-    let vendored = ["/docs/swagger-ui-bundle.js", "/docs/licences.txt"];
-    let ours = FILES.into_iter().filter(|(path, media_type)| *media_type != HTML && !vendored.contains(path));
+    // Not Swagger UI's; and an article may link to another host, or mention one.
+    let excluded = ["/docs/swagger-ui-bundle.js", "/docs/licences.txt", SEARCH_INDEX];
+    let ours = FILES.into_iter().filter(|(path, media_type)| *media_type != HTML && !excluded.contains(path));
     for (path, _) in ours {
         // The SVG namespace is a name, not fetched; a marker is in the same file; `curl(` is a function.
         let text = html(&service, path).await;

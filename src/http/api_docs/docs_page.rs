@@ -8,11 +8,12 @@ use std::iter;
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 
-use super::articles::{ARTICLES, operations_page};
+use super::articles::{ARTICLES, operations_page, search_index};
 use super::precompressed::Precompressed;
 use crate::config::{BaseUrl, InterfaceSettings};
 use crate::http::error::ApiError;
 use crate::http::response::Response;
+use crate::wire::json;
 
 const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
@@ -27,13 +28,18 @@ enum Asset {
     Gzip(&'static [u8]),
 }
 
-/// The files that the pages load: path, media type and content.
-const FILES: [(&str, &str, Asset); 10] = [
+/// The text of the articles, which the pages load when the reader searches.
+const SEARCH_INDEX: &str = "/docs/search.json";
+
+/// The other files that the pages load: path, media type and content.
+const FILES: [(&str, &str, Asset); 12] = [
     ("/docs/page.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/page.js"))),
     ("/docs/samples.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/samples.js"))),
     ("/docs/languages.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/languages.js"))),
     ("/docs/article.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/article.js"))),
     ("/docs/navigation.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/navigation.js"))),
+    ("/docs/openapi.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/openapi.js"))),
+    ("/docs/search.js", JAVASCRIPT, Asset::Plain(include_str!("../../../assets/docs/search.js"))),
     ("/docs/page.css", CSS, Asset::Plain(include_str!("../../../assets/docs/page.css"))),
     ("/docs/icon.svg", SVG, Asset::Plain(include_str!("../../../assets/docs/icon.svg"))),
     ("/docs/img/states.svg", SVG, Asset::Plain(include_str!("../../../docs/img/states.svg"))),
@@ -70,14 +76,16 @@ impl DocsPage {
             Asset::Plain(text) => Precompressed::from_plain(media_type, text),
             Asset::Gzip(bytes) => Precompressed::from_gzip(media_type, bytes),
         });
-        let files = pages.map(|page| Precompressed::from_plain(HTML, page)).chain(files).collect();
+        let index = iter::once(Precompressed::from_plain(json::MEDIA_TYPE, search_index()));
+        let pages = pages.map(|page| Precompressed::from_plain(HTML, page));
+        let files = pages.chain(index).chain(files).collect();
         Self { files, policy: policy(settings) }
     }
 
     /// The path of each page and file. Any other path gets the usual 404.
     pub(crate) fn paths() -> impl Iterator<Item = &'static str> {
         let pages = iter::once("/docs").chain(ARTICLES.iter().map(|article| article.path));
-        pages.chain(FILES.into_iter().map(|(path, _, _)| path))
+        pages.chain([SEARCH_INDEX]).chain(FILES.into_iter().map(|(path, _, _)| path))
     }
 
     /// Answers with a file: the index of its path in [`paths`](Self::paths).
