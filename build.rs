@@ -124,6 +124,12 @@ fn render(markdown: &str) -> (Vec<Section>, String) {
                 let scrolling = r#"<div class="table" tabindex="0" role="group" aria-label="Table">"#;
                 served.extend([Event::Html(scrolling.into()), event]);
             }
+            // So does a picture, which would be too small to read on a phone.
+            Event::Start(Tag::Image { .. }) => {
+                let scrolling = r#"<span class="picture" tabindex="0" role="group" aria-label="Picture">"#;
+                served.extend([Event::InlineHtml(scrolling.into()), event]);
+            }
+            Event::End(TagEnd::Image) => served.extend([event, Event::InlineHtml("</span>".into())]),
             Event::End(TagEnd::Table) => served.extend([event, Event::Html("</div>\n".into())]),
             other => served.push(other),
         }

@@ -1,4 +1,5 @@
 """Tests of the articles below /docs, of the navigation that all pages share, and of their accessibility."""
+import base64
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,8 @@ def test_an_article_does_not_scroll_sideways(visit, width):
     for name in ARTICLES:
         page = open_article(visitor, f"/docs/{name}")
         assert page.evaluate("document.documentElement.scrollWidth") == width, name
-        # A table may be wider than the page: it scrolls by itself. Spaces at the end of a line of code are not visible.
-        assert page.evaluate(OVERFLOWING.replace("'select, svg'", "'select, svg, .table, pre'")) == [], name
+        # A table or a picture may be wider than the page: it scrolls by itself. Spaces at the end of a line of code are not visible.
+        assert page.evaluate(OVERFLOWING.replace("'select, svg'", "'select, svg, .table, .picture, pre'")) == [], name
 
 
 def test_a_wide_table_scrolls_on_a_phone(visit):
@@ -150,6 +151,61 @@ def test_response_headers_are_shown_as_received(visit):
     page = visitor.open()
     visitor.type_key()
     created = visitor.context.request.post(
+
+
+# The colours, as [red, green, blue], of points in a screenshot.
+PIXELS = """async ([png, points]) => {
+  const image = new Image();
+  image.src = `data:image/png;base64,${png}`;
+  await image.decode();
+  const canvas = Object.assign(document.createElement('canvas'), { width: image.width, height: image.height });
+  const context = canvas.getContext('2d', { willReadFrequently: true });
+  context.drawImage(image, 0, 0);
+  return points.map(([x, y]) => [...context.getImageData(x * (image.width - 1), y * (image.height - 1), 1, 1).data.slice(0, 3)]);
+}"""
+
+
+def pixels(page, locator, *points):
+    """Returns the colours of an element at points, each coordinate between 0 and 1."""
+    return page.evaluate(PIXELS, [base64.b64encode(locator.screenshot()).decode(), points])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_state_diagram_follows_the_colour_scheme(visit, scheme):
+    page = open_article(visit(color_scheme=scheme), "/docs/orders")
+    [background] = pixels(page, page.get_by_role("img", name="states"), (0.5, 0.01))
+    assert min(background) > 230 if scheme == "light" else max(background) < 60
+
+
+def test_the_state_diagram_is_large_enough_to_read_on_a_phone(visit):
+    page = open_article(visit(viewport=PHONE), "/docs/orders")
+    picture = page.get_by_role("img", name="states")
+    # Its text has 14 of 780 units.
+    assert picture.evaluate("image => image.clientWidth * 14 / 780") >= 11
+    picture.locator("..").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => document.querySelector('.picture').scrollLeft > 0")
+
+
+def test_the_state_diagram_shows_the_expiry_of_orders(visit):
+    visitor = visit()
+    open_article(visitor, "/docs/orders")
+    diagram = visitor.context.request.get(f"{SERVICE}/docs/img/states.svg").text()
+    for label in ("placed", "completed", "cancelled", "expired", "cancelOrder, expiry"):
+        assert f">{label}</text>" in diagram
+
+
+def test_a_wide_table_has_a_shadow_where_it_continues_on_a_phone(visit):
+    page = open_article(visit(viewport=PHONE), "/docs/errors")
+    table = page.locator(".table").first
+    left, right = (0.003, 0.004), (0.997, 0.004)
+    start = pixels(page, table, left, right)
+    assert sum(start[1]) < sum(start[0]) - 20
+    table.evaluate("table => { table.scrollLeft = table.scrollWidth; }")
+    end = pixels(page, table, left, right)
+    assert sum(end[0]) < sum(end[1]) - 20
+    # The columns are wide enough to read.
+    assert table.locator("td:nth-child(3)").first.evaluate("cell => cell.clientWidth") >= 180
         f"{SERVICE}/v1/pets", data={"name": "Rex", "categoryId": 3}, headers={"Authorization": f"Bearer {KEY}"}
     )
     operation = visitor.expand("getPet")

@@ -324,9 +324,29 @@ const POSITIONS: [(&str, f64, f64); 5] = [
     ("ordered", 390.0, 340.0),
     ("sold", 690.0, 230.0),
 ];
+/// The position of each state of an order, below those of a pet.
+const ORDER_POSITIONS: [(&str, f64, f64); 4] = [
+    ("placed", 90.0, 510.0),
+    ("completed", 690.0, 450.0),
+    ("cancelled", 690.0, 510.0),
+    ("expired", 690.0, 570.0),
+];
 const HALF: (f64, f64) = (78.0, 22.0);
 
-/// The state diagram of a pet, as SVG: an arrow for every transition.
+/// The colours of the diagram in dark mode. Those in light mode are attributes, which also apply where the style is not allowed.
+const DARK: &str = "<style>@media (prefers-color-scheme: dark) { \
+    .page { fill: #1a1c20 } \
+    .box { fill: #22252a; stroke: #e8e9ec } \
+    .state, .caption { fill: #e8e9ec } \
+    .line { stroke: #a7adb8 } \
+    .head { fill: #a7adb8 } \
+    .patch, .operation { stroke: #1a1c20 } \
+    .patch { fill: #a7adb8 } \
+    .operation { fill: #7fd6a0 } \
+    }</style>\n";
+
+/// The state diagrams of a pet and of an order, as SVG: an arrow for every transition. An expiry is no operation, so the tables
+/// do not have it.
 fn diagram() -> String {
     let mut arrows: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for (from, what, to) in table("pet") {
@@ -335,16 +355,28 @@ fn diagram() -> String {
             arrows.entry((from, to)).or_default().push(by);
         }
     }
+    arrows.entry(("ordered".into(), "available".into())).or_default().push("expiry".into());
+    for (from, what, to) in table("order") {
+        if !is_code(&to) && from != to {
+            arrows.entry((from, to)).or_default().push(what);
+        }
+    }
+    arrows.entry(("placed".into(), "expired".into())).or_default().push("expiry".into());
     let mut svg = String::from(concat!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 400" font-family="system-ui, sans-serif" font-size="14">"##,
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 610" font-family="system-ui, sans-serif" font-size="14">"##,
         "\n",
-        r##"<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 10 5 0 10z" fill="#475569"/></marker></defs>"##,
+        r##"<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto"><path class="head" d="M0 0 10 5 0 10z" fill="#475569"/></marker></defs>"##,
         "\n",
-        r##"<rect width="780" height="400" rx="12" fill="#ffffff"/>"##,
+        r##"<rect class="page" width="780" height="610" rx="12" fill="#ffffff"/>"##,
         "\n",
     ));
+    svg += DARK;
+    for (caption, y) in [("Pet", 24), ("Order", 430)] {
+        writeln!(svg, r##"<text class="caption" x="14" y="{y}" fill="#0f172a">{caption}</text>"##).unwrap();
+    }
+    let states = POSITIONS.into_iter().chain(ORDER_POSITIONS);
     let position = |state: &str| {
-        let (_, x, y) = POSITIONS.into_iter().find(|(name, _, _)| *name == state).unwrap();
+        let (_, x, y) = states.clone().find(|(name, _, _)| *name == state).unwrap();
         (x, y)
     };
     let mut labels = String::new();
@@ -353,27 +385,32 @@ fn diagram() -> String {
         let (dx, dy) = (x2 - x1, y2 - y1);
         let length = dx.hypot(dy);
         // To the side of the straight line, so that the arrow back is separate.
-        let bend = if from == "no status" && to == "sold" { -0.28 * length } else { -26.0 };
+        let bend = match (from.as_str(), to.as_str()) {
+            ("no status", "sold") => -0.28 * length,
+            ("placed", _) => 0.0,
+            _ => -26.0,
+        };
         let (cx, cy) =
             (f64::midpoint(x1, x2) - dy / length * bend, f64::midpoint(y1, y2) + dx / length * bend);
         let ((sx, sy), (ex, ey)) = (on_edge((x1, y1), (cx, cy)), on_edge((x2, y2), (cx, cy)));
         writeln!(
             svg,
-            r##"<path d="M{sx:.0} {sy:.0} Q{cx:.0} {cy:.0} {ex:.0} {ey:.0}" fill="none" stroke="#475569" stroke-width="1.5" marker-end="url(#head)"/>"##
+            r##"<path class="line" d="M{sx:.0} {sy:.0} Q{cx:.0} {cy:.0} {ex:.0} {ey:.0}" fill="none" stroke="#475569" stroke-width="1.5" marker-end="url(#head)"/>"##
         )
         .unwrap();
         let (lx, ly) = (0.25 * sx + 0.5 * cx + 0.25 * ex, 0.25 * sy + 0.5 * cy + 0.25 * ey);
-        let colour = if by.iter().any(|by| by == "PATCH") { "#64748b" } else { "#0f766e" };
+        let is_patch = by.iter().any(|by| by == "PATCH");
+        let (class, colour) = if is_patch { ("patch", "#64748b") } else { ("operation", "#0f766e") };
         writeln!(
             labels,
-            r##"<text x="{lx:.0}" y="{:.0}" text-anchor="middle" fill="{colour}" stroke="#ffffff" stroke-width="6" paint-order="stroke">{}</text>"##,
+            r##"<text class="{class}" x="{lx:.0}" y="{:.0}" text-anchor="middle" fill="{colour}" stroke="#ffffff" stroke-width="6" paint-order="stroke">{}</text>"##,
             ly + 5.0,
             by.join(", ")
         )
         .unwrap();
     }
     svg += &labels;
-    for (state, x, y) in POSITIONS {
+    for (state, x, y) in states {
         let (dash, label) = match state {
             "no status" => (r#" stroke-dasharray="5 4""#, "no status"),
             "ordered" => ("", "pending, ordered"),
@@ -382,7 +419,7 @@ fn diagram() -> String {
         let (left, top, width, height) = (x - HALF.0, y - HALF.1, 2.0 * HALF.0, 2.0 * HALF.1);
         writeln!(
             svg,
-            r##"<rect x="{left}" y="{top}" width="{width}" height="{height}" rx="10" fill="#f1f5f9" stroke="#0f172a"{dash}/><text x="{x}" y="{}" text-anchor="middle" font-weight="600" fill="#0f172a">{label}</text>"##,
+            r##"<rect class="box" x="{left}" y="{top}" width="{width}" height="{height}" rx="10" fill="#f1f5f9" stroke="#0f172a"{dash}/><text class="state" x="{x}" y="{}" text-anchor="middle" font-weight="600" fill="#0f172a">{label}</text>"##,
             y + 5.0
         )
         .unwrap();
