@@ -10,6 +10,7 @@ const STABILITIES = {
   experimental: "May change or be removed at any time.",
 };
 let key = "";
+const keyChanged = new Set(); // functions to call when the key changes
 let openapi = {}; // the document as the page shows it
 
 /** The operation in the OpenAPI document, even while it is collapsed and Swagger UI has not resolved it. */
@@ -33,6 +34,23 @@ const withDescribedParameters = (document) => {
   }
   return document;
 };
+
+/** Removes regular expressions, which are for programs: the descriptions say what is allowed. */
+const withoutPatterns = (node) => {
+  if (Array.isArray(node)) {
+    return node.map(withoutPatterns);
+  }
+  if (node === null || typeof node !== "object") {
+    return node;
+  }
+  // A field may have this name, too; then it is an object.
+  const kept = Object.entries(node).filter(([name, value]) => name !== "pattern" || typeof value !== "string");
+  return Object.fromEntries(kept.map(([name, value]) => [name, withoutPatterns(value)]));
+};
+
+/** A new `Idempotency-Key`. `crypto.randomUUID` is missing on pages without TLS. */
+const newIdempotencyKey = () =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 /** Indents JSON. Copies numbers verbatim, because JSON.parse would round 64-bit integers. */
 const indented = (json) => {
@@ -121,12 +139,57 @@ const plugin = ({ React }) => {
     return h(Foreign, { className: "samples", create, text: JSON.stringify(samples) });
   };
 
+  /** The fields of a body, all of them visible. */
+  const Fields = ({ specPath }) => {
+    const fields = fieldsOf(openapi, resolveIn(openapi, specPath));
+    return fields.length === 0
+      ? null
+      : h("div", { className: "fields" },
+        h("h5", null, "Fields"),
+        h("ul", null, fields.map(({ name, type, required, description }) =>
+          h("li", { key: name },
+            h("code", { className: "field-name" }, name),
+            h("span", { className: "field-type" }, type),
+            required ? h("span", { className: "field-required" }, "required") : null,
+            h("p", null, sentence(description))))));
+  };
+
+  const useKey = () =>
+    useSyncExternalStore(
+      (changed) => {
+        keyChanged.add(changed);
+        return () => keyChanged.delete(changed);
+      },
+      () => key,
+    );
+
+  /** Asks for the key before the first request, which would fail without one. */
+  const ExecuteWithKey = ({ children }) => {
+    const [pressed, setPressed] = useState(false);
+    const isMissing = useKey() === "";
+    const onClickCapture = (event) => {
+      setPressed(isMissing);
+      if (isMissing) {
+        event.stopPropagation();
+      }
+    };
+    return h(React.Fragment, null,
+      h("div", { className: "execute-with-key", onClickCapture }, children),
+      pressed && isMissing
+        ? h("p", { className: "warning", role: "alert" },
+          "Nothing was sent: enter your API key first. ",
+          h("button", { type: "button", className: "btn", onClick: () => document.getElementById("api-key").focus() },
+            "Enter your API key"))
+        : null);
+  };
+
   const KeyField = () => {
     const [typed, setTyped] = useState("");
     const [visible, setVisible] = useState(false);
     const onChange = (event) => {
       key = event.target.value.trim();
       setTyped(key);
+      keyChanged.forEach((changed) => changed());
     };
     const complete = /^psk_[A-Za-z0-9]{38}$/.test(typed);
     const hint = !typed
@@ -159,7 +222,8 @@ const plugin = ({ React }) => {
       h("h2", null, "Your first request"),
       path ? h(Samples, { system, path, method: "get" }) : null,
       h("p", { className: "hint" },
-        "Set PETSTORE_KEY to your key, or enter it on this page, open an operation and press Execute."));
+        "Set PETSTORE_KEY to your key, or enter it on this page, open an operation and press Execute. For Python and TypeScript: ",
+        h("a", { href: "docs/sdks" }, "Install an SDK"), "."));
   };
 
   const PageLayout = (system) => {
@@ -231,6 +295,9 @@ const plugin = ({ React }) => {
       },
       // Without it, Swagger UI falls back to the same component and logs a warning.
       JsonSchema_integer_int64: (props) => h(props.getComponent("JsonSchema_string"), props),
+      // In place of the tabs "Example Value" and "Schema".
+      modelExample: ({ example, specPath }) => h("div", { className: "model-example" },
+        example, h(Fields, { specPath: specPath.toJS() })),
       // Colours by class and not by inline style, so that they follow the light and dark schemes.
       SyntaxHighlighter: ({ language, className, children }) => h("pre", { className },
         language === "json"
@@ -251,11 +318,12 @@ const plugin = ({ React }) => {
           h(Samples, { system, path, method }),
           hidden
             ? h("p", { className: "hint" },
-              "This page cannot call the operation, because the OpenAPI document disables that (",
-              h("code", null, "x-hideTryItPanel"), "). Run the sample instead.")
+              "You cannot execute this operation on this page: the API's specification switches that off for it. ",
+              "Run the sample instead.")
             : null,
           h(Parameters, props));
       },
+      execute: (Execute) => (props) => h(ExecuteWithKey, null, h(Execute, props)),
       // Swagger UI splits a value at its commas, and drops the space after each.
       liveResponse: (LiveResponse) => (props) => {
         const headers = props.response.get("headers")?.map((value) => (value?.join ? value.join(", ") : value));
@@ -303,7 +371,7 @@ const plugin = ({ React }) => {
       spec: {
         wrapActions: {
           updateJsonSpec: (update) => (document) => {
-            openapi = withDescribedParameters(document);
+            openapi = withDescribedParameters(withoutPatterns(document));
             return update(openapi);
           },
         },
@@ -353,12 +421,14 @@ const page = SwaggerUIBundle({
   docExpansion: "list",
   tryItOutEnabled: true,
   displayRequestDuration: true,
-  defaultModelsExpandDepth: 3,
-  defaultModelExpandDepth: 2,
+  defaultModelsExpandDepth: 0,
   validatorUrl: null,
   requestInterceptor: (request) => {
     if (key && !request.loadSpec) {
       request.headers.Authorization = `Bearer ${key}`;
+    }
+    if (request.method === "POST") {
+      request.headers["Idempotency-Key"] ??= newIdempotencyKey();
     }
     return request;
   },

@@ -38,7 +38,8 @@ const callOf = (openapi, path, method) => {
       .map((parameter) => [parameter.name, exampleOf(openapi, parameter)]);
   const [mediaType, content] = contentOf(openapi, operation.requestBody);
   const [, success] = Object.entries(operation.responses).find(([status]) => status.startsWith("2")) ?? [];
-  const [answer] = Object.values(resolve(openapi, success)?.content ?? {});
+  const [, answer] = contentOf(openapi, success);
+  const body = content && exampleOf(openapi, content);
   return {
     method: method.toUpperCase(),
     path,
@@ -47,10 +48,14 @@ const callOf = (openapi, path, method) => {
     headers: values("header"),
     isRetriedWithKey: parameters.some((parameter) => parameter.name === "Idempotency-Key"),
     mediaType,
-    body: content && exampleOf(openapi, content),
+    body,
+    leftOut: fieldsOf(openapi, content?.schema).map(({ name }) => name).filter((name) => !Object.hasOwn(body ?? {}, name)),
     returnsList: resolve(openapi, answer?.schema)?.type === "array",
   };
 };
+
+/** Names the fields that the body of a sample does not have, in a comment: none or one line, which starts with `mark`. */
+const leftOutComment = (mark, names) => (names.length > 0 ? [`${mark} Optional fields: ${names.join(", ")}`] : []);
 
 const curl = (call, server) => {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
@@ -69,7 +74,7 @@ const curl = (call, server) => {
   if (call.mediaType) {
     lines.push(`-H ${quoted(`Content-Type: ${call.mediaType}`)}`, `-d ${quoted(JSON.stringify(call.body))}`);
   }
-  return lines.join(" \\\n  ");
+  return [...leftOutComment("#", call.leftOut), lines.join(" \\\n  ")].join("\n");
 };
 
 const pythonValue = (value) => {
@@ -82,17 +87,18 @@ const pythonValue = (value) => {
   return { true: "True", false: "False", null: "None" }[value] ?? JSON.stringify(value);
 };
 
+const pythonName = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+
 const python = (call, server, sdkMethod, noun) => {
-  const named = [...Object.entries(call.body ?? {}), ...call.query].map(([name, value]) => {
-    const parameter = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-    return `${parameter}=${pythonValue(value)}`;
-  });
+  const values = [...Object.entries(call.body ?? {}), ...call.query];
+  const named = values.map(([name, value]) => `${pythonName(name)}=${pythonValue(value)}`);
   const parameters = [...call.inPath.map(([, value]) => pythonValue(value)), ...named].join(", ");
   const expression = `shop.${sdkMethod}(${parameters})`;
   return [
     "from petstore_client import Petstore",
     "",
     `shop = Petstore(base_url=${pythonValue(server)})  # reads the key from PETSTORE_KEY`,
+    ...leftOutComment("#", call.leftOut.map(pythonName)),
     ...(call.returnsList
       ? [`for ${noun} in ${expression}:`, `    print(${noun})`]
       : [`${noun} = ${expression}`, `print(${noun})`]),
@@ -120,6 +126,7 @@ const typescript = (call, server, sdkMethod, noun) => {
     "import { Petstore } from '@petstore/client';",
     "",
     `const shop = new Petstore({ baseUrl: ${typescriptValue(server)} }); // reads the key from PETSTORE_KEY`,
+    ...leftOutComment(`//`, call.leftOut),
     ...(call.returnsList
       ? [`for await (const ${noun} of ${expression}) {`, `  console.log(${noun});`, "}"]
       : [`const ${noun} = await ${expression};`, `console.log(${noun});`]),

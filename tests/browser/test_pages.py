@@ -126,24 +126,12 @@ def test_the_articles_can_be_read_without_javascript(visit):
 
 def test_bounds_are_visible(visit):
     visitor = visit()
-    page = visitor.open()
+    visitor.open()
     listing = visitor.expand("listPets")
     for name, text in [("limit", "1 to 100, default 20"), ("id", "1 to 100 items, each at least 1")]:
         assert text in listing.locator(f"[data-param-name={name}]").inner_text(), name
     key = visitor.expand("createPet").locator("[data-param-name=Idempotency-Key]")
     assert "1 to 255 characters" in key.inner_text()
-    schemas = page.locator(".models").inner_text()
-    for text in ("[1, 255] characters", "[400, 599]", "[1, 9007199254740991]"):
-        assert text in schemas
-
-
-def test_an_operation_that_cannot_be_tried_says_why(visit):
-    visitor = visit()
-    visitor.open()
-    operation = visitor.expand("listOrders", "store")
-    assert "the OpenAPI document disables that (x-hideTryItPanel)" in operation.inner_text()
-    assert operation.get_by_role("button", name="Execute").count() == 0
-    assert "x-hideTryItPanel" not in visitor.expand("getOrder", "store").inner_text()
 
 
 def test_response_headers_are_shown_as_received(visit):
@@ -151,6 +139,18 @@ def test_response_headers_are_shown_as_received(visit):
     page = visitor.open()
     visitor.type_key()
     created = visitor.context.request.post(
+        f"{SERVICE}/v1/pets", data={"name": "Rex", "categoryId": 3}, headers={"Authorization": f"Bearer {KEY}"}
+    )
+    operation = visitor.expand("getPet")
+    operation.locator("[data-param-name=petId] input").fill(str(created.json()["id"]))
+    with page.expect_response("**/v1/pets/*") as received:
+        visitor.execute(operation)
+    shown = operation.locator(".headerline").all_inner_texts()
+    sent = received.value.headers
+    assert ", " in sent["sunset"] and {"link", "etag", "deprecation", "x-request-id"} <= set(sent)
+    for name in ("sunset", "link", "etag", "deprecation", "x-request-id", "vary"):
+        # Browsers join headers of the same name.
+        assert f"{name}: {sent[name]}".replace("\n", ", ") in [line.strip() for line in shown]
 
 
 # The colours, as [red, green, blue], of points in a screenshot.
@@ -206,15 +206,3 @@ def test_a_wide_table_has_a_shadow_where_it_continues_on_a_phone(visit):
     assert sum(end[0]) < sum(end[1]) - 20
     # The columns are wide enough to read.
     assert table.locator("td:nth-child(3)").first.evaluate("cell => cell.clientWidth") >= 180
-        f"{SERVICE}/v1/pets", data={"name": "Rex", "categoryId": 3}, headers={"Authorization": f"Bearer {KEY}"}
-    )
-    operation = visitor.expand("getPet")
-    operation.locator("[data-param-name=petId] input").fill(str(created.json()["id"]))
-    with page.expect_response("**/v1/pets/*") as received:
-        visitor.execute(operation)
-    shown = operation.locator(".headerline").all_inner_texts()
-    sent = received.value.headers
-    assert ", " in sent["sunset"] and {"link", "etag", "deprecation", "x-request-id"} <= set(sent)
-    for name in ("sunset", "link", "etag", "deprecation", "x-request-id", "vary"):
-        # Browsers join headers of the same name.
-        assert f"{name}: {sent[name]}".replace("\n", ", ") in [line.strip() for line in shown]
