@@ -374,9 +374,9 @@ fn diagram() -> String {
     for (caption, y) in [("Pet", 24), ("Order", 430)] {
         writeln!(svg, r##"<text class="caption" x="14" y="{y}" fill="#0f172a">{caption}</text>"##).unwrap();
     }
-    let states = POSITIONS.into_iter().chain(ORDER_POSITIONS);
+    let boxes = POSITIONS.into_iter().chain(ORDER_POSITIONS);
     let position = |state: &str| {
-        let (_, x, y) = states.clone().find(|(name, _, _)| *name == state).unwrap();
+        let (_, x, y) = boxes.clone().find(|(name, _, _)| *name == state).unwrap();
         (x, y)
     };
     let mut labels = String::new();
@@ -410,7 +410,7 @@ fn diagram() -> String {
         .unwrap();
     }
     svg += &labels;
-    for (state, x, y) in states {
+    for (state, x, y) in boxes {
         let (dash, label) = match state {
             "no status" => (r#" stroke-dasharray="5 4""#, "no status"),
             "ordered" => ("", "pending, ordered"),

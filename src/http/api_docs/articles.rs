@@ -63,7 +63,7 @@ pub(crate) fn search_index() -> String {
             json!({"url": url, "page": article.title(), "title": section.heading, "lines": section.lines})
         })
     });
-    Value::from_iter(sections).to_string()
+    sections.collect::<Value>().to_string()
 }
 
 impl Article {
