@@ -1,8 +1,8 @@
 //! Resources as clients and files see them: the structs behind every JSON body, query and CSV row, and their schemas.
 //!
 //! A struct in a response derives `Serialize` and `ToSchema`, one in a request `Deserialize` and `ToSchema`; both convert to
-//! and from the types of [`crate::domain`]. A request is not read by `serde_json` itself, but through [`fields`], which keeps
-//! the promises that a derived `Deserialize` alone does not.
+//! and from the types of [`crate::domain`]. A request is not read by `serde_json` itself, but through
+//! [`struct_deserializer`], which keeps the promises that a derived `Deserialize` alone does not.
 //!
 //! What to know before you add a field:
 //! - its doc comment is its description in the OpenAPI document. It is one line, because utoipa keeps line breaks;

@@ -196,7 +196,9 @@ async fn list_pets_answers_400_to_a_bad_query() {
         ),
     ] {
         let answer = service.client.get(&format!("/v1/pets?{query}")).await;
-        assert_eq!(answer.json(), json!({"code": code, "message": message, "status": 400}), "{query}");
+        let field = message.split('`').nth(1).unwrap();
+        let error = json!({"code": code, "message": message, "status": 400, "field": field});
+        assert_eq!(answer.json(), error, "{query}");
         assert_eq!(answer.status, 400, "{query}");
     }
 }

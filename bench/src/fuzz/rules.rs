@@ -132,8 +132,13 @@ impl Rules {
         };
         let (code, message) =
             (body.get("code").and_then(Value::as_str), body.get("message").and_then(Value::as_str));
-        let (Some(code), Some(message), 3) = (code, message, members.len()) else {
-            return Err(format!("{status} with a body whose members are not code, message and status"));
+        // `field` is optional.
+        let is_field = body.get("field").is_some_and(|field| field.as_str().is_some());
+        let others = members.len() - usize::from(is_field);
+        let (Some(code), Some(message), 3) = (code, message, others) else {
+            return Err(format!(
+                "{status} with a body whose members are not code, message, status and field"
+            ));
         };
         if message.is_empty() || body.get("status").and_then(Value::as_i64) != Some(status.into()) {
             return Err(format!("{status} with an empty message or another status in its body"));
@@ -150,7 +155,7 @@ fn server_error(answer: &Answer, code: &str) -> Result<(), String> {
     let retry_after = answer.header("retry-after").and_then(|seconds| seconds.parse::<u32>().ok());
     match answer.status {
         ..500 => Ok(()),
-        503 if code == "unavailable" && retry_after.is_some() => Ok(()),
+        503 if ["unavailable", "outcome_unknown"].contains(&code) && retry_after.is_some() => Ok(()),
         status => Err(format!("{status} {code}, Retry-After {retry_after:?}")),
     }
 }
