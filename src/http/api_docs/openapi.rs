@@ -40,8 +40,7 @@ const BEARER: &str = "bearer";
             body; act on its `code`, read its `message`, and quote the `X-Request-Id` header when you ask for \
             help. You may send your own, with 1 to 64 characters from `A-Za-z0-9._-`. A field or a parameter that this \
             document does not describe is rejected, never ignored.\n\n\
-            Operations without a marker are stable. Those marked `x-stability: beta` may change with 90 days' notice, \
-            `experimental` ones at any time.",
+            Operations without a marker are stable. Those marked `x-stability: beta` may change with 90 days' notice.",
     ),
     tags(
         (name = "animals", description = "The pets of the shop."),
