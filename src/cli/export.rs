@@ -21,7 +21,7 @@ use crate::storage::{ExportStream, check_url};
 
 /// Exports all pets from a consistent snapshot, by ascending id.
 ///
-/// Each pet has its id, name, categoryId and status. The status is absent (in CSV, empty) if the pet has none. Requests
+/// Each pet has its id, name, categoryId, status and reference. The last two are absent (in CSV, empty) if the pet has none. Requests
 /// continue during the export; it does not contain their changes. `petstore import --key-column id` imports the file: the
 /// same pets, with new ids.
 ///

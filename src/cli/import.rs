@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -22,18 +23,21 @@ use super::{CommandError, SettingError, StopSignal, Stopped, print, report_with_
 use crate::config::DatabaseSettings;
 use crate::domain::import_key::ImportSource;
 use crate::files::{Compression, FileError, FileFormat, ImportRows, RejectedRow, decompressed};
-use crate::storage::{CopyBuffer, CopyChunk, ImportMode, ImportSession, StorageError, check_url};
+use crate::storage::{
+    AddedChunk, CopyBuffer, CopyChunk, ImportMode, ImportSession, StorageError, TakenReference, check_url,
+};
 use crate::wire::pet::NewPet;
 
 /// Imports pets from a file.
 ///
-/// The file is CSV with a header line (name, categoryId and, optionally, status), or NDJSON with one JSON object per
-/// line, as createPet accepts it. It may be compressed with gzip or zstd, regardless of its name. Every row must meet
-/// the same rules as a request.
+/// The file is CSV with a header line (name, categoryId and, optionally, status and reference), or NDJSON with one JSON
+/// object per line, as createPet accepts it. It may be compressed with gzip or zstd, regardless of its name. Every row must
+/// meet the same rules as a request; one whose reference another pet has is a bad row.
 ///
 /// With --key-column, which names the column of the source's own keys, the import is idempotent: run it again after a
 /// crash or a bad row, or with a longer file, and it adds exactly the missing rows. It adds 5,000 rows per transaction
-/// and stores their keys with them. If several rows have the same key, the first is imported.
+/// and stores their keys with them. If several rows have the same key, the first is imported. The key is not the pet's
+/// reference, which is part of the pet, unique in the whole shop and shown to clients; the key is not shown.
 ///
 /// Without --key-column, the import is one transaction, as with --atomic: other clients see all of it or nothing, and a
 /// failed import adds nothing. Running it again after a success adds every pet again.
@@ -144,7 +148,6 @@ impl ImportCommand {
         let format = self.format()?;
         let source = self.key_column.as_ref().map(|_| self.source()).transpose()?;
         let rejects = RejectsFile::new(self.rejects_path())?;
-        let rejects_path = rejects.path.clone();
         let (input, size) = self.open()?;
         let mut stop_signal = stop_signals()?;
         let stop: StopFuture = async move { stop_signal().await }.boxed_local().shared();
@@ -158,60 +161,68 @@ impl ImportCommand {
         rejects.remove_earlier()?;
 
         let progress = Progress::start("row", size);
+        let max = if self.dry_run { u64::MAX } else { self.max_errors };
+        let rejects = Rejects(Arc::new(Mutex::new(RejectsInner { file: rejects, count: 0, max })));
         let reader = RowReader {
             input: CountingReader { input, counters: progress.counters.clone() },
             format,
             key_column: self.key_column.clone(),
-            rejects,
-            max_rejects: if self.dry_run { u64::MAX } else { self.max_errors },
+            rejects: rejects.clone(),
         };
-        let rejected = self.add_rows(session, reader, &progress.counters, stop, &mut tally).await;
+        let added = self.add_rows(session, reader, &rejects, &progress.counters, stop, &mut tally).await;
         drop(progress);
-        let rejected = match rejected {
-            Ok(rejected) => rejected,
-            Err(error) => return Ok(self.report_end(&*error, &tally)),
-        };
+        if let Err(error) = added {
+            return Ok(self.report_end(&*error, &tally));
+        }
         let summary = self.summary(&tally);
-        if rejected == 0 {
+        let RejectsInner { file, count, .. } = &*rejects.lock();
+        if *count == 0 {
             print(&format!("{summary}\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let output = rejects_path.map_or("standard error".into(), |path| path.display().to_string());
-        print(&format!("{summary}, {} rejected: see {output}\n", grouped(rejected)))?;
+        let output = file.path.as_ref().map_or("standard error".into(), |path| path.display().to_string());
+        print(&format!("{summary}, {} rejected: see {output}\n", grouped(*count)))?;
         Ok(ExitCode::from(WITH_REJECTS))
     }
 
-    /// Adds all rows, keeps the tally, and returns the number of rejected rows.
+    /// Adds all rows, and keeps the tally.
     async fn add_rows(
         &self,
         mut session: Option<ImportSession>,
         reader: RowReader,
+        rejects: &Rejects,
         progress: &ProgressCounters,
         stop: StopFuture,
         tally: &mut Tally,
-    ) -> Result<u64, CommandError> {
+    ) -> Result<(), CommandError> {
         let (mut chunks, read) = reader.spawn()?;
         // A signal takes precedence over the end of the input: Ctrl-C ends both programs of a pipe.
         while let Some(chunk) = unless_stopped(&stop, chunks.recv()).await? {
             let rows = chunk.rows();
-            if let Some(session) = &mut session {
-                let added = settled(&stop, session.add(chunk)).await;
-                tally.unknown =
-                    if is_unknown(&added) && self.mode() == ImportMode::Chunks { rows } else { 0 };
-                tally.new += added?;
+            let Some(session) = &mut session else {
+                tally.done += rows;
+                progress.add(rows);
+                continue;
+            };
+            let added = settled(&stop, session.add(chunk)).await;
+            tally.unknown = if is_unknown(&added) && self.mode() == ImportMode::Chunks { rows } else { 0 };
+            let AddedChunk { added, taken } = added?;
+            tally.new += added;
+            tally.done += rows - taken.len() as u64;
+            for TakenReference { line, reference } in taken {
+                let reason = format!("Another pet has the `reference` {reference:?}.");
+                rejects.add(RejectedRow { line, reason })?;
             }
-            tally.done += rows;
             progress.add(rows);
         }
-        let rejected =
-            unless_stopped(&stop, read).await?.map_err(|_| "the reader stopped: this is a bug")??;
+        unless_stopped(&stop, read).await?.map_err(|_| "the reader stopped: this is a bug")??;
         if let Some(session) = session {
             let finished = settled(&stop, session.finish()).await;
             tally.unknown =
                 if is_unknown(&finished) && self.mode() == ImportMode::Atomic { tally.done } else { 0 };
             finished?;
         }
-        Ok(rejected)
+        Ok(())
     }
 
     /// A dry run needs the database only to look up keys.
@@ -370,8 +381,36 @@ struct RowReader {
     input: CountingReader<Box<dyn Read + Send>>,
     format: FileFormat,
     key_column: Option<String>,
-    rejects: RejectsFile,
-    max_rejects: u64,
+    rejects: Rejects,
+}
+
+/// The rows that are rejected, while the file is read and when they are added.
+#[derive(Clone)]
+struct Rejects(Arc<Mutex<RejectsInner>>);
+
+struct RejectsInner {
+    file: RejectsFile,
+    count: u64,
+    /// One more than this stops the import.
+    max: u64,
+}
+
+impl Rejects {
+    /// Writes a row to the file. Fails with [`TooManyRejects`] if there are too many.
+    fn add(&self, row: RejectedRow) -> Result<(), CommandError> {
+        let RejectsInner { file, count, max } = &mut *self.lock();
+        file.write(&row)?;
+        *count += 1;
+        if *count <= *max {
+            return Ok(());
+        }
+        let RejectedRow { line, reason } = row;
+        Err(TooManyRejects { line, reason, count: *count, max: *max }.into())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RejectsInner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The row that exceeded the limit.
@@ -384,8 +423,7 @@ struct TooManyRejects {
     max: u64,
 }
 
-/// The number of rejected rows.
-type RowReaderResult = Result<u64, CommandError>;
+type RowReaderResult = Result<(), CommandError>;
 
 impl RowReader {
     fn spawn(self) -> io::Result<(mpsc::Receiver<CopyChunk>, oneshot::Receiver<RowReaderResult>)> {
@@ -398,20 +436,15 @@ impl RowReader {
         Ok((chunks, result))
     }
 
-    fn run(mut self, chunks: &mpsc::Sender<CopyChunk>) -> RowReaderResult {
+    fn run(self, chunks: &mpsc::Sender<CopyChunk>) -> RowReaderResult {
         let input = decompressed(self.input).map_err(FileError::from)?;
         let mut rows = ImportRows::read(input, self.format, self.key_column)?;
-        let (mut buffer, mut count, max) = (CopyBuffer::default(), 0, self.max_rejects);
+        let mut buffer = CopyBuffer::default();
         while let Some(row) = rows.next()? {
             let full = match row {
-                Ok(row) => buffer.push(&row.pet, row.key.as_ref()),
+                Ok(row) => buffer.push(row.line, &row.pet, row.key.as_ref()),
                 Err(rejected) => {
-                    self.rejects.write(&rejected)?;
-                    count += 1;
-                    if count > max {
-                        let RejectedRow { line, reason } = rejected;
-                        return Err(TooManyRejects { line, reason, count, max }.into());
-                    }
+                    self.rejects.add(rejected)?;
                     None
                 }
             };
@@ -424,6 +457,6 @@ impl RowReader {
         if let Some(chunk) = buffer.take() {
             let _ = chunks.blocking_send(chunk);
         }
-        Ok(count)
+        Ok(())
     }
 }

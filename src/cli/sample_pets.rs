@@ -55,7 +55,7 @@ pub(super) fn sample_pet(mut random_below: impl FnMut(usize) -> usize) -> Result
         _ => format!("{} {given}", pick(&TITLES, &mut random_below)),
     };
     let status = pick_weighted(STATUSES, &mut random_below);
-    Ok(NewPet { name: PetName::try_from(name)?, category_id: CategoryId(category), status })
+    Ok(NewPet { name: PetName::try_from(name)?, category_id: CategoryId(category), status, reference: None })
 }
 
 fn pick<'a>(words: &[&'a str], random_below: &mut impl FnMut(usize) -> usize) -> &'a str {

@@ -6,8 +6,9 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::key_record::KeyId;
-use super::order::{HoldDuration, NewOrder, OrderEnd, OrderId, OrderReference};
+use super::order::{HoldDuration, NewOrder, OrderEnd, OrderId};
 use super::pet::NewPet;
+use super::reference::Reference;
 
 /// The client's name for a request that it may retry: 1 to 255 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,13 +59,18 @@ impl IdempotentRequest {
     /// A request to add a pet.
     #[must_use]
     pub fn create_pet(lineage: KeyId, key: &IdempotencyKey, new: &NewPet) -> Self {
-        let NewPet { name, category_id, status } = new;
+        let NewPet { name, category_id, status, reference } = new;
         let mut content = Sha256::new();
         // The values, not their spelling: `7` and `7.0` are the same request.
         content.update(category_id.0.to_be_bytes());
         content.update(status.map_or("", |status| status.as_str()));
         content.update([0]);
         content.update(name.as_str());
+        // A pet without one has the fingerprint that it had before references existed.
+        if let Some(reference) = reference {
+            content.update([0]);
+            content.update(reference.as_str());
+        }
         Self { digest: Self::digest(lineage, "createPet", key), fingerprint: content.into() }
     }
 
@@ -76,7 +82,7 @@ impl IdempotentRequest {
         // An order with neither has the fingerprint that it had before they existed.
         if reference.is_some() || hold.is_some() {
             content.update(hold.map_or(0, HoldDuration::seconds).to_be_bytes());
-            content.update(reference.as_ref().map_or("", OrderReference::as_str));
+            content.update(reference.as_ref().map_or("", Reference::as_str));
         }
         Self { digest: Self::digest(lineage, "placeOrder", key), fingerprint: content.into() }
     }
@@ -115,7 +121,7 @@ mod tests {
 
     fn rex(category: i64, status: Option<PetStatus>) -> NewPet {
         let name = PetName::try_from("Rex".to_owned()).unwrap();
-        NewPet { name, category_id: CategoryId(category), status }
+        NewPet { name, category_id: CategoryId(category), status, reference: None }
     }
 
     #[test]
@@ -140,6 +146,7 @@ mod tests {
             rex(2, None),
             rex(1, Some(PetStatus::Sold)),
             NewPet { name: PetName::try_from("Max".to_owned()).unwrap(), ..rex(1, None) },
+            NewPet { reference: Some("a".to_owned().try_into().unwrap()), ..rex(1, None) },
         ];
         for other in others {
             let other = request(1, "a", &other);

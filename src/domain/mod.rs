@@ -16,4 +16,5 @@ pub mod order;
 pub mod page;
 pub mod pet;
 pub mod rate_limit;
+pub mod reference;
 mod short_text;

@@ -6,14 +6,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 use super::identifier::identifier;
 use super::keyword_enum::keywords;
 use super::page::{HasId, PageRequest};
 use super::pet::{PetId, PetStatus};
-use super::short_text::is_short_text;
+use super::reference::Reference;
 
 identifier!(
     /// Identifier of an order.
@@ -53,32 +53,6 @@ pub const ORDERED: PetStatus = PetStatus::Pending;
 
 /// The status of a pet whose order has expired.
 pub const RELEASED: PetStatus = PetStatus::Available;
-
-/// The shop's own name for an order, such as the number of a basket: 1 to 255 characters, not blank, no control characters.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String")]
-pub struct OrderReference(String);
-
-impl OrderReference {
-    /// The reference as given.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// The text is not a reference.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("must have 1 to 255 characters, not be blank and have no control characters")]
-pub struct OrderReferenceError;
-
-impl TryFrom<String> for OrderReference {
-    type Error = OrderReferenceError;
-
-    fn try_from(text: String) -> Result<Self, OrderReferenceError> {
-        if is_short_text(&text, 255) { Ok(Self(text)) } else { Err(OrderReferenceError) }
-    }
-}
 
 /// How long an order waits to be completed: 1 second to 7 days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,8 +108,8 @@ impl TryFrom<Duration> for HoldDuration {
 pub struct NewOrder {
     /// The pet that is ordered.
     pub pet_id: PetId,
-    /// The shop's own name for the order.
-    pub reference: Option<OrderReference>,
+    /// The shop's own name for the order, such as the number of a basket.
+    pub reference: Option<Reference>,
     /// How long the order waits to be completed.
     pub hold: Option<HoldDuration>,
 }
@@ -193,7 +167,7 @@ pub struct Order {
     /// When it ends unless it is completed before. Absent if it never does.
     pub expires_at: Option<SystemTime>,
     /// The shop's own name for it.
-    pub reference: Option<OrderReference>,
+    pub reference: Option<Reference>,
 }
 
 impl HasId for Order {
@@ -212,7 +186,7 @@ pub struct OrderFilter {
     /// Only orders for this pet.
     pub pet_id: Option<PetId>,
     /// Only orders with this reference.
-    pub reference: Option<OrderReference>,
+    pub reference: Option<Reference>,
 }
 
 /// A request for a page of orders.

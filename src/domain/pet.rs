@@ -6,6 +6,7 @@ use thiserror::Error;
 use super::identifier::identifier;
 use super::keyword_enum::keywords;
 use super::page::{HasId, PageRequest};
+use super::reference::Reference;
 
 /// The maximum length of a name, in characters.
 pub const PET_NAME_MAX_CHARS: usize = 255;
@@ -17,7 +18,7 @@ identifier!(
 );
 
 /// Reference to a category. The specification defines no category resource, so any 64-bit integer is valid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CategoryId(pub i64);
 
 /// A pet's name: 1 to 255 characters, at least one of them not white space, no control characters (so no
@@ -99,13 +100,16 @@ pub struct NewPet {
     pub category_id: CategoryId,
     /// Absent if the client sent none.
     pub status: Option<PetStatus>,
+    /// The shop's own number for this animal, such as its chip number. No two pets have the same.
+    pub reference: Option<Reference>,
 }
 
 impl NewPet {
     /// The pet under the id that the database issued.
     #[must_use]
     pub fn with_id(&self, id: PetId) -> Pet {
-        Pet { id, name: self.name.clone(), category_id: self.category_id, status: self.status }
+        let Self { name, category_id, status, reference } = self.clone();
+        Pet { id, name, category_id, status, reference }
     }
 }
 
@@ -120,6 +124,8 @@ pub struct Pet {
     pub category_id: CategoryId,
     /// Absent if it was never set.
     pub status: Option<PetStatus>,
+    /// The shop's own number for it, if that was ever set.
+    pub reference: Option<Reference>,
 }
 
 /// A partial update of a pet. Absent fields stay unchanged.
@@ -131,6 +137,8 @@ pub struct PetPatch {
     pub category_id: Option<CategoryId>,
     /// Its new status.
     pub status: Option<PetStatus>,
+    /// The shop's own number for it, if that is to be set or changed.
+    pub reference: Option<Reference>,
 }
 
 /// Why a patch is refused.
@@ -165,17 +173,22 @@ impl PetPatch {
             name: self.name.as_ref().unwrap_or(&pet.name).clone(),
             category_id: self.category_id.unwrap_or(pet.category_id),
             status: self.status.or(pet.status),
+            reference: self.reference.as_ref().or(pet.reference.as_ref()).cloned(),
         })
     }
 }
 
-/// Selects the pets of a list. A pet must meet both conditions; an absent one is always met.
+/// Selects the pets of a list. A pet must meet all conditions; an absent one is always met.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PetFilter {
     /// Only pets with this status. A pet without a status matches none.
     pub status: Option<PetStatus>,
+    /// Only pets of this category.
+    pub category_id: Option<CategoryId>,
     /// Only these pets.
     pub ids: Option<Vec<PetId>>,
+    /// Only the pets with these references.
+    pub references: Option<Vec<Reference>>,
 }
 
 impl HasId for Pet {
@@ -193,9 +206,11 @@ impl PetPageRequest {
     /// Whether this page or a later one contains the pet.
     #[must_use]
     pub fn asks_for(&self, pet: &Pet) -> bool {
-        let PetFilter { status, ids } = &self.filter;
+        let PetFilter { status, category_id, ids, references } = &self.filter;
         status.is_none_or(|status| pet.status == Some(status))
+            && category_id.is_none_or(|category_id| pet.category_id == category_id)
             && ids.as_ref().is_none_or(|ids| ids.contains(&pet.id))
+            && references.as_ref().is_none_or(|known| pet.reference.iter().any(|own| known.contains(own)))
             && self.after.is_none_or(|after| pet.id > after)
     }
 }
@@ -255,11 +270,13 @@ mod tests {
             name: PetName::try_from("Rex".to_owned()).unwrap(),
             category_id: CategoryId(1),
             status: Some(PetStatus::Sold),
+            reference: Some("chip 7".to_owned().try_into().unwrap()),
         };
         let request = |status, ids: Option<&[i64]>, after: Option<i64>| PetPageRequest {
             filter: PetFilter {
                 status,
                 ids: ids.map(|ids| ids.iter().map(|id| (*id).try_into().unwrap()).collect()),
+                ..PetFilter::default()
             },
             after: after.map(|after| after.try_into().unwrap()),
             limit: PageLimit::DEFAULT,
@@ -279,7 +296,19 @@ mod tests {
         ] {
             assert!(!unmet.asks_for(&pet), "{unmet:?}");
         }
-        let unset = Pet { status: None, ..pet };
+        let filtered = |filter| PetPageRequest { filter, after: None, limit: PageLimit::DEFAULT };
+        for (category, met) in [(1, true), (2, false)] {
+            let category_id = Some(CategoryId(category));
+            assert_eq!(filtered(PetFilter { category_id, ..PetFilter::default() }).asks_for(&pet), met);
+        }
+        let references = |text: &str| Some(vec![text.to_owned().try_into().unwrap()]);
+        for (reference, met) in [("chip 7", true), ("chip 8", false)] {
+            let references = references(reference);
+            assert_eq!(filtered(PetFilter { references, ..PetFilter::default() }).asks_for(&pet), met);
+        }
+        let unset = Pet { status: None, reference: None, ..pet };
         assert!(!request(Some(PetStatus::Sold), None, None).asks_for(&unset));
+        let references = references("chip 7");
+        assert!(!filtered(PetFilter { references, ..PetFilter::default() }).asks_for(&unset));
     }
 }

@@ -53,7 +53,7 @@ impl CsvRows {
             return Ok(None);
         }
         let line = self.reader.get_ref().row_line;
-        Ok(Some(self.columns.row(&self.record).map_err(|reason| RejectedRow { line, reason })))
+        Ok(Some(self.columns.row(line, &self.record).map_err(|reason| RejectedRow { line, reason })))
     }
 }
 
@@ -87,7 +87,7 @@ impl CsvColumns {
         Ok(Self { names, key })
     }
 
-    fn row(&self, record: &ByteRecord) -> Result<ImportRow, String> {
+    fn row(&self, line: u64, record: &ByteRecord) -> Result<ImportRow, String> {
         if record.len() != self.names.len() {
             return Err(format!(
                 "The row has {} values, but the header {} columns.",
@@ -102,7 +102,7 @@ impl CsvColumns {
             let key = ImportKey::try_from(row.cells[index].to_owned());
             key.map_err(|problem| format!("`{}` {problem}.", self.names[index]))
         });
-        Ok(ImportRow { pet: pet.into(), key: key.transpose()? })
+        Ok(ImportRow { line, pet: pet.into(), key: key.transpose()? })
     }
 }
 
@@ -180,19 +180,26 @@ impl Read for LineReader {
 
 /// Appends the header of an export.
 pub fn write_header(out: &mut Vec<u8>) {
-    out.extend_from_slice(b"id,name,categoryId,status\n");
+    out.extend_from_slice(b"id,name,categoryId,status,reference\n");
 }
 
 pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
     let (id, name, category_id) = (pet.id.get(), pet.name.as_str(), pet.category_id.0);
     // Writing to memory cannot fail.
+    let write_value = |out: &mut Vec<u8>, text: &str| {
+        if escape_formulas && may_be_formula(text) {
+            write_text(out, &format!("'{text}"));
+        } else {
+            write_text(out, text);
+        }
+    };
     let _ = write!(out, "{id},");
-    if escape_formulas && may_be_formula(name) {
-        write_text(out, &format!("'{name}"));
-    } else {
-        write_text(out, name);
+    write_value(out, name);
+    let _ = write!(out, ",{category_id},{},", pet.status.map_or("", PetStatus::as_str));
+    if let Some(reference) = &pet.reference {
+        write_value(out, reference.as_str());
     }
-    let _ = writeln!(out, ",{category_id},{}", pet.status.map_or("", PetStatus::as_str));
+    out.push(b'\n');
 }
 
 /// Whether a spreadsheet may evaluate the text. A tab or a CR can introduce a formula too, but no name has one.

@@ -50,6 +50,8 @@ impl FileFormat {
 /// A row that can be imported.
 #[derive(Debug)]
 pub struct ImportRow {
+    /// The line that it starts on; the first is 1.
+    pub line: u64,
     /// The pet.
     pub pet: NewPet,
     /// The source's key for it, if a key column was named.
@@ -186,6 +188,7 @@ mod tests {
             name in "[ \t]{0,2}[\"',;\\\\\u{5d0}\u{202e}\u{1f415}é a-z]{0,10}[^\\p{Cc}\\s][\"', \\\\]{0,3}",
             category_id: i64,
             status in proptest::option::of(proptest::sample::select(&PetStatus::ALL[..])),
+            reference in proptest::option::of("[ \"',=]{0,2}[^\\p{Cc}\\s][\"', ]{0,2}"),
         ) {
             prop_assume!(PetName::try_from(name.clone()).is_ok());
             let pet = Pet {
@@ -193,6 +196,7 @@ mod tests {
                 name: name.try_into().unwrap(),
                 category_id: CategoryId(category_id),
                 status,
+                reference: reference.map(|text| text.try_into().unwrap()),
             };
             for format in [FileFormat::Csv, FileFormat::Ndjson] {
                 let mut written = Vec::new();

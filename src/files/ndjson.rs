@@ -46,7 +46,7 @@ impl NdjsonRows {
             }
             let text = self.text.trim_ascii();
             if !text.is_empty() {
-                let row = row(text, self.key_column.as_deref());
+                let row = row(self.line, text, self.key_column.as_deref());
                 return Ok(Some(row.map_err(|reason| self.rejected(reason))));
             }
         }
@@ -75,7 +75,7 @@ impl NdjsonRows {
     }
 }
 
-fn row(text: &[u8], key_column: Option<&str>) -> Result<ImportRow, String> {
+fn row(line: u64, text: &[u8], key_column: Option<&str>) -> Result<ImportRow, String> {
     let mut object = JsonObject::parse(text).map_err(|error| message(error.into()))?;
     let key = key_column.map(|column| (column, object.remove(column)));
     let pet = NewPet::from_object(&object).map_err(message)?.into();
@@ -86,7 +86,7 @@ fn row(text: &[u8], key_column: Option<&str>) -> Result<ImportRow, String> {
             Some(source_key(value).map_err(|problem| format!("`/{column}` {problem}."))?)
         }
     };
-    Ok(ImportRow { pet, key })
+    Ok(ImportRow { line, pet, key })
 }
 
 /// What is wrong with a line. Its number is not 1, as the JSON parser believes, and is reported separately.

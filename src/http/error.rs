@@ -62,6 +62,7 @@ pub(crate) enum ApiError {
     },
     PetNotAvailable,
     PetHasOpenOrder,
+    ReferenceTaken,
     OperationRemoved,
     CursorExpired,
     PreconditionFailed,
@@ -131,6 +132,7 @@ impl ApiError {
             Self::InvalidTransition { .. } => (StatusCode::CONFLICT, "invalid_transition"),
             Self::PetNotAvailable => (StatusCode::CONFLICT, "pet_not_available"),
             Self::PetHasOpenOrder => (StatusCode::CONFLICT, "pet_has_open_order"),
+            Self::ReferenceTaken => (StatusCode::CONFLICT, "reference_taken"),
             Self::OperationRemoved => (StatusCode::GONE, "operation_removed"),
             Self::CursorExpired => (StatusCode::GONE, "cursor_expired"),
             Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
@@ -163,6 +165,7 @@ impl ApiError {
             Self::InvalidFraming { .. } => Some("Transfer-Encoding"),
             Self::IdempotencyInProgress | Self::IdempotencyKeyReused => Some("Idempotency-Key"),
             Self::PreconditionFailed => Some("If-Match"),
+            Self::ReferenceTaken => Some("reference"),
             Self::UnsupportedMediaType { .. } => Some("Content-Type"),
             Self::UnsupportedContentEncoding { .. } => Some("Content-Encoding"),
             _ => None,
@@ -214,6 +217,10 @@ impl ApiError {
             }
             Self::PetHasOpenOrder => {
                 "The pet has an open order, which alone changes its `status`: complete or cancel the order first."
+            }
+            Self::ReferenceTaken => {
+                "Another pet has this `reference`, which must be unique: send another one, or find that pet with \
+                 `GET /v1/pets?reference=…`."
             }
             Self::PreconditionFailed => {
                 "`If-Match` does not match, because the pet has changed since you read it: read it again and repeat \
@@ -367,7 +374,7 @@ impl From<StorageError> for ApiError {
 }
 
 /// Every code.
-const CODES: [&str; 32] = [
+const CODES: [&str; 33] = [
     "body_too_large",
     "cursor_expired",
     "headers_too_large",
@@ -393,6 +400,7 @@ const CODES: [&str; 32] = [
     "pet_not_found",
     "precondition_failed",
     "rate_limited",
+    "reference_taken",
     "request_timeout",
     "route_not_found",
     "unavailable",

@@ -11,6 +11,7 @@ use tokio_postgres::binary_copy::{BinaryCopyOutRow, BinaryCopyOutStream};
 use tokio_postgres::types::Type;
 
 use super::StorageError;
+use super::pets::reference;
 use super::postgres::connect::Connector;
 use super::postgres::error::{not_committed, unexpected};
 use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
@@ -18,11 +19,11 @@ use crate::config::DatabaseUrl;
 use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
 
 /// The types of the columns. The status is cast to text, because the OID of an enum type differs between databases.
-const COLUMN_TYPES: [Type; 4] = [Type::INT8, Type::TEXT, Type::INT8, Type::TEXT];
+const COLUMN_TYPES: [Type; 5] = [Type::INT8, Type::TEXT, Type::INT8, Type::TEXT, Type::TEXT];
 
 const COPY: &str = "\
     COPY (
-      SELECT id, name, category_id, status::text
+      SELECT id, name, category_id, status::text, reference
       FROM pets
       ORDER BY id)
     TO STDOUT (FORMAT binary)";
@@ -30,7 +31,7 @@ const COPY: &str = "\
 /// The same, of the pets with the status `$1`. COPY accepts no parameters: the status, one of a few fixed labels, replaces it.
 const COPY_BY_STATUS: &str = "\
     COPY (
-      SELECT id, name, category_id, status::text
+      SELECT id, name, category_id, status::text, reference
       FROM pets
       WHERE status = $1
       ORDER BY id)
@@ -75,5 +76,6 @@ fn pet(row: &BinaryCopyOutRow) -> Result<Pet, StorageError> {
         name: PetName::try_from(name).map_err(unexpected)?,
         category_id: CategoryId(row.try_get(2).map_err(unexpected)?),
         status: status.map(str::parse).transpose().map_err(unexpected)?,
+        reference: reference(row.try_get(4).map_err(unexpected)?)?,
     })
 }

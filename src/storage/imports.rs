@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::SinkExt;
 use tokio::time::timeout;
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
 use super::StorageError;
 use super::partitions::CREATE_FOR_EVENTS;
@@ -30,7 +30,7 @@ use crate::domain::pet::NewPet;
 
 /// The most rows in a chunk: few enough that requests hardly wait for it, and enough that the cost of a transaction does
 /// not matter.
-const CHUNK_ROWS: i32 = 5_000;
+const CHUNK_ROWS: usize = 5_000;
 /// The size at which a chunk of fewer rows is full.
 const CHUNK_BYTES: usize = 4 << 20;
 
@@ -44,10 +44,11 @@ const CREATE_STAGED: &str = r#"
     SET tcp_keepalives_interval = 10;
     SET tcp_keepalives_count = 3;
     CREATE TEMPORARY TABLE staged
-      (position integer, name text, category_id bigint, status pet_status, key text COLLATE "C")
+      (position integer, name text, category_id bigint, status pet_status, reference text, key text COLLATE "C")
       ON COMMIT DELETE ROWS"#;
 
-const COPY: &str = "COPY staged (position, name, category_id, status, key) FROM STDIN (FORMAT binary)";
+const COPY: &str =
+    "COPY staged (position, name, category_id, status, reference, key) FROM STDIN (FORMAT binary)";
 
 /// Waits for other imports of the source, including one whose client is gone and whose last commit is in progress.
 const LOCK_SOURCE: &str = "SELECT pg_advisory_lock(hashtextextended('petstore import ' || $1, 0))";
@@ -93,6 +94,29 @@ const INSERT_STAGED: &str = "\
     -- Ids are assigned in the order of the source.
     ORDER BY position";
 
+/// The same for rows with references. Those whose reference another pet has, or an earlier row, are not inserted: they are
+/// removed and returned.
+const INSERT_STAGED_WITH_REFERENCES: &str = "\
+    WITH inserted AS (
+      INSERT INTO pets (name, category_id, status, reference)
+      SELECT name, category_id, status, reference
+      FROM staged
+      ORDER BY position
+      ON CONFLICT (reference) WHERE reference IS NOT NULL DO NOTHING
+      RETURNING reference)
+    DELETE FROM staged
+    WHERE reference IS NOT NULL
+      AND position NOT IN (SELECT min(position) FROM staged JOIN inserted USING (reference) GROUP BY reference)
+    RETURNING position, reference";
+
+/// What the statement above would not insert.
+const DELETE_TAKEN: &str = "\
+    DELETE FROM staged
+    WHERE reference IS NOT NULL
+      AND (position NOT IN (SELECT min(position) FROM staged WHERE reference IS NOT NULL GROUP BY reference)
+        OR EXISTS (SELECT FROM pets WHERE pets.reference = staged.reference))
+    RETURNING position, reference";
+
 /// If all rows were there already, nothing else makes a commit wait for a standby.
 const AWAIT_REPLICATION: &str = "SELECT pg_logical_emit_message(true, 'petstore', '')";
 
@@ -100,15 +124,35 @@ const AWAIT_REPLICATION: &str = "SELECT pg_logical_emit_message(true, 'petstore'
 #[derive(Debug)]
 pub struct CopyChunk {
     copy: Bytes,
-    rows: i32,
+    /// The line of each row.
+    lines: Vec<u64>,
+    has_references: bool,
     ascending: bool,
+}
+
+/// A row that was not added, because another pet has its reference.
+#[derive(Debug)]
+pub struct TakenReference {
+    /// The line of the row.
+    pub line: u64,
+    /// The reference.
+    pub reference: String,
+}
+
+/// What became of a chunk. The other rows were added before.
+#[derive(Debug)]
+pub struct AddedChunk {
+    /// The number of rows that were added; in a dry run, of those that would be.
+    pub added: u64,
+    /// The rows that were not.
+    pub taken: Vec<TakenReference>,
 }
 
 impl CopyChunk {
     /// The number of rows.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        self.rows.unsigned_abs().into()
+        self.lines.len() as u64
     }
 }
 
@@ -116,7 +160,8 @@ impl CopyChunk {
 #[derive(Default)]
 pub struct CopyBuffer {
     copy: BytesMut,
-    rows: i32,
+    lines: Vec<u64>,
+    has_references: bool,
     key_order: AscendingCheck,
 }
 
@@ -127,39 +172,46 @@ const COPY_TRAILER: i16 = -1;
 const NULL: i32 = -1;
 
 impl CopyBuffer {
-    /// Adds a row, and returns the chunk if it is full.
-    pub fn push(&mut self, pet: &NewPet, key: Option<&ImportKey>) -> Option<CopyChunk> {
-        if self.rows == 0 {
+    /// Adds the row of a line, and returns the chunk if it is full.
+    pub fn push(&mut self, line: u64, pet: &NewPet, key: Option<&ImportKey>) -> Option<CopyChunk> {
+        if self.lines.is_empty() {
             self.copy.reserve(64 * 1024);
             self.copy.put_slice(COPY_HEADER);
         }
-        self.rows += 1;
-        let NewPet { name, category_id, status } = pet;
+        self.lines.push(line);
+        let position = i32::try_from(self.lines.len()).unwrap_or(i32::MAX);
+        let NewPet { name, category_id, status, reference } = pet;
+        self.has_references |= reference.is_some();
         // In the order of the columns in COPY.
         put_row(
             &mut self.copy,
             [
-                Some(&self.rows.to_be_bytes()),
+                Some(&position.to_be_bytes()),
                 Some(name.as_str().as_bytes()),
                 Some(&category_id.0.to_be_bytes()),
                 status.map(|status| status.as_str().as_bytes()),
+                reference.as_ref().map(|reference| reference.as_str().as_bytes()),
                 key.map(|key| key.as_str().as_bytes()),
             ],
         );
         if let Some(key) = key {
             self.key_order.push(key);
         }
-        if self.rows == CHUNK_ROWS || self.copy.len() >= CHUNK_BYTES { self.take() } else { None }
+        if self.lines.len() == CHUNK_ROWS || self.copy.len() >= CHUNK_BYTES { self.take() } else { None }
     }
 
     /// Returns the remaining rows at the end.
     pub fn take(&mut self) -> Option<CopyChunk> {
-        if self.rows == 0 {
+        if self.lines.is_empty() {
             return None;
         }
         self.copy.put_i16(COPY_TRAILER);
-        let copy = self.copy.split().freeze();
-        Some(CopyChunk { copy, rows: mem::take(&mut self.rows), ascending: self.key_order.is_ascending() })
+        Some(CopyChunk {
+            copy: self.copy.split().freeze(),
+            lines: mem::take(&mut self.lines),
+            has_references: mem::take(&mut self.has_references),
+            ascending: self.key_order.is_ascending(),
+        })
     }
 }
 
@@ -230,8 +282,8 @@ impl ImportSession {
         Ok(import)
     }
 
-    /// Inserts the rows whose keys are new, and returns their number. In the mode `Chunks`, they are committed.
-    pub async fn add(&mut self, chunk: CopyChunk) -> Result<u64, StorageError> {
+    /// Inserts the rows whose keys are new and whose references are free. In the mode `Chunks`, they are committed.
+    pub async fn add(&mut self, chunk: CopyChunk) -> Result<AddedChunk, StorageError> {
         let begin = match self.mode {
             ImportMode::Chunks => Some("BEGIN"),
             ImportMode::Atomic => (!mem::replace(&mut self.has_begun, true)).then_some("BEGIN"),
@@ -241,13 +293,13 @@ impl ImportSession {
         if let Some(begin) = begin {
             self.client.batch_execute(begin).await.map_err(not_committed)?;
         }
-        let inserted = self.insert_chunk(chunk).await.map_err(not_committed)?;
+        let added = self.insert_chunk(chunk).await?;
         if self.mode == ImportMode::Atomic {
             self.client.batch_execute("TRUNCATE staged").await.map_err(not_committed)?;
         } else {
             self.commit().await?;
         }
-        Ok(inserted)
+        Ok(added)
     }
 
     /// Ends the import; in the mode `Atomic`, commits it.
@@ -266,28 +318,38 @@ impl ImportSession {
             .map_err(|error| StatementError::Sent(error).into_write_error())
     }
 
-    async fn insert_chunk(&mut self, chunk: CopyChunk) -> Result<u64, tokio_postgres::Error> {
-        let source = self.source.clone();
-        if let Some(source) = &source
-            && !self.keys_loaded
-            && !chunk.ascending
-        {
-            self.load_known_keys(source).await?;
-        }
+    async fn insert_chunk(&mut self, chunk: CopyChunk) -> Result<AddedChunk, StorageError> {
         let mut new = chunk.rows();
+        let CopyChunk { copy, lines, has_references, ascending } = chunk;
+        new -= self.stage(copy, ascending).await.map_err(not_committed)?;
+        let taken = match (has_references, self.mode) {
+            (true, ImportMode::DryRun) => self.client.query(DELETE_TAKEN, &[]).await,
+            (true, _) => self.client.query(INSERT_STAGED_WITH_REFERENCES, &[]).await,
+            (false, ImportMode::DryRun) => Ok(Vec::new()),
+            (false, _) => self.client.execute(INSERT_STAGED, &[]).await.map(|_| Vec::new()),
+        };
+        let taken = taken.map_err(not_committed)?;
+        if let Some(source) = &self.source
+            && self.mode != ImportMode::DryRun
+        {
+            self.client.execute(RECORD_KEYS, &[&source.as_str()]).await.map_err(not_committed)?;
+        }
+        let taken = taken.iter().map(|row| taken_reference(row, &lines)).collect::<Result<Vec<_>, _>>()?;
+        Ok(AddedChunk { added: new - taken.len() as u64, taken })
+    }
+
+    /// Sends the rows to the table `staged`, less those whose keys are known, and returns the number of these.
+    async fn stage(&mut self, rows: Bytes, ascending: bool) -> Result<u64, tokio_postgres::Error> {
+        if let Some(source) = self.source.clone()
+            && !self.keys_loaded
+            && !ascending
+        {
+            self.load_known_keys(&source).await?;
+        }
         let mut sink = pin!(self.client.copy_in(&self.copy).await?);
-        sink.send(chunk.copy).await?;
+        sink.send(rows).await?;
         sink.finish().await?;
-        if self.keys_loaded {
-            new -= self.client.execute(DELETE_KNOWN, &[]).await?;
-        }
-        if self.mode == ImportMode::DryRun {
-            return Ok(new);
-        }
-        if let Some(source) = &source {
-            self.client.execute(RECORD_KEYS, &[&source.as_str()]).await?;
-        }
-        self.client.execute(INSERT_STAGED, &[]).await
+        if self.keys_loaded { self.client.execute(DELETE_KNOWN, &[]).await } else { Ok(0) }
     }
 
     /// Loads the recorded keys of the source, including those of this import. From then on every key is checked. Takes time
@@ -299,6 +361,13 @@ impl ImportSession {
         self.keys_loaded = true;
         Ok(())
     }
+}
+
+fn taken_reference(row: &Row, lines: &[u64]) -> Result<TakenReference, StorageError> {
+    let position: i32 = row.try_get("position").map_err(unexpected)?;
+    let line = usize::try_from(position - 1).ok().and_then(|index| lines.get(index));
+    let line = *line.ok_or_else(|| unexpected("a row that was not sent"))?;
+    Ok(TakenReference { line, reference: row.try_get("reference").map_err(unexpected)? })
 }
 
 async fn lock_source(client: &Client, source: &ImportSource) -> Result<(), tokio_postgres::Error> {

@@ -1,4 +1,4 @@
-//! SQL that inserts pets, in batches; those with an `Idempotency-Key` once.
+//! SQL that inserts pets, in batches; those with an `Idempotency-Key` once, those with a reference if no pet has it.
 //!
 //! **Invariants:**
 //! - a request with a key takes effect once: one statement stores both the pet and the key;
@@ -19,23 +19,25 @@ use super::{Storage, StorageError};
 use crate::domain::event::EventType;
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
 use crate::domain::pet::{NewPet, Pet, PetId, PetStatus};
+use crate::domain::reference::Reference;
 
 const INSERT: &str = "\
-    INSERT INTO pets (name, category_id, status)
-    SELECT name, category_id, status
-    FROM unnest($1::text[], $2::bigint[], $3::pet_status[])
-      WITH ORDINALITY AS new (name, category_id, status, ordinality)
+    INSERT INTO pets (name, category_id, status, reference)
+    SELECT name, category_id, status, reference
+    FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::text[])
+      WITH ORDINALITY AS new (name, category_id, status, reference, ordinality)
     -- Ids are assigned and returned in the order of the arrays.
     ORDER BY ordinality
     RETURNING id";
 
-/// The same, but a pet with an idempotency key is inserted only if the key has no stored result; else that is returned.
-const INSERT_IDEMPOTENT: &str = "\
+/// The same, but a pet with an idempotency key is inserted only if the key has no stored result, which is returned else; and a
+/// pet with a reference only if no other pet has that.
+const INSERT_ONCE: &str = "\
     WITH requested AS (
       -- The id is assigned here because the key and the pet both need it. (Evaluated once: it is volatile.)
-      SELECT ordinality, name, category_id, status, digest, fingerprint, nextval('pets_id_seq') AS id
-      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::uuid[], $5::uuid[])
-        WITH ORDINALITY AS requested (name, category_id, status, digest, fingerprint, ordinality)),
+      SELECT ordinality, name, category_id, status, reference, digest, fingerprint, nextval('pets_id_seq') AS id
+      FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::text[], $5::uuid[], $6::uuid[])
+        WITH ORDINALITY AS requested (name, category_id, status, reference, digest, fingerprint, ordinality)),
     stored AS (
       SELECT requested.digest, result.fingerprint, result.subject_id
       FROM requested
@@ -57,10 +59,15 @@ const INSERT_IDEMPOTENT: &str = "\
     wait_limit AS MATERIALIZED (
       -- Limits each wait for a lock to a second. What may wait reads this first.
       SELECT set_config('lock_timeout', '1s', true)),
-    fresh AS (
-      SELECT ordinality, name, category_id, status, digest, fingerprint, id
+    taken AS (
+      SELECT requested.reference
       FROM requested
-      WHERE digest IS NULL OR digest NOT IN (SELECT digest FROM stored)),
+      CROSS JOIN LATERAL (SELECT FROM pets WHERE reference = requested.reference LIMIT 1) AS other_pet),
+    fresh AS (
+      SELECT ordinality, name, category_id, status, reference, digest, fingerprint, id
+      FROM requested
+      WHERE (digest IS NULL OR digest NOT IN (SELECT digest FROM stored))
+        AND (reference IS NULL OR reference NOT IN (SELECT reference FROM taken))),
     inserted_keys AS (
       INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
       SELECT digest, day, now(), fingerprint, id
@@ -69,20 +76,21 @@ const INSERT_IDEMPOTENT: &str = "\
       -- In the same order in every statement, so that two of them cannot deadlock.
       ORDER BY day, digest),
     inserted_pets AS (
-      INSERT INTO pets (id, name, category_id, status) OVERRIDING SYSTEM VALUE
-      SELECT id, name, category_id, status
-      FROM fresh
-      ORDER BY ordinality),
+      INSERT INTO pets (id, name, category_id, status, reference) OVERRIDING SYSTEM VALUE
+      SELECT id, name, category_id, status, reference
+      FROM fresh, wait_limit
+      -- The references in the same order in every statement, too.
+      ORDER BY reference, ordinality),
     replication_wait AS MATERIALIZED (
-      -- A message in the WAL makes the commit wait for a standby, which may not have the stored result yet.
+      -- A message in the WAL makes the commit wait for a standby, which may not have the stored result or the other pet yet.
       SELECT pg_logical_emit_message(true, 'petstore', '') AS lsn
-      WHERE EXISTS (SELECT FROM stored))
+      WHERE EXISTS (SELECT FROM stored) OR EXISTS (SELECT FROM taken))
     SELECT ordinality, id AS new_id, stored.fingerprint AS stored_fingerprint, subject_id AS stored_id,
-      (SELECT lsn FROM replication_wait)
+      reference IN (SELECT reference FROM taken) AS is_taken, (SELECT lsn FROM replication_wait)
     FROM requested
     LEFT JOIN stored USING (digest)";
 
-pub(super) const STATEMENTS: &[&str] = &[INSERT, INSERT_IDEMPOTENT];
+pub(super) const STATEMENTS: &[&str] = &[INSERT, INSERT_ONCE];
 
 /// A pet to insert; with an idempotency key, once.
 #[derive(Debug, Clone)]
@@ -102,6 +110,8 @@ pub enum InsertOutcome {
     KeyReused,
     /// A request with the same key is in progress on another node. This one inserted nothing.
     InProgress,
+    /// Another pet has the reference. Nothing was inserted.
+    ReferenceTaken,
 }
 
 type InsertResult = Result<InsertOutcome, StorageError>;
@@ -133,12 +143,14 @@ impl BatchHandler for InsertPetsBatch {
     type Response = InsertResult;
 
     /// One statement, one commit, one flush to disk for all. Of several requests with the same key, the first is inserted.
-    /// Those with the same content share its outcome, and the others are handled after it.
+    /// Those with the same content share its outcome, and the others are handled after it; likewise all but the first with the
+    /// same reference.
     async fn handle(&self, requests: Vec<InsertRequest>) -> Vec<InsertResult> {
-        let (firsts, repeats) = split_by_key(&requests);
+        let (firsts, repeats) = split_repeats(&requests);
         let mut results: HashMap<usize, InsertResult> = self.insert_all(&requests, firsts).await;
         for index in repeats {
-            let same = |other: &usize| requests[*other].idempotency == requests[index].idempotency;
+            let idempotency = requests[index].idempotency;
+            let same = |other: &usize| idempotency.is_some() && requests[*other].idempotency == idempotency;
             let result = match results.keys().copied().find(same).and_then(|same| results.get(&same)) {
                 Some(Ok(InsertOutcome::Inserted(pet))) => Ok(InsertOutcome::Replayed(pet.clone())),
                 Some(result) => result.clone(),
@@ -152,11 +164,22 @@ impl BatchHandler for InsertPetsBatch {
     }
 }
 
-/// The indexes of the requests that can share a statement (without a key, or the first with its key), and of the others.
-fn split_by_key(requests: &[InsertRequest]) -> (Vec<usize>, Vec<usize>) {
-    let mut seen = HashSet::new();
-    (0..requests.len())
-        .partition(|index| requests[*index].idempotency.is_none_or(|key| seen.insert(key.digest)))
+/// The indexes of the requests that can share a statement (each the first with its key and with its reference), and of the
+/// others.
+fn split_repeats(requests: &[InsertRequest]) -> (Vec<usize>, Vec<usize>) {
+    let (mut keys, mut references) = (HashSet::new(), HashSet::new());
+    (0..requests.len()).partition(|index| {
+        let InsertRequest { pet, idempotency } = &requests[*index];
+        idempotency.is_none_or(|key| keys.insert(key.digest))
+            && pet.reference.as_ref().is_none_or(|reference| references.insert(reference))
+    })
+}
+
+impl InsertRequest {
+    /// Whether nothing that is stored can prevent the insert.
+    fn is_plain(&self) -> bool {
+        self.idempotency.is_none() && self.pet.reference.is_none()
+    }
 }
 
 impl InsertPetsBatch {
@@ -198,7 +221,7 @@ impl InsertPetsBatch {
 
     async fn insert(&self, requests: &[&InsertRequest]) -> Result<Vec<InsertOutcome>, StorageError> {
         let pets: Vec<&NewPet> = requests.iter().map(|request| &request.pet).collect();
-        if requests.iter().all(|request| request.idempotency.is_none()) {
+        if requests.iter().all(|request| request.is_plain()) {
             let ids = insert(&self.0, &pets).await?;
             let inserted =
                 pets.into_iter().zip(ids).map(|(pet, id)| InsertOutcome::Inserted(pet.with_id(id)));
@@ -206,18 +229,21 @@ impl InsertPetsBatch {
         }
         let keys: Vec<Option<IdempotentRequest>> =
             requests.iter().map(|request| request.idempotency).collect();
-        let rows = match insert_idempotent(&self.0, &pets, &keys).await {
-            // Nothing was inserted, and the concurrent request has finished: the retry finds its result.
-            Err(StorageError::Raced(_)) => insert_idempotent(&self.0, &pets, &keys).await?,
+        let rows = match insert_once(&self.0, &pets, &keys).await {
+            // Nothing was inserted, and the concurrent request has finished: the retry finds its key or its pet.
+            Err(StorageError::Raced(_)) => insert_once(&self.0, &pets, &keys).await?,
             rows => rows?,
         };
-        let outcomes = requests.iter().zip(rows).map(|(request, row)| match row.stored_fingerprint {
-            None => InsertOutcome::Inserted(request.pet.with_id(row.id)),
+        let outcomes = requests.iter().zip(rows).map(|(request, row)| match row {
+            InsertedOnce::New(id) => InsertOutcome::Inserted(request.pet.with_id(id)),
             // The same request gets the same response, even if the pet has changed since.
-            stored if stored == request.idempotency.map(|key| key.fingerprint) => {
-                InsertOutcome::Replayed(request.pet.with_id(row.id))
+            InsertedOnce::Stored { id, fingerprint }
+                if request.idempotency.is_some_and(|key| key.fingerprint == fingerprint) =>
+            {
+                InsertOutcome::Replayed(request.pet.with_id(id))
             }
-            Some(_) => InsertOutcome::KeyReused,
+            InsertedOnce::Stored { .. } => InsertOutcome::KeyReused,
+            InsertedOnce::ReferenceTaken => InsertOutcome::ReferenceTaken,
         });
         Ok(outcomes.collect())
     }
@@ -225,71 +251,88 @@ impl InsertPetsBatch {
 
 /// Inserts pets, and returns their ids in the same order.
 async fn insert(database: &Database, pets: &[&NewPet]) -> Result<Vec<PetId>, StorageError> {
-    let (names, categories, statuses) = columns(pets);
+    let (names, categories, statuses, references) = columns(pets);
     let ids = |rows: &[Row]| {
         let ids = rows.iter().map(|row| id(row, "id")).collect::<Result<Vec<_>, _>>()?;
         let complete = ids.len() == pets.len();
         complete.then_some(ids).ok_or_else(|| unexpected("not every pet has an id"))
     };
-    let ids = database.write(INSERT, &[&names, &categories, &statuses], ids).await?;
+    let ids = database.write(INSERT, &[&names, &categories, &statuses, &references], ids).await?;
     count_events(EventType::PetCreated, ids.len());
     Ok(ids)
 }
 
-/// The outcome of one row of [`insert_idempotent`].
-struct IdempotentInsert {
-    /// The new pet, or the one that an earlier request with the same key inserted.
-    id: PetId,
-    /// The fingerprint of the earlier request.
-    stored_fingerprint: Option<Digest128>,
+/// The outcome of one row of [`insert_once`].
+enum InsertedOnce {
+    New(PetId),
+    /// An earlier request with the same key inserted this pet, and had this fingerprint.
+    Stored {
+        id: PetId,
+        fingerprint: Digest128,
+    },
+    ReferenceTaken,
 }
 
-/// Inserts pets, those with an idempotency key once; no two have the same key. The outcomes are in the same order.
-/// [`StorageError::Raced`] if a concurrent statement inserted one of the keys.
-async fn insert_idempotent(
+/// Inserts pets, those with an idempotency key once, those with a reference if no pet has it. No two have the same key or the
+/// same reference. The outcomes are in the same order. [`StorageError::Raced`] if a concurrent statement inserted one of the keys
+/// or references.
+async fn insert_once(
     database: &Database,
     pets: &[&NewPet],
     idempotency: &[Option<IdempotentRequest>],
-) -> Result<Vec<IdempotentInsert>, StorageError> {
-    let (names, categories, statuses) = columns(pets);
+) -> Result<Vec<InsertedOnce>, StorageError> {
+    let (names, categories, statuses, references) = columns(pets);
     let (digests, fingerprints): (Vec<Option<Digest128>>, Vec<Option<Digest128>>) =
         idempotency.iter().map(|key| (key.map(|key| key.digest), key.map(|key| key.fingerprint))).unzip();
-    let parameters: Parameters<'_> = &[&names, &categories, &statuses, &digests, &fingerprints];
+    let parameters: Parameters<'_> = &[&names, &categories, &statuses, &references, &digests, &fingerprints];
     let outcomes = |rows: &[Row]| {
-        let mut outcomes: Vec<Option<IdempotentInsert>> = pets.iter().map(|_| None).collect();
+        let mut outcomes: Vec<Option<InsertedOnce>> = pets.iter().map(|_| None).collect();
         for row in rows {
-            let stored_fingerprint: Option<Digest128> =
-                row.try_get("stored_fingerprint").map_err(unexpected)?;
-            let id = id(row, if stored_fingerprint.is_some() { "stored_id" } else { "new_id" })?;
             let outcome = outcomes.get_mut(index(row, "ordinality")?);
-            *outcome.ok_or_else(|| unexpected("a row for an unknown pet"))? =
-                Some(IdempotentInsert { id, stored_fingerprint });
+            *outcome.ok_or_else(|| unexpected("a row for an unknown pet"))? = Some(inserted_once(row)?);
         }
         let complete: Option<Vec<_>> = outcomes.into_iter().collect();
         complete.ok_or_else(|| unexpected("not every pet has an outcome"))
     };
-    let outcomes = database.write(INSERT_IDEMPOTENT, parameters, outcomes).await?;
-    let inserted = outcomes.iter().filter(|outcome| outcome.stored_fingerprint.is_none());
+    let outcomes = database.write(INSERT_ONCE, parameters, outcomes).await?;
+    let inserted = outcomes.iter().filter(|outcome| matches!(outcome, InsertedOnce::New(_)));
     count_events(EventType::PetCreated, inserted.count());
     Ok(outcomes)
 }
 
-/// The columns of the pets, each as one array.
-fn columns<'a>(pets: &[&'a NewPet]) -> (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>) {
-    pets.iter().map(|pet| (pet.name.as_str(), pet.category_id.0, pet.status)).collect()
+fn inserted_once(row: &Row) -> Result<InsertedOnce, StorageError> {
+    let stored: Option<Digest128> = row.try_get("stored_fingerprint").map_err(unexpected)?;
+    let is_taken: Option<bool> = row.try_get("is_taken").map_err(unexpected)?;
+    Ok(match (stored, is_taken) {
+        // The pet that an earlier attempt inserted has the reference.
+        (Some(fingerprint), _) => InsertedOnce::Stored { id: id(row, "stored_id")?, fingerprint },
+        (None, Some(true)) => InsertedOnce::ReferenceTaken,
+        (None, _) => InsertedOnce::New(id(row, "new_id")?),
+    })
 }
+
+/// The columns of the pets, each as one array.
+fn columns<'a>(pets: &[&'a NewPet]) -> PetColumns<'a> {
+    let row = |NewPet { name, category_id, status, reference }: &'a NewPet| {
+        (name.as_str(), category_id.0, *status, reference.as_ref().map(Reference::as_str))
+    };
+    pets.iter().map(|pet| row(pet)).collect()
+}
+
+type PetColumns<'a> = (Vec<&'a str>, Vec<i64>, Vec<Option<PetStatus>>, Vec<Option<&'a str>>);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::pet::CategoryId;
 
-    fn request(key: Option<u8>, fingerprint: u8) -> InsertRequest {
+    fn request(key: Option<u8>, fingerprint: u8, reference: Option<&str>) -> InsertRequest {
         InsertRequest {
             pet: NewPet {
                 name: "Rex".to_owned().try_into().unwrap(),
                 category_id: CategoryId(1),
                 status: None,
+                reference: reference.map(|text| text.to_owned().try_into().unwrap()),
             },
             idempotency: key.map(|key| IdempotentRequest {
                 digest: Digest128([key; 16]),
@@ -299,15 +342,18 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_with_each_key_shares_the_statement() {
+    fn only_the_first_with_each_key_and_reference_shares_the_statement() {
         let requests = [
-            request(None, 0),
-            request(Some(1), 1),
-            request(Some(2), 1),
-            request(None, 0),
-            request(Some(1), 1),
-            request(Some(1), 2),
+            request(None, 0, None),
+            request(Some(1), 1, None),
+            request(Some(2), 1, Some("a")),
+            request(None, 0, None),
+            request(Some(1), 1, None),
+            request(Some(1), 2, Some("b")),
+            request(Some(3), 1, Some("a")),
+            request(None, 0, Some("a")),
+            request(None, 0, Some("c")),
         ];
-        assert_eq!(split_by_key(&requests), (vec![0, 1, 2, 3], vec![4, 5]));
+        assert_eq!(split_repeats(&requests), (vec![0, 1, 2, 3, 8], vec![4, 5, 6, 7]));
     }
 }

@@ -48,7 +48,7 @@ pub use diagnostics::{
 pub use events::{FeedEpoch, FeedOutcome, FeedSubscription};
 use events::{FeedHead, ReadEventsBatch, start_counting_events};
 pub use exports::ExportStream;
-pub use imports::{CopyBuffer, CopyChunk, ImportMode, ImportSession};
+pub use imports::{AddedChunk, CopyBuffer, CopyChunk, ImportMode, ImportSession, TakenReference};
 pub use insert_pets::InsertOutcome;
 use insert_pets::InsertPetsBatch;
 pub use orders::{EXPIRE_LIMIT, EndOrderOutcome, PlaceOrderOutcome};

@@ -11,6 +11,7 @@ use std::error::Error;
 use tokio_postgres::Row;
 
 use super::events::count_events;
+use super::pets::reference;
 use super::postgres::database::Parameters;
 use super::postgres::error::{error_message, unexpected};
 use super::postgres::pg_enum::impl_pg_enum;
@@ -18,11 +19,12 @@ use super::{Storage, StorageError};
 use crate::domain::event::EventType;
 use crate::domain::idempotency::{Digest128, IdempotentRequest};
 use crate::domain::order::{
-    NewOrder, ORDERABLE, ORDERED, Order, OrderEnd, OrderFilter, OrderId, OrderPageRequest, OrderReference,
-    OrderStatus, RELEASED,
+    NewOrder, ORDERABLE, ORDERED, Order, OrderEnd, OrderFilter, OrderId, OrderPageRequest, OrderStatus,
+    RELEASED,
 };
 use crate::domain::page::Page;
 use crate::domain::pet::PetStatus;
+use crate::domain::reference::Reference;
 
 const LIST: &str = "\
     SELECT * FROM (
@@ -312,7 +314,7 @@ impl Storage {
         let after = request.after.map_or(0, OrderId::get);
         let limit = i64::from(request.limit.get()) + 1;
         let OrderFilter { status, pet_id, reference } = &request.filter;
-        let reference = reference.as_ref().map(OrderReference::as_str);
+        let reference = reference.as_ref().map(Reference::as_str);
         let statuses = || status.map_or(OrderStatus::ALL.to_vec(), |status| vec![status]);
         let rows = match (pet_id, reference, status) {
             (None, None, None) => self.database.read(LIST, &[&after, &limit]).await?,
@@ -346,7 +348,7 @@ impl Storage {
         once: Option<IdempotentRequest>,
     ) -> Result<PlaceOrderOutcome, StorageError> {
         let (digest, fingerprint) = (once.map(|once| once.digest), once.map(|once| once.fingerprint));
-        let reference = new.reference.as_ref().map(OrderReference::as_str);
+        let reference = new.reference.as_ref().map(Reference::as_str);
         let hold = new.hold.map(|hold| f64::from(hold.seconds()));
         let parameters: Parameters<'_> =
             &[&new.pet_id.get(), &ORDERABLE, &ORDERED, &digest, &fingerprint, &reference, &hold];
@@ -487,11 +489,7 @@ fn order(row: &Row) -> Result<Order, StorageError> {
         created_at: row.try_get("created_at").map_err(unexpected)?,
         updated_at: row.try_get("updated_at").map_err(unexpected)?,
         expires_at: row.try_get("expires_at").map_err(unexpected)?,
-        reference: row
-            .try_get::<_, Option<String>>("reference")
-            .map_err(unexpected)?
-            .map(|text| text.try_into().map_err(unexpected))
-            .transpose()?,
+        reference: reference(row.try_get("reference").map_err(unexpected)?)?,
     })
 }
 

@@ -62,15 +62,13 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// The value as an integer. JSON may write it in any way: `7`, `7.0`, `70e-1`. A query has digits only.
+    /// The value as an integer. JSON may write it in any way: `7`, `7.0`, `70e-1`. A query has digits only, perhaps after a minus.
     pub(crate) fn integer(self) -> Result<i64, FieldValueError> {
         let range = || FieldValueError::invalid("must be an integer from -2^63 to 2^63 - 1");
         match self {
             Self::Absent | Self::Query([]) => Err(FieldValueError::Missing),
             Self::Csv(text) => text.parse().map_err(|_| range()),
-            Self::Query([text, ..]) => {
-                decimal(text).ok_or_else(|| FieldValueError::invalid("must be a positive 64-bit integer"))
-            }
+            Self::Query([text, ..]) => signed_decimal(text).ok_or_else(range),
             Self::Json(json) => json_integer(json).ok_or_else(range),
         }
     }
@@ -147,6 +145,17 @@ impl<'de> SeqAccess<'de> for QueryValues<'de> {
 pub(crate) fn decimal(text: &str) -> Option<i64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || (text.len() > 1 && text.starts_with('0')) { None } else { text.parse().ok() }
+}
+
+/// The same, perhaps after a minus.
+fn signed_decimal(text: &str) -> Option<i64> {
+    match text.strip_prefix('-') {
+        None => decimal(text),
+        Some(magnitude) if magnitude.starts_with(|first: char| matches!(first, '1'..='9')) => {
+            text.parse().ok()
+        }
+        Some(_) => None,
+    }
 }
 
 /// The value of a JSON number, if it is a 64-bit integer, however it is written.

@@ -5,8 +5,9 @@ use utoipa::ToSchema;
 
 use super::request_body::RequestBody;
 use super::time::Time;
-use crate::domain::order::{self as domain, HoldDuration, OrderId, OrderReference, OrderStatus};
+use crate::domain::order::{self as domain, HoldDuration, OrderId, OrderStatus};
 use crate::domain::pet::PetId;
+use crate::domain::reference::Reference;
 
 /// An order for one pet.
 #[derive(Debug, Serialize, ToSchema)]
@@ -32,10 +33,10 @@ pub(crate) struct Order {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, format = DateTime)]
     expires_at: Option<Time>,
-    /// Your own name for the order.
+    /// Your own name for the order. Unlike the reference of a pet, it is not unique: the orders of one basket share it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
-    reference: Option<OrderReference>,
+    reference: Option<Reference>,
 }
 
 impl From<domain::Order> for Order {
@@ -60,9 +61,9 @@ pub(crate) struct NewOrder {
     /// Identifier of an existing pet that is `available`.
     #[schema(value_type = i64, minimum = 1)]
     pet_id: PetId,
-    /// Your own name for the order, such as the number of a basket.
+    /// Your own name for the order, such as the number of a basket. Unlike the reference of a pet, it need not be unique: give all orders of a basket the same.
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
-    reference: Option<OrderReference>,
+    reference: Option<Reference>,
     /// After how many seconds the order expires if it is not completed. The shop may have a shorter time for all orders; `expiresAt` is what counts. By default the shop's, and without one never.
     #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 604_800)]
     hold_seconds: Option<HoldDuration>,

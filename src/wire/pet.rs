@@ -7,6 +7,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::json::MEDIA_TYPE;
 use super::request_body::RequestBody;
 use crate::domain::pet::{self as domain, CategoryId, PetId, PetName, PetStatus};
+use crate::domain::reference::Reference;
 
 /// A pet in the inventory.
 #[derive(Debug, Serialize, ToSchema)]
@@ -26,11 +27,15 @@ pub(crate) struct Pet<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     status: Option<PetStatus>,
+    /// Your own number for this animal. Absent unless you set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
+    reference: Option<&'a Reference>,
 }
 
 impl<'a> From<&'a domain::Pet> for Pet<'a> {
-    fn from(domain::Pet { id, name, category_id, status }: &'a domain::Pet) -> Self {
-        Self { id: *id, name, category_id: *category_id, status: *status }
+    fn from(domain::Pet { id, name, category_id, status, reference }: &'a domain::Pet) -> Self {
+        Self { id: *id, name, category_id: *category_id, status: *status, reference: reference.as_ref() }
     }
 }
 
@@ -48,6 +53,9 @@ pub(crate) struct NewPet {
     /// Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
     #[schema(nullable = false)]
     status: Option<PetStatus>,
+    /// Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    reference: Option<Reference>,
 }
 
 impl RequestBody for NewPet {
@@ -73,8 +81,8 @@ impl NewPet {
 }
 
 impl From<NewPet> for domain::NewPet {
-    fn from(NewPet { name, category_id, status }: NewPet) -> Self {
-        Self { name, category_id, status }
+    fn from(NewPet { name, category_id, status, reference }: NewPet) -> Self {
+        Self { name, category_id, status, reference }
     }
 }
 
@@ -92,6 +100,9 @@ pub(crate) struct PetPatch {
     /// Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
     #[schema(nullable = false)]
     status: Option<PetStatus>,
+    /// Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    reference: Option<Reference>,
 }
 
 /// A JSON merge patch (RFC 7396), under its own name or as plain JSON.
@@ -102,7 +113,7 @@ impl RequestBody for PetPatch {
 }
 
 impl From<PetPatch> for domain::PetPatch {
-    fn from(PetPatch { name, category_id, status }: PetPatch) -> Self {
-        Self { name, category_id, status }
+    fn from(PetPatch { name, category_id, status, reference }: PetPatch) -> Self {
+        Self { name, category_id, status, reference }
     }
 }

@@ -167,7 +167,7 @@ async fn create_pet_answers_400_to_a_bad_body() {
         (
             r#"{"name": "Rex", "categoryId": 1, "a/b~c": 1}"#,
             "unknown_field",
-            "`/a~1b~0c` is not a field that you can set; you can set `/name`, `/categoryId` and `/status`."
+            "`/a~1b~0c` is not a field that you can set; you can set `/name`, `/categoryId`, `/status` and `/reference`."
                 .into(),
         ),
         // Names.

@@ -57,7 +57,7 @@ fn what_operations_share_is_in_the_document_once() {
             assert!(text.contains(&reference), "{section}/{name} is not used");
         }
     }
-    assert!(text.len() < 130_000, "{} bytes", text.len());
+    assert!(text.len() < 140_000, "{} bytes", text.len());
 }
 
 #[test]
@@ -98,10 +98,10 @@ fn the_schemas_match_the_specification() {
     let schemas = &DOCUMENT["components"]["schemas"];
     assert_eq!(schemas["PetStatus"]["enum"], json!(["available", "pending", "sold"]));
     for (name, required, members) in [
-        ("NewPet", json!(["name", "categoryId"]), vec!["name", "categoryId", "status"]),
-        ("Pet", json!(["id", "name", "categoryId"]), vec!["id", "name", "categoryId", "status"]),
+        ("NewPet", json!(["name", "categoryId"]), vec!["name", "categoryId", "status", "reference"]),
+        ("Pet", json!(["id", "name", "categoryId"]), vec!["id", "name", "categoryId", "status", "reference"]),
         ("Error", json!(["code", "message", "status"]), vec!["code", "message", "status", "field"]),
-        ("PetPatch", Value::Null, vec!["name", "categoryId", "status"]),
+        ("PetPatch", Value::Null, vec!["name", "categoryId", "status", "reference"]),
         ("NewOrder", json!(["petId"]), vec!["petId", "reference", "holdSeconds"]),
         (
             "Event",

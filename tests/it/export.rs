@@ -35,13 +35,13 @@ const FILL: &str = "\
 async fn export_writes_every_pet_in_id_order_in_both_formats() {
     let database = TestDatabase::new().await;
     assert_eq!(exported(&database, &[]), "");
-    assert_eq!(exported(&database, &["--format", "csv"]), "id,name,categoryId,status\n");
+    assert_eq!(exported(&database, &["--format", "csv"]), "id,name,categoryId,status,reference\n");
     database.connect().await.batch_execute(FILL).await.unwrap();
     let ndjson = "{\"id\":1,\"name\":\"Rex\",\"categoryId\":3,\"status\":\"available\"}\n\
         {\"id\":2,\"name\":\" Ré, \\\"the 🐕\\\" \",\"categoryId\":-9223372036854775808}\n\
         {\"id\":3,\"name\":\"Tom\",\"categoryId\":4,\"status\":\"sold\"}\n";
-    let csv = "id,name,categoryId,status\n1,Rex,3,available\n\
-        2,\" Ré, \"\"the 🐕\"\" \",-9223372036854775808,\n3,Tom,4,sold\n";
+    let csv = "id,name,categoryId,status,reference\n1,Rex,3,available,\n\
+        2,\" Ré, \"\"the 🐕\"\" \",-9223372036854775808,,\n3,Tom,4,sold,\n";
     let output = export(&database, &[]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), ndjson);
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "3 pets exported\n");
@@ -265,10 +265,10 @@ async fn formulas_in_names_are_escaped_in_csv_only_with_the_flag() {
     let fill = "INSERT INTO pets (name, category_id) SELECT name, -1 FROM unnest(ARRAY[\
         '=1+1', '+1', '-1', '@SUM(1)', ' =1+1', '＝1', '=LINK(\"a\",\"b\")', 'Rex', 'a=b', '''=1']) name";
     database.connect().await.batch_execute(fill).await.unwrap();
-    let as_stored = "id,name,categoryId,status\n1,=1+1,-1,\n2,+1,-1,\n3,-1,-1,\n4,@SUM(1),-1,\n5,\" =1+1\",-1,\n\
-        6,＝1,-1,\n7,\"=LINK(\"\"a\"\",\"\"b\"\")\",-1,\n8,Rex,-1,\n9,a=b,-1,\n10,'=1,-1,\n";
-    let escaped = "id,name,categoryId,status\n1,'=1+1,-1,\n2,'+1,-1,\n3,'-1,-1,\n4,'@SUM(1),-1,\n5,' =1+1,-1,\n\
-        6,'＝1,-1,\n7,\"'=LINK(\"\"a\"\",\"\"b\"\")\",-1,\n8,Rex,-1,\n9,a=b,-1,\n10,'=1,-1,\n";
+    let as_stored = "id,name,categoryId,status,reference\n1,=1+1,-1,,\n2,+1,-1,,\n3,-1,-1,,\n4,@SUM(1),-1,,\n5,\" =1+1\",-1,,\n\
+        6,＝1,-1,,\n7,\"=LINK(\"\"a\"\",\"\"b\"\")\",-1,,\n8,Rex,-1,,\n9,a=b,-1,,\n10,'=1,-1,,\n";
+    let escaped = "id,name,categoryId,status,reference\n1,'=1+1,-1,,\n2,'+1,-1,,\n3,'-1,-1,,\n4,'@SUM(1),-1,,\n5,' =1+1,-1,,\n\
+        6,'＝1,-1,,\n7,\"'=LINK(\"\"a\"\",\"\"b\"\")\",-1,,\n8,Rex,-1,,\n9,a=b,-1,,\n10,'=1,-1,,\n";
     assert_eq!(exported(&database, &["--format=csv"]), as_stored);
     assert_eq!(exported(&database, &["--format=csv", "--escape-formulas"]), escaped);
     let folder = Folder::new();

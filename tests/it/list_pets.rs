@@ -102,6 +102,35 @@ async fn the_next_link_keeps_every_filter_and_the_limit() {
 }
 
 #[tokio::test]
+async fn list_pets_filters_by_category_alone_and_with_a_status() {
+    let service = TestService::start().await;
+    let fill = "INSERT INTO pets (name, category_id, status) SELECT 'Pet', (ARRAY[-7, 0, 9223372036854775807])[n % 3 + 1], \
+        (ARRAY['available', 'pending', 'sold', NULL])[n % 4 + 1]::pet_status FROM generate_series(1, 480) n";
+    service.database.connect().await.batch_execute(fill).await.unwrap();
+    for (category, rest) in [("-7", 0), ("0", 1), ("9223372036854775807", 2)] {
+        let pets: Vec<i64> = (1..=480).filter(|id| id % 3 == rest).collect();
+        let first = service.client.get(&format!("/v1/pets?categoryId={category}&limit=100")).await;
+        assert_eq!(first.ids(), pets[..100]);
+        let next = first.next().unwrap();
+        assert!(next.starts_with(&format!("/v1/pets?limit=100&categoryId={category}&cursor=")), "{next}");
+        let second = service.client.get(next).await;
+        assert_eq!((second.ids(), second.next()), (pets[100..].to_vec(), None));
+        for (status, rest) in [("available", 0), ("pending", 1), ("sold", 2)] {
+            let pets: Vec<i64> = pets.iter().copied().filter(|id| id % 4 == rest).collect();
+            let path = format!("/v1/pets?categoryId={category}&status={status}&limit=30");
+            let first = service.client.get(&path).await;
+            let second = service.client.get(first.next().unwrap()).await;
+            assert_eq!(
+                (first.ids(), second.ids(), second.next()),
+                (pets[..30].to_vec(), pets[30..].to_vec(), None)
+            );
+        }
+    }
+    assert_eq!(service.client.get("/v1/pets?categoryId=5").await.ids(), [0; 0]);
+    assert_eq!(service.client.get("/v1/pets?categoryId=0&id=1&id=2&id=4").await.ids(), [1, 4]);
+}
+
+#[tokio::test]
 async fn the_limit_may_change_between_pages() {
     let service = TestService::start().await;
     service.database.add_pets(10).await;
@@ -128,6 +157,7 @@ async fn list_pets_answers_400_to_a_bad_query() {
     let limit = "`limit` must be an integer from 1 to 100.";
     let status = "`status` must be one of `available`, `pending`, `sold`.";
     let id = "`id` must be a positive 64-bit integer, given at most 100 times.";
+    let category = "`categoryId` must be an integer from -2^63 to 2^63 - 1.";
     let cursor = "`cursor` was not issued by this service: copy it from a `Link` header, or leave it out to start \
         at the first page.";
     let too_many = vec!["id=1"; 101].join("&");
@@ -152,6 +182,12 @@ async fn list_pets_answers_400_to_a_bad_query() {
         ("status=sold%00", "invalid_parameter", status),
         ("status=%ff", "invalid_parameter", status),
         ("status=sold&status=available", "invalid_parameter", "`status` must be given only once."),
+        ("categoryId=", "invalid_parameter", category),
+        ("categoryId=-0", "invalid_parameter", category),
+        ("categoryId=%2B5", "invalid_parameter", category),
+        ("categoryId=1.0", "invalid_parameter", category),
+        ("categoryId=-9223372036854775809", "invalid_parameter", category),
+        ("categoryId=1&categoryId=2", "invalid_parameter", "`categoryId` must be given only once."),
         ("id=0", "invalid_parameter", id),
         ("id=-1", "invalid_parameter", id),
         ("id=abc", "invalid_parameter", id),
@@ -187,12 +223,12 @@ async fn list_pets_answers_400_to_a_bad_query() {
         (
             "=5",
             "unknown_parameter",
-            "`` is not a query parameter of this operation, which has `limit`, `status`, `id` and `cursor`.",
+            "`` is not a query parameter of this operation, which has `limit`, `status`, `categoryId`, `id`, `reference` and `cursor`.",
         ),
         (
             "page=2",
             "unknown_parameter",
-            "`page` is not a query parameter of this operation, which has `limit`, `status`, `id` and `cursor`.",
+            "`page` is not a query parameter of this operation, which has `limit`, `status`, `categoryId`, `id`, `reference` and `cursor`.",
         ),
     ] {
         let answer = service.client.get(&format!("/v1/pets?{query}")).await;

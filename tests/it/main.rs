@@ -41,6 +41,7 @@ mod pagination;
 mod partitions;
 mod poolers;
 mod reachable;
+mod references;
 mod retries;
 mod schema;
 mod secrets;

@@ -15,6 +15,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
 
 use crate::partitions::OLD_PARTITION;
 use crate::support::metrics::scrape;
@@ -194,8 +195,9 @@ fn add_with_key_at(time: &str) -> String {
 async fn run_at(client: &tokio_postgres::Client, time: &str) -> Result<(i64, bool), tokio_postgres::Error> {
     let hash = vec!["00000000-0000-0000-0000-000000000001"];
     let (names, categories, statuses) = (vec!["Rex"], vec![1_i64], vec![None::<&str>]);
-    let row =
-        client.query_one(&add_with_key_at(time), &[&names, &categories, &statuses, &hash, &hash]).await?;
+    let parameters: [&(dyn ToSql + Sync); 6] =
+        [&names, &categories, &statuses, &vec![None::<&str>], &hash, &hash];
+    let row = client.query_one(&add_with_key_at(time), &parameters).await?;
     let replayed: Option<i64> = row.get(3);
     Ok((replayed.unwrap_or_else(|| row.get(1)), replayed.is_some()))
 }

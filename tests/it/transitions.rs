@@ -82,7 +82,13 @@ fn the_domain_follows_the_table_of_pets() {
             "cancelOrder" => state(Some(OrderEnd::Cancel.pet_status()), false),
             set => {
                 let name = "Rex".to_owned().try_into().unwrap();
-                let pet = Pet { id: 7.try_into().unwrap(), name, category_id: CategoryId(1), status };
+                let pet = Pet {
+                    id: 7.try_into().unwrap(),
+                    name,
+                    category_id: CategoryId(1),
+                    status,
+                    reference: None,
+                };
                 let to = set.trim_start_matches("set ").parse().unwrap();
                 let patch = PetPatch { status: Some(to), ..PetPatch::default() };
                 match patch.apply(&pet, has_open_order) {

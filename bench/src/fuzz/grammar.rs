@@ -241,6 +241,12 @@ impl Fixtures {
             let name = if operation.shape == Shape::Pets { "id" } else { "petId" };
             pairs.push(format!("{name}={}", 1 + random.index(2 * self.pets)));
         }
+        if operation.shape == Shape::Pets && random.chance(30) {
+            pairs.push(format!("categoryId={}", random.pick(&["0", "-1", "42"])));
+        }
+        if operation.shape == Shape::Pets && random.chance(20) {
+            pairs.push(format!("reference={}", random.index(1000)));
+        }
         if !pairs.is_empty() {
             target.extend(format!("?{}", pairs.join("&")).bytes());
         }
@@ -256,8 +262,12 @@ impl Fixtures {
             Body::Pet if random.chance(50) => {
                 (format!(r#"{{"name":"{quoted}","categoryId":{category}}}"#), "application/json")
             }
+            // A reference that is most likely free.
             Body::Pet => (
-                format!(r#" {{ "status" : "{status}", "categoryId":{category},"name":"{quoted}"}}"#),
+                format!(
+                    r#" {{ "status" : "{status}", "categoryId":{category},"name":"{quoted}","reference":"{}"}}"#,
+                    random.index(1 << 40)
+                ),
                 "application/json; charset=utf-8",
             ),
             Body::Patch if random.chance(50) => (format!(r#"{{"status":"{status}"}}"#), "application/json"),

@@ -230,7 +230,8 @@ fn is_pet(body: &Value) -> bool {
         && name.is_some_and(|name| (1..=255).contains(&name.chars().count()))
         && body.get("categoryId").and_then(Value::as_i64).is_some()
         && body.get("status").is_none_or(is_status)
-        && has_only(body, &["id", "name", "categoryId", "status"])
+        && body.get("reference").is_none_or(Value::is_string)
+        && has_only(body, &["id", "name", "categoryId", "status", "reference"])
 }
 
 fn is_event(body: &Value) -> bool {

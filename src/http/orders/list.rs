@@ -2,9 +2,10 @@
 
 use serde::Deserialize;
 
-use crate::domain::order::{OrderFilter, OrderPageRequest, OrderReference, OrderStatus};
+use crate::domain::order::{OrderFilter, OrderPageRequest, OrderStatus};
 use crate::domain::page::PageLimit;
 use crate::domain::pet::PetId;
+use crate::domain::reference::Reference;
 use crate::http::conditional::{IfNoneMatchHeader, with_tag};
 use crate::http::cursor::after_cursor;
 use crate::http::error::ApiError;
@@ -60,7 +61,7 @@ pub(crate) struct ListOrdersQuery {
     pet_id: Option<PetId>,
     /// Only the orders with this `reference`.
     #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
-    reference: Option<OrderReference>,
+    reference: Option<Reference>,
     /// Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
     #[param(nullable = false, example = "AQAAAAAAAAAU")]
     cursor: Option<String>,

@@ -45,6 +45,7 @@ pub(crate) async fn create_pet(mut request: ApiRequest<'_>) -> Result<Response, 
         InsertOutcome::Replayed(pet) => Ok(mark_replayed(created(app, &pet))),
         InsertOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
         InsertOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
+        InsertOutcome::ReferenceTaken => Err(ApiError::ReferenceTaken),
     }
 }
 
@@ -69,6 +70,7 @@ pub(crate) fn create_pet_errors() -> Vec<ApiError> {
         ApiError::RequestTimeout,
         ApiError::OutcomeUnknown { cause: String::new() },
         ApiError::IdempotencyInProgress,
+        ApiError::ReferenceTaken,
         ApiError::IdempotencyKeyReused,
         ApiError::BodyTooLarge,
         ApiError::UnsupportedMediaType { sent: "text/plain".into(), accepted: NewPet::MEDIA_TYPES },

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::domain::page::{Page, PageLimit};
-use crate::domain::pet::{self as domain, PetFilter, PetId, PetPageRequest, PetStatus};
+use crate::domain::pet::{self as domain, CategoryId, PetFilter, PetId, PetPageRequest, PetStatus};
+use crate::domain::reference::{Reference, ReferenceError};
 use crate::http::conditional::{IfNoneMatchHeader, with_tag};
 use crate::http::cursor::after_cursor;
 use crate::http::error::ApiError;
@@ -88,7 +89,7 @@ impl LastPetPage {
 /// The query parameters.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ListPetsQuery {
     /// Maximum number of items returned: 1 to 100, 20 by default.
     #[param(inline, nullable = false)]
@@ -96,9 +97,15 @@ pub(crate) struct ListPetsQuery {
     /// Filters by availability status. A pet without a status matches none.
     #[param(nullable = false)]
     status: Option<PetStatus>,
-    /// Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined with `status` if both are given. Identifiers that do not exist are left out.
+    /// Only the pets of this category. Any 64-bit integer: it is not checked.
+    #[param(value_type = Option<i64>, nullable = false)]
+    category_id: Option<CategoryId>,
+    /// Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. Identifiers that do not exist are left out.
     #[param(value_type = Option<Vec<i64>>, nullable = false, minimum = 1, min_items = 1, max_items = 100)]
     id: PetIds,
+    /// Only the pets with these references, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. References that no pet has are left out.
+    #[param(value_type = Option<Vec<String>>, nullable = false, min_length = 1, max_length = 255, min_items = 1, max_items = 100)]
+    reference: References,
     /// Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
     #[param(nullable = false, example = "AQAAAAAAAAAU")]
     cursor: Option<String>,
@@ -106,12 +113,14 @@ pub(crate) struct ListPetsQuery {
 
 impl ListPetsQuery {
     fn page_request(self) -> Result<PetPageRequest, ApiError> {
-        let PetIds(ids) = self.id;
+        let (PetIds(ids), References(references)) = (self.id, self.reference);
         let ids = if ids.is_empty() { None } else { Some(ids) };
+        let references = if references.is_empty() { None } else { Some(references) };
         // All pets that are named, so that nobody takes the end of a page for the absence of a pet.
-        let default = if ids.is_some() { PageLimit::LARGEST } else { PageLimit::DEFAULT };
+        let are_named = ids.is_some() || references.is_some();
+        let default = if are_named { PageLimit::LARGEST } else { PageLimit::DEFAULT };
         Ok(PetPageRequest {
-            filter: PetFilter { status: self.status, ids },
+            filter: PetFilter { status: self.status, category_id: self.category_id, ids, references },
             after: after_cursor(self.cursor.as_deref())?,
             limit: self.limit.unwrap_or(default),
         })
@@ -137,11 +146,32 @@ impl TryFrom<Vec<String>> for PetIds {
     }
 }
 
+/// The references in a query: none, or up to 100.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct References(Vec<Reference>);
+
+/// One of the references is invalid, or there are too many.
+#[derive(Debug, Error)]
+#[error("{ReferenceError}, and may be given at most 100 times")]
+struct ReferencesError;
+
+impl TryFrom<Vec<String>> for References {
+    type Error = ReferencesError;
+
+    fn try_from(references: Vec<String>) -> Result<Self, ReferencesError> {
+        let references: Result<Vec<Reference>, _> = references.into_iter().map(Reference::try_from).collect();
+        references.ok().filter(|them| them.len() <= 100).map(Self).ok_or(ReferencesError)
+    }
+}
+
 /// The filters of a list, as query parameters.
-fn filters(filter: &PetFilter) -> Vec<(&'static str, String)> {
-    let status = filter.status.map(|status| ("status", status.as_str().to_owned()));
-    let ids = filter.ids.iter().flatten().map(|id| ("id", id.get().to_string()));
-    status.into_iter().chain(ids).collect()
+fn filters(PetFilter { status, category_id, ids, references }: &PetFilter) -> Vec<(&'static str, String)> {
+    let status = status.map(|status| ("status", status.as_str().to_owned()));
+    let category_id = category_id.map(|id| ("categoryId", id.0.to_string()));
+    let ids = ids.iter().flatten().map(|id| ("id", id.get().to_string()));
+    let references = references.iter().flatten().map(|them| ("reference", them.as_str().to_owned()));
+    status.into_iter().chain(category_id).chain(ids).chain(references).collect()
 }
 
 /// The errors of this operation, in addition to those of every operation.

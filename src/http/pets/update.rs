@@ -63,6 +63,7 @@ pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, 
         }
         UpdateOutcome::Refused(refusal) => Err(refusal),
         UpdateOutcome::PetNotFound => Err(ApiError::PetNotFound),
+        UpdateOutcome::ReferenceTaken => Err(ApiError::ReferenceTaken),
     }
 }
 
@@ -91,6 +92,7 @@ pub(crate) fn update_pet_errors() -> Vec<ApiError> {
         ApiError::OutcomeUnknown { cause: String::new() },
         ApiError::InvalidTransition { what: "pet", from: "sold", to: "pending" },
         ApiError::PetHasOpenOrder,
+        ApiError::ReferenceTaken,
         ApiError::PreconditionFailed,
         ApiError::BodyTooLarge,
         ApiError::UnsupportedMediaType { sent: "text/plain".into(), accepted: PetPatch::MEDIA_TYPES },

@@ -3,7 +3,8 @@
 //! **Invariants:**
 //! - one node migrates at a time; the others wait for it and then have nothing to do;
 //! - a migration waits for a table lock so briefly that the requests queued behind it still succeed;
-//! - an index on a table with rows is built without blocking writes.
+//! - an index on a table with rows is built without blocking writes, and before the next version is applied: a database
+//!   at that version has it.
 
 use std::error::Error;
 use std::time::Duration;
@@ -23,32 +24,50 @@ mod embedded {
 }
 
 /// The latest schema version that this program contains.
-pub const SCHEMA_LATEST: i32 = 11;
+pub const SCHEMA_LATEST: i32 = 13;
 
 /// The oldest schema version that this program runs on.
-pub const SCHEMA_NEEDED: i32 = 11;
+pub const SCHEMA_NEEDED: i32 = 13;
 
 /// An index on a table that may have many rows. A migration file is one transaction, in which it could not be built
 /// concurrently.
 struct LaterIndex {
-    /// The version that adds its columns.
+    /// The version that it is built after.
     version: i32,
     name: &'static str,
+    is_unique: bool,
     definition: &'static str,
 }
 
-const LATER_INDEXES: [LaterIndex; 2] = [
+/// By ascending version.
+const LATER_INDEXES: [LaterIndex; 4] = [
     // For finding the orders that are due.
     LaterIndex {
         version: 9,
         name: "orders_expires_at_idx",
+        is_unique: false,
         definition: "orders (expires_at) WHERE status = 'placed' AND expires_at IS NOT NULL",
     },
     // For the list filtered by reference, with or without a status, in the order of its pages.
     LaterIndex {
         version: 9,
         name: "orders_reference_status_id_idx",
+        is_unique: false,
         definition: "orders (reference, status, id) WHERE reference IS NOT NULL",
+    },
+    // Keeps references unique, and finds pets by them.
+    LaterIndex {
+        version: 12,
+        name: "pets_reference_key",
+        is_unique: true,
+        definition: "pets (reference) WHERE reference IS NOT NULL",
+    },
+    // For the list filtered by category, with or without a status, in the order of its pages.
+    LaterIndex {
+        version: 12,
+        name: "pets_category_id_status_id_idx",
+        is_unique: false,
+        definition: "pets (category_id, status, id)",
     },
 ];
 
@@ -111,7 +130,23 @@ pub async fn migrate_within(
     while !client.query_one("SELECT pg_try_advisory_lock($1) AS locked", &[&LOCK]).await?.try_get("locked")? {
         sleep(OTHER_NODE_PAUSE).await;
     }
-    // After the advisory lock, because another node's migration may take longer than this timeout.
+    let mut applied = Vec::new();
+    for index in LATER_INDEXES.iter().filter(|index| index.version <= up_to) {
+        applied.extend(apply_files(&mut client, index.version, patience).await?);
+        if build_index(&client, index, patience).await? {
+            applied.push(index.name.to_owned());
+        }
+    }
+    applied.extend(apply_files(&mut client, up_to, patience).await?);
+    Ok(applied)
+}
+
+/// Applies the missing migrations up to and including version `up_to`, and returns their names.
+async fn apply_files(
+    client: &mut Client,
+    up_to: i32,
+    patience: Duration,
+) -> Result<Vec<String>, MigrateError> {
     client.batch_execute(SET_LOCK_TIMEOUT).await?;
     let runner = embedded::migrations::runner()
         .set_target(Target::Version(up_to))
@@ -120,11 +155,11 @@ pub async fn migrate_within(
     let deadline = Instant::now() + patience;
     let mut applied = Vec::new();
     loop {
-        let outcome = runner.run_async(&mut client).await;
+        let outcome = runner.run_async(client).await;
         let report = outcome.as_ref().map_or_else(refinery::Error::report, Some);
         applied.extend(report.iter().flat_map(|report| report.applied_migrations()).map(ToString::to_string));
         match outcome {
-            Ok(_) => break,
+            Ok(_) => return Ok(applied),
             Err(error) if !is_lock_timeout(&error) => return Err(error.into()),
             Err(error) if Instant::now() >= deadline => {
                 return Err(MigrateError::Locked(patience, error.into()));
@@ -135,17 +170,12 @@ pub async fn migrate_within(
             }
         }
     }
-    for index in LATER_INDEXES.iter().filter(|index| index.version <= up_to) {
-        if build_index(&client, index, patience).await? {
-            applied.push(index.name.to_owned());
-        }
-    }
-    Ok(applied)
 }
 
 /// Builds an index unless it exists, and returns whether it did not.
 async fn build_index(client: &Client, index: &LaterIndex, patience: Duration) -> Result<bool, MigrateError> {
-    let LaterIndex { name, definition, .. } = index;
+    let LaterIndex { name, is_unique, definition, .. } = index;
+    let kind = if *is_unique { "UNIQUE INDEX" } else { "INDEX" };
     let is_valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)";
     let found = client.query_opt(is_valid, &[name]).await?.map(|row| row.get("indisvalid"));
     if found == Some(true) {
@@ -158,7 +188,7 @@ async fn build_index(client: &Client, index: &LaterIndex, patience: Duration) ->
         // Left by an attempt that failed.
         client.batch_execute(&format!("DROP INDEX CONCURRENTLY {name}")).await?;
     }
-    match client.batch_execute(&format!("CREATE INDEX CONCURRENTLY {name} ON {definition}")).await {
+    match client.batch_execute(&format!("CREATE {kind} CONCURRENTLY {name} ON {definition}")).await {
         Ok(()) => Ok(true),
         Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
             Err(MigrateError::Locked(patience, error.into()))
