@@ -3,8 +3,9 @@
 --
 --   psql --dbname petstore --set service=petstore_service --file roles.sql
 --
--- Run it as the owner of the database or as a superuser, after each `petstore migrate`: a new version may need more
--- privileges. It is idempotent. It creates the role if needed; give the role a password or a line in pg_hba.conf.
+-- Run it as the owner of the database or as a superuser. It is idempotent. It creates the role if needed; give the role a
+-- password or a line in pg_hba.conf. A new version may need more privileges: `petstore migrate --grant-to ROLE` grants an
+-- existing role what is between BEGIN and COMMIT below.
 -- `petstore migrate` and `petstore demo` need the owner. Every other command works with this role.
 
 \set ON_ERROR_STOP on

@@ -14,7 +14,7 @@ use super::{CommandError, print};
 use crate::config::ServeSettings;
 use crate::storage::{
     DAYS_AHEAD, Diagnosis, EVENT_TRIGGERS, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis,
-    check_encoding, diagnose,
+    check_encoding, diagnose, lacking_text,
 };
 use crate::telemetry;
 use crate::version::{COMMIT, VERSION};
@@ -196,7 +196,7 @@ fn role(found: &Diagnosis) -> DoctorCheck {
     if found.lacking.is_empty() {
         ok("role", format!("{} has the required privileges", found.role))
     } else {
-        failure("role", format!("{} lacks {}: run roles.sql", found.role, found.lacking.join(", ")))
+        failure("role", lacking_text(&found.role, &found.lacking))
     }
 }
 

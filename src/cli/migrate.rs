@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{CommandError, print};
 use crate::config::MigrateSettings;
-use crate::storage::{SCHEMA_LATEST, migrate_within};
+use crate::storage::{SCHEMA_LATEST, grant, migrate_within};
 
 /// Migrates the database's schema to the latest version.
 ///
@@ -14,23 +14,38 @@ use crate::storage::{SCHEMA_LATEST, migrate_within};
 /// second, lets them pass, and retries.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
+Examples:
   createdb petstore
-  petstore migrate --database-url postgresql://localhost/petstore")]
+  petstore migrate --database-url postgresql://localhost/petstore
+  petstore migrate --database-url postgresql://owner@localhost/petstore --grant-to petstore_service")]
 pub(super) struct MigrateCommand {
+    /// Grants this role the privileges that the service needs, and only those, as roles.sql does. Needed if the service does not
+    /// run as the owner of the tables: a new version may need more privileges. The role must exist.
+    #[arg(long, value_name = "ROLE")]
+    grant_to: Option<String>,
+
     #[command(flatten)]
     settings: MigrateSettings,
 }
 
 impl MigrateCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
-        let Self { settings } = self;
-        let applied = migrate_within(&settings.database.url(), SCHEMA_LATEST, settings.patience).await?;
-        for migration in &applied {
-            print(&format!("applied {migration}\n"))?;
-        }
-        if applied.is_empty() {
+        let Self { settings, grant_to } = self;
+        let (url, mut printed) = (settings.database.url(), Ok(()));
+        let mut is_up_to_date = true;
+        // Each as it is applied, so that they are known if a later one fails.
+        migrate_within(&url, SCHEMA_LATEST, settings.patience, |name| {
+            is_up_to_date = false;
+            printed = print(&format!("applied {name}\n"));
+        })
+        .await?;
+        printed?;
+        if is_up_to_date {
             print("the schema is up to date\n")?;
+        }
+        if let Some(role) = grant_to {
+            grant(&url, &role).await?;
+            print(&format!("{role} has the privileges that the service needs\n"))?;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use super::postgres::cluster::{Cluster, Guarantee};
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
 use super::postgres::migrations;
 use super::postgres::pooler_check::{NoSession, check_sessions};
+use super::privileges::missing_privileges;
 use super::read_quorum::Lsn;
 use crate::config::{DatabaseUrl, PoolSettings};
 
@@ -46,32 +47,6 @@ const SERVER_ROLE: &str = "\
       receiver.sender_host || ':' || receiver.sender_port AS upstream
     FROM (SELECT pg_is_in_recovery() AS is_standby) AS role
     LEFT JOIN pg_stat_wal_receiver AS receiver ON receiver.status = 'streaming'";
-
-/// The privileges in deploy/postgresql/roles.sql that the role lacks, on the objects that exist.
-const MISSING_PRIVILEGES: &str = "\
-    SELECT privilege || ' on ' || name AS missing
-    FROM (VALUES
-      ('SELECT', 'refinery_schema_history'), ('SELECT', 'pets'), ('INSERT', 'pets'), ('UPDATE', 'pets'),
-      ('SELECT', 'orders'), ('INSERT', 'orders'), ('UPDATE', 'orders'),
-      ('SELECT', 'api_keys'), ('INSERT', 'api_keys'), ('UPDATE', 'api_keys'),
-      ('SELECT', 'api_key_events'), ('INSERT', 'api_key_events'),
-      ('SELECT', 'idempotency_keys'), ('INSERT', 'idempotency_keys'),
-      ('SELECT', 'events'), ('SELECT', 'event_feed'),
-      ('SELECT', 'imported_chunks'), ('INSERT', 'imported_chunks')
-    ) AS needed (privilege, name)
-    -- On any column: the service updates only some columns of api_keys.
-    WHERE NOT has_any_column_privilege(to_regclass(name), privilege)
-    UNION ALL
-    SELECT 'USAGE on ' || name
-    FROM (VALUES ('pets_id_seq')) AS needed (name)
-    WHERE NOT has_sequence_privilege(to_regclass(name), 'USAGE')
-    UNION ALL
-    SELECT 'EXECUTE on ' || name
-    FROM (VALUES
-      ('create_idempotency_partitions()'), ('drop_idempotency_partitions()'),
-      ('event_origin()'), ('create_event_partitions()'), ('drop_event_partitions(interval)')
-    ) AS needed (name)
-    WHERE NOT has_function_privilege(to_regprocedure(name), 'EXECUTE')";
 
 /// How many of the triggers that record events are enabled.
 const ENABLED_TRIGGERS: &str = "\
@@ -217,7 +192,6 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
     // The server read its clock about half a round trip ago.
     let local_clock = UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(round_trip / 2);
     let server_clock: f64 = row.try_get("clock")?;
-    let lacking = client.query(MISSING_PRIVILEGES, &[]).await?;
     let schema = match migrations::schema_version(&client).await {
         Ok(version) => Some(version),
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
@@ -240,7 +214,7 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         connections: (row.try_get("max_connections")?, row.try_get("connections")?),
         clock_ahead: server_clock - local_clock.as_secs_f64(),
         schema,
-        lacking: lacking.iter().map(|row| row.try_get("missing")).collect::<Result<_, _>>()?,
+        lacking: missing_privileges(&client).await?,
         days_prepared: client.query_one(DAYS_PREPARED, &[]).await?.try_get("days")?,
     })
 }

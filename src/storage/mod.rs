@@ -32,6 +32,7 @@ mod orders;
 mod partitions;
 mod pets;
 mod postgres;
+mod privileges;
 pub mod read_quorum;
 mod request_batcher;
 
@@ -66,6 +67,7 @@ pub use postgres::migrations::{
 };
 use postgres::pool::POOL_WAIT;
 pub use postgres::pooler_check::NoSession;
+pub use privileges::{GrantError, grant, lacking_text};
 use request_batcher::{Batcher, QueueLimits};
 
 /// Every statement that serves requests, so that tests can check each.
@@ -133,9 +135,10 @@ impl Storage {
         self.database.availability.log().await;
     }
 
-    /// Checks that the database responds, its schema is new enough, and its connections are sessions.
+    /// Checks that the database responds, its schema is new enough, the role has the privileges that the service needs, and
+    /// connections are sessions.
     pub async fn check(&self) -> Result<(), StorageError> {
-        self.database.read("SELECT 1", &[]).await?;
+        self.check_privileges().await?;
         self.database.check_sessions().await
     }
 }

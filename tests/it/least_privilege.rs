@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use petstore::config::DatabaseUrl;
 use petstore::domain::api_key::ApiKey;
+use petstore::storage::migrate;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_postgres::Client as Connection;
@@ -25,6 +27,35 @@ struct Deployment {
 
 impl Deployment {
     async fn new() -> Self {
+        let deployment = Self::empty().await;
+        let migrated = run(&["migrate"], &[("DATABASE_URL", &deployment.database.url_as(&deployment.owner))]);
+        assert!(migrated.status.success(), "{migrated:?}");
+        // A superuser creates the role; the owner can run the file again.
+        deployment.grant(&deployment.database.url());
+        deployment.grant(&deployment.database.url_as(&deployment.owner));
+        deployment
+    }
+
+    /// The same, with the schema and the grants of 1.0.0.
+    async fn with_schema_of_1_0_0() -> Self {
+        let deployment = Self::empty().await;
+        let (url, service) = (deployment.database.url_as(&deployment.owner), &deployment.service);
+        migrate(&DatabaseUrl::from(url), 6).await.unwrap();
+        let create = format!("CREATE ROLE {service} LOGIN");
+        deployment.database.connect().await.batch_execute(&create).await.unwrap();
+        let grants = format!(
+            "GRANT SELECT ON refinery_schema_history TO {service};
+             GRANT SELECT, INSERT, UPDATE ON pets, orders, api_keys TO {service};
+             GRANT USAGE ON SEQUENCE pets_id_seq TO {service};
+             GRANT SELECT, INSERT ON api_key_events, imported_chunks, idempotency_keys TO {service};
+             GRANT EXECUTE ON FUNCTION turn_idempotency_pages() TO {service}"
+        );
+        deployment.as_owner().await.batch_execute(&grants).await.unwrap();
+        deployment
+    }
+
+    /// A database without tables, and its owner.
+    async fn empty() -> Self {
         let database = TestDatabase::empty().await;
         let (owner, service) = (format!("{}_owner", database.name()), format!("{}_service", database.name()));
         let roles = format!(
@@ -33,13 +64,15 @@ impl Deployment {
             database.name()
         );
         database.connect().await.batch_execute(&roles).await.unwrap();
-        let deployment = Self { database, owner, service };
-        let migrated = run(&["migrate"], &[("DATABASE_URL", &deployment.database.url_as(&deployment.owner))]);
-        assert!(migrated.status.success(), "{migrated:?}");
-        // A superuser creates the role; the owner can run the file again.
-        deployment.grant(&deployment.database.url());
-        deployment.grant(&deployment.database.url_as(&deployment.owner));
-        deployment
+        Self { database, owner, service }
+    }
+
+    /// Runs `petstore serve`, which must fail, and returns its error.
+    fn try_to_serve(&self) -> String {
+        let listen = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+        let output = run(&[&["serve"], &listen[..]].concat(), &[("DATABASE_URL", &self.url())]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
     }
 
     /// Runs the shipped `roles.sql`.
@@ -283,6 +316,104 @@ async fn security_definer_functions_are_not_public_and_ignore_temporary_tables()
     deployment.remove().await;
 }
 
+/// What a role is granted: on tables and sequences, on columns, functions, the schema and the database, and its memberships.
+async fn grants(client: &Connection, role: &str) -> Vec<String> {
+    let grants = "
+        SELECT oid::regclass::text AS name, relacl AS acl FROM pg_class WHERE relnamespace = 'public'::regnamespace
+        UNION ALL
+        SELECT attrelid::regclass || '.' || attname, attacl FROM pg_attribute
+        UNION ALL
+        SELECT oid::regprocedure::text, proacl FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+        UNION ALL
+        SELECT nspname, nspacl FROM pg_namespace
+        UNION ALL
+        SELECT datname, datacl FROM pg_database WHERE datname = current_database()";
+    let grants = format!(
+        "SELECT name || ' ' || privilege_type FROM ({grants}) AS objects, aclexplode(acl) WHERE grantee = $1::text::regrole
+        UNION ALL
+        SELECT roleid::regrole::text FROM pg_auth_members WHERE member = $1::text::regrole
+        ORDER BY 1"
+    );
+    client.query(&grants, &[&role]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn migrate_grants_a_role_exactly_what_the_shipped_file_does() {
+    let deployment = Deployment::new().await;
+    let other = format!("{}_Other \"role\"", deployment.database.name());
+    let quoted = format!("\"{}\"", other.replace('"', "\"\""));
+    let admin = deployment.database.connect().await;
+    admin.batch_execute(&format!("DROP ROLE IF EXISTS {quoted}")).await.unwrap();
+    let migrate = |url: &str| run(&["migrate", "--grant-to", &other], &[("DATABASE_URL", url)]);
+    let refused = migrate(&deployment.database.url());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("create it first"), "{refused:?}");
+    admin.batch_execute(&format!("CREATE ROLE {quoted} LOGIN")).await.unwrap();
+    // As a superuser, then again as the owner.
+    for url in [deployment.database.url(), deployment.database.url_as(&deployment.owner)] {
+        let granted = migrate(&url);
+        let expected =
+            format!("the schema is up to date\n{other} has the privileges that the service needs\n");
+        assert_eq!(String::from_utf8_lossy(&granted.stdout), expected, "{granted:?}");
+        let by_file = grants(&admin, &deployment.service).await;
+        assert!(by_file.len() > 30, "{by_file:?}");
+        assert_eq!(grants(&admin, &quoted).await, by_file);
+    }
+    let clean = format!(
+        "REVOKE ALL ON DATABASE {} FROM {quoted}; DROP OWNED BY {quoted}; DROP ROLE {quoted}",
+        deployment.database.name()
+    );
+    admin.batch_execute(&clean).await.unwrap();
+    drop(admin);
+    deployment.remove().await;
+}
+
+#[tokio::test]
+async fn a_role_of_an_earlier_release_needs_only_migrate_to_serve_the_new_one() {
+    let deployment = Deployment::with_schema_of_1_0_0().await;
+    let refused = deployment.try_to_serve();
+    assert!(refused.contains("needs 13: run `petstore migrate` first"), "{refused}");
+    let owner = deployment.database.url_as(&deployment.owner);
+    assert!(run(&["migrate"], &[("DATABASE_URL", &owner)]).status.success());
+    let refused = deployment.try_to_serve();
+    let service = &deployment.service;
+    assert!(refused.contains(&format!("the role {service} lacks SELECT on events, ")), "{refused}");
+    assert!(
+        refused.contains(&format!("run `petstore migrate --grant-to {service}` as the owner")),
+        "{refused}"
+    );
+    assert!(run(&["migrate", "--grant-to", service], &[("DATABASE_URL", &owner)]).status.success());
+    let process = ServeProcess::start(&deployment.url(), &["--order-hold", "168h"]);
+    let key: ApiKey = deployment.run(&["keys", "create", "--name", "shop"]).parse().unwrap();
+    call_every_operation(&Client::new(process.address, Some(&key))).await;
+    drop(process);
+    deployment.remove().await;
+}
+
+#[tokio::test]
+async fn serve_does_not_start_if_it_lacks_a_privilege_that_its_statements_need() {
+    let deployment = Deployment::new().await;
+    let (owner, service) = (deployment.as_owner().await, deployment.service.clone());
+    for (privilege, named) in [
+        ("INSERT ON orders", "INSERT on orders"),
+        ("SELECT ON refinery_schema_history", "SELECT on refinery_schema_history"),
+        ("EXECUTE ON FUNCTION create_event_partitions()", "EXECUTE on create_event_partitions()"),
+    ] {
+        owner.batch_execute(&format!("REVOKE {privilege} FROM {service}")).await.unwrap();
+        let refused = deployment.try_to_serve();
+        assert!(
+            refused.contains(&format!("the role {service} lacks {named}: run")),
+            "{privilege}: {refused}"
+        );
+        owner.batch_execute(&format!("GRANT {privilege} TO {service}")).await.unwrap();
+    }
+    // What only other commands need.
+    owner.batch_execute(&format!("REVOKE INSERT ON imported_chunks, api_keys FROM {service}")).await.unwrap();
+    drop(ServeProcess::start(&deployment.url(), &[]));
+    drop(owner);
+    deployment.remove().await;
+}
+
 #[tokio::test]
 async fn doctor_names_each_missing_privilege() {
     let deployment = Deployment::new().await;
@@ -308,10 +439,10 @@ async fn doctor_names_each_missing_privilege() {
         assert_eq!(output.status.code(), Some(1), "{privilege}");
         let text = String::from_utf8(output.stdout).unwrap();
         let role = text.lines().find(|line| line.contains(" role ")).unwrap();
-        assert!(
-            role.starts_with("FAILURE") && role.ends_with(&format!("lacks {named}: run roles.sql")),
-            "{text}"
-        );
+        let service = &deployment.service;
+        let lacks =
+            format!("{service} lacks {named}: run `petstore migrate --grant-to {service}` as the owner");
+        assert!(role.starts_with("FAILURE") && role.contains(&lacks), "{text}");
         owner.batch_execute(&format!("GRANT {privilege} TO {}", deployment.service)).await.unwrap();
     }
     drop(owner);

@@ -268,6 +268,20 @@ async fn migrate_does_not_block_requests_while_it_waits_for_a_long_transaction()
 }
 
 #[tokio::test]
+async fn migrate_that_gives_up_says_which_versions_it_applied() {
+    let database = TestDatabase::empty().await;
+    migrate(&DatabaseUrl::from(database.url()), 6).await.unwrap();
+    let holder = database.connect().await;
+    holder.batch_execute("BEGIN; SELECT FROM orders").await.unwrap();
+    let output = run(&["migrate", "--patience", "0s"], &[("DATABASE_URL", &database.url())]);
+    assert_eq!(output.status.code(), Some(1));
+    let applied = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(applied, "applied V7__least_privilege_partitions\napplied V8__create_events\n");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("petstore: other transactions hold locks"), "{error}");
+}
+
+#[tokio::test]
 async fn migrate_gives_up_when_its_patience_runs_out_and_changes_nothing() {
     let (database, _long) = with_blocked_migration().await;
     let output = run(&["migrate", "--patience", "0s"], &[("DATABASE_URL", &database.url())]);

@@ -113,15 +113,19 @@ pub enum MigrateError {
 /// Applies the missing migrations up to and including version `up_to`, builds the missing indexes, and returns the names of
 /// both.
 pub async fn migrate(url: &DatabaseUrl, up_to: i32) -> Result<Vec<String>, MigrateError> {
-    migrate_within(url, up_to, Duration::ZERO).await
+    let mut applied = Vec::new();
+    migrate_within(url, up_to, Duration::ZERO, |name| applied.push(name.to_owned())).await?;
+    Ok(applied)
 }
 
-/// The same, retrying for as long as `patience` while other transactions hold conflicting locks.
+/// The same, retrying for as long as `patience` while other transactions hold conflicting locks. `applied` is called with each
+/// name, also if a later one fails.
 pub async fn migrate_within(
     url: &DatabaseUrl,
     up_to: i32,
     patience: Duration,
-) -> Result<Vec<String>, MigrateError> {
+    mut applied: impl FnMut(&str),
+) -> Result<(), MigrateError> {
     let mut client = Connector::new(url)?.open().await?;
     let encoding = client.query_one("SELECT current_setting('server_encoding') AS encoding", &[]).await?;
     check_encoding(encoding.try_get("encoding")?).map_err(MigrateError::Encoding)?;
@@ -130,36 +134,36 @@ pub async fn migrate_within(
     while !client.query_one("SELECT pg_try_advisory_lock($1) AS locked", &[&LOCK]).await?.try_get("locked")? {
         sleep(OTHER_NODE_PAUSE).await;
     }
-    let mut applied = Vec::new();
     for index in LATER_INDEXES.iter().filter(|index| index.version <= up_to) {
-        applied.extend(apply_files(&mut client, index.version, patience).await?);
+        apply_files(&mut client, index.version, patience, &mut applied).await?;
         if build_index(&client, index, patience).await? {
-            applied.push(index.name.to_owned());
+            applied(index.name);
         }
     }
-    applied.extend(apply_files(&mut client, up_to, patience).await?);
-    Ok(applied)
+    apply_files(&mut client, up_to, patience, &mut applied).await
 }
 
-/// Applies the missing migrations up to and including version `up_to`, and returns their names.
+/// Applies the missing migrations up to and including version `up_to`.
 async fn apply_files(
     client: &mut Client,
     up_to: i32,
     patience: Duration,
-) -> Result<Vec<String>, MigrateError> {
+    applied: &mut impl FnMut(&str),
+) -> Result<(), MigrateError> {
     client.batch_execute(SET_LOCK_TIMEOUT).await?;
     let runner = embedded::migrations::runner()
         .set_target(Target::Version(up_to))
         // A newer version of this program may have applied migrations that this one does not contain.
         .set_abort_missing(false);
     let deadline = Instant::now() + patience;
-    let mut applied = Vec::new();
     loop {
         let outcome = runner.run_async(client).await;
         let report = outcome.as_ref().map_or_else(refinery::Error::report, Some);
-        applied.extend(report.iter().flat_map(|report| report.applied_migrations()).map(ToString::to_string));
+        for migration in report.iter().flat_map(|report| report.applied_migrations()) {
+            applied(&migration.to_string());
+        }
         match outcome {
-            Ok(_) => return Ok(applied),
+            Ok(_) => return Ok(()),
             Err(error) if !is_lock_timeout(&error) => return Err(error.into()),
             Err(error) if Instant::now() >= deadline => {
                 return Err(MigrateError::Locked(patience, error.into()));

@@ -17,12 +17,14 @@ use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, Re
 use deadpool_postgres::ClientWrapper;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
+use tokio_postgres::error::SqlState;
 
 use super::availability::Availability;
 use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};
 use super::database_url::DatabaseUrlError;
-use super::migrations::{self, SCHEMA_NEEDED};
+use super::migrations::{self, HISTORY, SCHEMA_NEEDED};
 use crate::config::PoolSettings;
+use crate::storage::privileges::lacking_text;
 use crate::storage::read_quorum::ServerReport;
 use crate::telemetry::with_causes;
 
@@ -126,7 +128,13 @@ impl ConnectionOpener {
 
     async fn open(&self) -> Result<Session, OpenError> {
         let (client, task) = self.connector.open_closing_on_warning(self.target).await?;
-        let found = migrations::schema_version(&client).await?;
+        let found = match migrations::schema_version(&client).await {
+            Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                let role: String = client.query_one("SELECT current_user::text", &[]).await?.try_get(0)?;
+                return Err(OpenError::Unusable(lacking_text(&role, &[format!("SELECT on {HISTORY}")])));
+            }
+            found => found?,
+        };
         migrations::check_version(found, SCHEMA_NEEDED).map_err(OpenError::Unusable)?;
         Ok(Session { client: ClientWrapper::new(client, task), primary: OnceLock::new() })
     }
