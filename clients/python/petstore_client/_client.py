@@ -197,15 +197,19 @@ class Pets:
         name: str,
         category_id: int,
         status: PetStatus | None = None,
+        reference: str | None = None,
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Pet:
         """Adds a pet, once, however many attempts it takes.
 
+        `reference` is your own number for the pet, such as its chip or stock number. If another pet has it, raises
+        `ConflictError` with the code `reference_taken`.
+
         Pass your own `idempotency_key` to repeat the call later, for example after a crash, without adding another pet.
         """
         core = self._client._core.for_call(options)
-        return self._client._run(core.create_pet(name, category_id, status, idempotency_key))
+        return self._client._run(core.create_pet(name, category_id, status, reference, idempotency_key))
 
     def get(self, pet_id: int, **options: Unpack[CallOptions]) -> Pet:
         """Returns the pet, or raises `NotFoundError`."""
@@ -224,6 +228,7 @@ class Pets:
         name: str | None = None,
         category_id: int | None = None,
         status: PetStatus | None = None,
+        reference: str | None = None,
         if_match: str | None = "*",
         **options: Unpack[CallOptions],
     ) -> Pet:
@@ -234,22 +239,27 @@ class Pets:
         `if_match`, a retry can overwrite a change that another client made between the attempts.
         """
         core = self._client._core.for_call(options)
-        return self._client._run(core.update_pet(pet_id, name, category_id, status, if_match))
+        return self._client._run(core.update_pet(pet_id, name, category_id, status, reference, if_match))
 
     def list(
         self,
         *,
         status: PetStatus | None = None,
+        category_id: int | None = None,
+        references: Sequence[str] | None = None,
         limit: int = MAX_LIMIT,
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Items[Pet]:
-        """Iterates over all pets with this status, or over all, in ascending order of id.
+        """Iterates over all matching pets, or over all, in ascending order of id.
 
         A pet that exists at the start, and still matches, appears exactly once. `limit` is the page size, at most 100.
+
+        `references` selects the pets with these references, any number of them, and leaves out those that no pet has.
+        All of these pets are on one page, so `limit` and `cursor` cannot be set.
         """
-        request = _core.list_pets(status, limit)
-        return Items(self._client, _Position(self._client._core.for_call(options), request, cursor, Pet.from_dict))
+        core = self._client._core.for_call(options)
+        return Items(self._client, _pets_position(core, status, category_id, references, limit, cursor))
 
 
 class Orders:
@@ -518,12 +528,13 @@ class AsyncPets:
         name: str,
         category_id: int,
         status: PetStatus | None = None,
+        reference: str | None = None,
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Pet:
         """See `Pets.create`."""
         core = self._client._core.for_call(options)
-        return await self._client._run(core.create_pet(name, category_id, status, idempotency_key))
+        return await self._client._run(core.create_pet(name, category_id, status, reference, idempotency_key))
 
     async def get(self, pet_id: int, **options: Unpack[CallOptions]) -> Pet:
         """See `Pets.get`."""
@@ -542,24 +553,27 @@ class AsyncPets:
         name: str | None = None,
         category_id: int | None = None,
         status: PetStatus | None = None,
+        reference: str | None = None,
         if_match: str | None = "*",
         **options: Unpack[CallOptions],
     ) -> Pet:
         """See `Pets.update`."""
         core = self._client._core.for_call(options)
-        return await self._client._run(core.update_pet(pet_id, name, category_id, status, if_match))
+        return await self._client._run(core.update_pet(pet_id, name, category_id, status, reference, if_match))
 
     def list(
         self,
         *,
         status: PetStatus | None = None,
+        category_id: int | None = None,
+        references: Sequence[str] | None = None,
         limit: int = MAX_LIMIT,
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> AsyncItems[Pet]:
         """See `Pets.list`."""
-        request = _core.list_pets(status, limit)
-        return AsyncItems(self._client, _Position(self._client._core.for_call(options), request, cursor, Pet.from_dict))
+        core = self._client._core.for_call(options)
+        return AsyncItems(self._client, _pets_position(core, status, category_id, references, limit, cursor))
 
 
 class AsyncOrders:
@@ -689,6 +703,34 @@ class _Position(Generic[T]):
     def advance(self, page: Page[T]) -> Page[T]:
         self._cursor, self._ended = page.cursor, page.cursor is None
         return page
+
+
+class _NamedPetsPosition(_Position[Pet]):
+    """Before or after the only page of the pets with some references."""
+
+    def __init__(self, core: Core, references: Sequence[str], filters: Sequence[tuple[str, str]]) -> None:
+        self._core, self._references, self._filters = core, _core.unique_references(references), filters
+        self._ended = False
+        self.items = deque()
+
+    def call(self) -> Call[Page[Pet]] | None:
+        return None if self._ended else self._core.pets_by_reference(self._references, self._filters)
+
+
+def _pets_position(
+    core: Core,
+    status: PetStatus | None,
+    category_id: int | None,
+    references: Sequence[str] | None,
+    limit: int,
+    cursor: str | None,
+) -> _Position[Pet]:
+    filters = _core.pet_filters(status, category_id)
+    if references is None:
+        return _Position(core, _core.list_pets(filters, limit), cursor, Pet.from_dict)
+    if limit != MAX_LIMIT or cursor is not None:
+        raise ValueError("`limit` and `cursor` cannot be set with `references`: all of these pets are on one page.")
+    return _NamedPetsPosition(core, references, filters)
 
 
 class _FeedPosition(_Position[Event]):

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Union, get_args
+from urllib.parse import quote
 
 import httpx
 
@@ -41,6 +42,8 @@ RETRYABLE = {408, 429, 502, 503, 504}
 # Part of the message of a server of version 1.0.0 that does not know the outcome.
 OUTCOME_UNKNOWN_IN_1_0_0 = "may or may not have taken effect"
 MAX_LIMIT = 100
+# The service accepts 8 KiB of path and query. The ids or references of a request leave room for the rest.
+MAX_NAMES_BYTES = 6000
 # The longest that the service holds back an empty page of events.
 MAX_WAIT_SECONDS = 25
 
@@ -244,9 +247,14 @@ class Core:
     # Calls
 
     def create_pet(
-        self, name: str, category_id: int, status: PetStatus | None, idempotency_key: str | None
+        self,
+        name: str,
+        category_id: int,
+        status: PetStatus | None,
+        reference: str | None,
+        idempotency_key: str | None,
     ) -> Call[Pet]:
-        body = NewPet(name=name, category_id=category_id, status=status).to_dict()
+        body = NewPet(name=name, category_id=category_id, status=status, reference=reference).to_dict()
         response = yield from self._perform(_post("/pets", body, idempotency_key))
         return _read(response, _pet)
 
@@ -266,19 +274,35 @@ class Core:
 
     def get_pets(self, pet_ids: Sequence[int]) -> Call[list[Pet]]:
         ids = list(dict.fromkeys(_id(f"pet_ids[{index}]", pet_id, "pet") for index, pet_id in enumerate(pet_ids)))
-        found: dict[int, Pet] = {}
-        for start in range(0, len(ids), MAX_LIMIT):
-            params = [("id", str(pet_id)) for pet_id in ids[start : start + MAX_LIMIT]] + _params(limit=MAX_LIMIT)
-            response = yield from self._perform(Request("GET", "/pets", params))
-            found.update((pet.id, pet) for pet in _read(response, _pets))
+        found = yield from self._named_pets("id", [str(pet_id) for pet_id in ids], [])
         return [found[pet_id] for pet_id in ids if pet_id in found]
 
+    def pets_by_reference(self, references: Sequence[str], filters: Sequence[tuple[str, str]]) -> Call[Page[Pet]]:
+        """Returns all pets with these references that match the filters, on one page."""
+        found = yield from self._named_pets("reference", references, filters)
+        return Page([found[pet_id] for pet_id in sorted(found)], None)
+
+    def _named_pets(self, param: str, names: Sequence[str], filters: Sequence[tuple[str, str]]) -> Call[dict[int, Pet]]:
+        """Returns the pets with these ids or references, by id. Sends as many requests as that takes."""
+        found: dict[int, Pet] = {}
+        for some in _parts(param, names):
+            params = [*((param, name) for name in some), *filters, *_params(limit=MAX_LIMIT)]
+            response = yield from self._perform(Request("GET", "/pets", params))
+            found.update((pet.id, pet) for pet in _read(response, _pets))
+        return found
+
     def update_pet(
-        self, pet_id: int, name: str | None, category_id: int | None, status: PetStatus | None, if_match: str | None
+        self,
+        pet_id: int,
+        name: str | None,
+        category_id: int | None,
+        status: PetStatus | None,
+        reference: str | None,
+        if_match: str | None,
     ) -> Call[Pet]:
         if if_match is None:
             raise ValueError("`if_match` is None: pets of a list have no `etag`. Use pets.get to read the pet first.")
-        body = PetPatch(name=name, category_id=category_id, status=status).to_dict()
+        body = PetPatch(name=name, category_id=category_id, status=status, reference=reference).to_dict()
         headers = {} if if_match == "*" else {"If-Match": _header("if_match", if_match)}
         path = f"/pets/{_id('pet_id', pet_id, 'pet')}"
         response = yield from self._perform(Request("PATCH", path, body=body, headers=headers))
@@ -432,8 +456,13 @@ class Core:
             self.on_attempt(attempt)
 
 
-def list_pets(status: PetStatus | None, limit: int) -> Request:
-    return Request("GET", "/pets", _params(status=status, limit=limit))
+def pet_filters(status: PetStatus | None, category_id: int | None) -> list[tuple[str, str]]:
+    category = None if category_id is None else _integer("category_id", category_id)
+    return _params(status=status, categoryId=category)
+
+
+def list_pets(filters: Sequence[tuple[str, str]], limit: int) -> Request:
+    return Request("GET", "/pets", [*filters, *_params(limit=limit)])
 
 
 def list_orders(status: OrderStatus | None, pet_id: int | None, reference: str | None, limit: int) -> Request:
@@ -455,6 +484,40 @@ def _id(argument: str, value: object, of: str) -> int:
     if number < 1:
         raise ValueError(f"{expected}, not {number}. Pass `{of}.id`.")
     return number
+
+
+def _integer(argument: str, value: object) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"`{argument}` must be an integer, not a value of type {type(value).__name__}.")
+    return operator.index(value)
+
+
+def unique_references(references: Iterable[str]) -> list[str]:
+    """Returns the references, each once, if they are a list of strings."""
+    if isinstance(references, str):
+        raise TypeError("`references` must be a list of references, such as `['stock-17']`.")
+    return list(dict.fromkeys(_string(f"references[{index}]", value) for index, value in enumerate(references)))
+
+
+def _string(argument: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"`{argument}` must be a string, not a value of type {type(value).__name__}.")
+    return value
+
+
+def _parts(param: str, names: Sequence[str]) -> Iterator[list[str]]:
+    """Divides ids or references into parts that fit into one request each."""
+    part: list[str] = []
+    size = 0
+    for name in names:
+        name_size = len(f"&{param}={quote(name, safe='')}")
+        if part and (len(part) == MAX_LIMIT or size + name_size > MAX_NAMES_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(name)
+        size += name_size
+    if part:
+        yield part
 
 
 def _params(**values: str | int | None) -> list[tuple[str, str]]:

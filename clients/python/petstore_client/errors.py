@@ -84,7 +84,7 @@ class RouteNotFoundError(PetstoreError):
 
 
 class ConflictError(PetstoreError):
-    """409: the pet or the order is not in a state that allows this."""
+    """409: the pet or the order is not in a state that allows this, or another pet has the `reference`."""
 
 
 class CursorExpiredError(PetstoreError):

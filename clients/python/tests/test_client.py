@@ -470,6 +470,79 @@ class Calls:
         assert {request.url.params["limit"] for request in world.requests} == {"100"}
         assert self.call(World(), lambda shop: shop.pets.get_many([])) == []
 
+    def test_a_pet_has_a_reference(self) -> None:
+        tagged = {**REX, "reference": "stock-17"}
+        world = World(created(tagged), httpx.Response(200, json={**tagged, "reference": "stock-18"}))
+        new = {"name": "Rex", "category_id": 3, "reference": "stock-17"}
+        assert self.call(world, lambda shop: shop.pets.create(**new)).reference == "stock-17"
+        assert self.call(world, lambda shop: shop.pets.update(1, reference="stock-18")).reference == "stock-18"
+        bodies = [json.loads(request.content) for request in world.requests]
+        assert bodies == [{"name": "Rex", "categoryId": 3, "reference": "stock-17"}, {"reference": "stock-18"}]
+        assert self.call(World(created()), self.create).reference is None
+        body = {"code": "reference_taken", "message": "Taken.", "status": 409, "field": "reference"}
+        failure = self.fails(World(httpx.Response(409, json=body)), lambda shop: shop.pets.create(**new))
+        assert isinstance(failure, sdk.ConflictError)
+        assert (failure.code, failure.field) == ("reference_taken", "reference")
+
+    @staticmethod
+    def list_pets(shop: Any, **filters: Any) -> Any:
+        return shop.pets.list(**filters)
+
+    def test_a_list_can_be_filtered_by_category_and_references(self) -> None:
+        cases: list[tuple[dict[str, Any], str]] = [
+            ({"category_id": 3}, "?categoryId=3&limit=100"),
+            ({"category_id": -(2**63), "status": "sold"}, "?status=sold&categoryId=-9223372036854775808&limit=100"),
+            ({"category_id": 0, "limit": 5, "cursor": "A"}, "?categoryId=0&limit=5&cursor=A"),
+            ({"references": ["a&b", "ü"]}, "?reference=a%26b&reference=%C3%BC&limit=100"),
+            ({"references": ("a",), "status": "sold"}, "?reference=a&status=sold&limit=100"),
+            ({"references": None, "category_id": None}, "?limit=100"),
+        ]
+        for filters, target in cases:
+            world = World(httpx.Response(200, json=[REX]))
+            assert len(self.list(world, functools.partial(self.list_pets, **filters))) == 1
+            assert [str(request.url) for request in world.requests] == [f"http://shop.example/v1/pets{target}"]
+
+    def test_a_list_asks_for_100_references_at_a_time_and_has_one_page(self) -> None:
+        found = [httpx.Response(200, json=[{**REX, "id": id} for id in ids]) for ids in ([8, 9], [1, 9], [5])]
+        world = World(found[0], httpx.Response(502, html=HTML), *found[1:])
+        references = [f"stock-{number}" for number in range(250)]
+        wanted = [*references, "stock-0"]
+        [page] = self.list(world, lambda shop: shop.pets.list(references=wanted, category_id=3).pages())
+        assert ([pet.id for pet in page.items], page.cursor) == ([1, 5, 8, 9], None)
+        asked = [request.url.params.get_list("reference") for request in world.requests]
+        assert asked == [references[:100], references[100:200], references[100:200], references[200:]]
+        assert {request.url.params["limit"] for request in world.requests} == {"100"}
+        assert {request.url.params["categoryId"] for request in world.requests} == {"3"}
+        assert self.list(World(), lambda shop: shop.pets.list(references=[])) == []
+
+    def test_a_list_of_long_references_keeps_each_url_short(self) -> None:
+        references = [f"{number:03}" + "ü" * 252 for number in range(10)]
+        world = World(*[httpx.Response(200, json=[]) for _ in range(10)])
+        assert self.list(world, lambda shop: shop.pets.list(references=references)) == []
+        assert [name for request in world.requests for name in request.url.params.get_list("reference")] == references
+        assert all(len(request.url.raw_path) < 8192 for request in world.requests)
+        assert len(world.requests) < 10
+
+    def test_invalid_filters_of_pets_are_rejected_before_anything_is_sent(self) -> None:
+        cases: list[tuple[dict[str, Any], type[Exception], str]] = [
+            ({"references": "stock-17"}, TypeError, "`references` must be a list"),
+            ({"references": ["a", None]}, TypeError, r"`references\[1\]` must be a string"),
+            ({"references": [7]}, TypeError, r"`references\[0\]` must be a string, not a value of type int"),
+            ({"references": [[]]}, TypeError, r"`references\[0\]` must be a string"),
+            ({"references": 7}, TypeError, ""),
+            ({"references": ["a"], "cursor": "A"}, ValueError, "cannot be set with `references`"),
+            ({"references": ["a"], "limit": 5}, ValueError, "cannot be set with `references`"),
+            ({"category_id": "3"}, TypeError, "`category_id` must be an integer, not a value of type str"),
+            ({"category_id": 3.0}, TypeError, "`category_id` must be an integer"),
+            ({"category_id": True}, TypeError, "`category_id` must be an integer"),
+            ({"reference": "stock-17"}, TypeError, "no option `reference`"),
+        ]
+        for filters, kind, message in cases:
+            world = World()
+            with unittest.TestCase().assertRaisesRegex(kind, message):
+                self.call(world, functools.partial(self.list_pets, **filters))
+            assert world.requests == []
+
     def test_orders_are_placed_with_a_key_and_ended_without(self) -> None:
         world = World(httpx.ReadTimeout(""), httpx.Response(201, json=ORDER))
         order = self.call(world, lambda shop: shop.orders.place(pet_id=1))
@@ -863,6 +936,15 @@ class PetstoreTest(Calls, unittest.TestCase):
         with self.assertRaises(sdk.ServiceUnavailableError):
             next(pets)
         assert [pet.id for pet in pets] == [2, 3, 4, 5]
+        assert list(pets) == []
+
+    def test_a_list_of_references_can_be_resumed_after_a_failure(self) -> None:
+        pages = [httpx.Response(200, json=[{**REX, "id": id}]) for id in (1, 1, 2)]
+        world = World(pages[0], error(500, "internal_error"), *pages[1:])
+        pets = self.shop(world).pets.list(references=[f"stock-{number}" for number in range(101)])
+        with self.assertRaises(sdk.InternalServerError):
+            next(pets)
+        assert [pet.id for pet in pets] == [1, 2]
         assert list(pets) == []
 
     def test_closing_the_client_in_another_thread_ends_a_follower(self) -> None:

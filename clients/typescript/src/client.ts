@@ -12,6 +12,7 @@ import type {
 } from './generated/types.gen.js';
 import type { Event, EventType } from './models.js';
 import {
+  CALL_OPTIONS,
   CREATE_OPTIONS,
   REQUEST_OPTIONS,
   UPDATE_OPTIONS,
@@ -23,9 +24,17 @@ import {
   type ResponseInfo,
   type UpdateOptions,
 } from './options.js';
-import { feedPage, feedPages, List, listPages, PAGE_SIZE } from './pagination.js';
+import { feedPage, feedPages, List, listPages, onePage, PAGE_SIZE, partsOf } from './pagination.js';
 import { METHODS, Transport, type ApiResponse, type Method } from './transport.js';
-import { checkedHeaders, checkedId, checkedIds, checkOptions, type Names } from './validation.js';
+import {
+  checkedHeaders,
+  checkedId,
+  checkedIds,
+  checkedInteger,
+  checkedStrings,
+  checkOptions,
+  type Names,
+} from './validation.js';
 
 /** A pet, and the version of it that was read. */
 export type PetWithEtag = Pet & {
@@ -33,10 +42,17 @@ export type PetWithEtag = Pet & {
   readonly etag: string;
 };
 
-/** Filters a list of pets. `limit` is the page size; `cursor` is that of a page, to continue after it. */
-export type PetFilter = Omit<NonNullable<ListPetsData['query']>, 'id'>;
+/**
+ * Filters a list of pets. `limit` is the page size; `cursor` is that of a page, to continue after it.
+ *
+ * `references` selects the pets with these references, any number of them, and leaves out those that no pet has. All of
+ * these pets are on one page, so `limit` and `cursor` cannot be set.
+ */
+export type PetFilter = Omit<NonNullable<ListPetsData['query']>, 'id' | 'reference'> & {
+  references?: readonly string[];
+};
 
-const PET_FILTER: Names<PetFilter> = { status: true, limit: true, cursor: true };
+const PET_FILTER: Names<PetFilter> = { status: true, categoryId: true, references: true, limit: true, cursor: true };
 
 /** Filters a list of orders. Otherwise like {@link PetFilter}. */
 export type OrderFilter = NonNullable<ListOrdersData['query']>;
@@ -143,7 +159,7 @@ export class Pets {
     this.#transport = transport;
   }
 
-  /** Adds a pet, once. */
+  /** Adds a pet, once. If another pet has its `reference`, throws a `ConflictError` with the code `reference_taken`. */
   async create(pet: NewPet, options: CreateOptions = {}): Promise<PetWithEtag> {
     const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
     const request = { method: 'POST', path: '/pets', headers, body: pet } as const;
@@ -176,12 +192,7 @@ export class Pets {
    */
   async getMany(ids: readonly number[], options: CallOptions = {}): Promise<Pet[]> {
     const wanted = [...new Set(checkedIds('ids', ids, 'pet'))];
-    const found = new Map<number, Pet>();
-    for (let start = 0; start < wanted.length; start += PAGE_SIZE) {
-      const query = { id: wanted.slice(start, start + PAGE_SIZE), limit: PAGE_SIZE };
-      const { body } = await this.#transport.send<Pet[]>({ method: 'GET', path: '/pets', expects: 'array', query }, options);
-      body.forEach((pet) => found.set(pet.id, pet));
-    }
+    const found = await this.#named('id', wanted.map(String), {}, options);
     return wanted.flatMap((id) => found.get(id) ?? []);
   }
 
@@ -191,7 +202,40 @@ export class Pets {
    */
   list(filter: PetFilter = {}, options: CallOptions = {}): List<Pet> {
     checkOptions(filter, PET_FILTER, 'the filter of pets');
-    return new List(listPages<Pet>(this.#transport, '/pets', filter, options));
+    const { references, ...query } = filter;
+    if (query.categoryId !== undefined) {
+      checkedInteger('categoryId', query.categoryId);
+    }
+    if (references === undefined) {
+      return new List(listPages<Pet>(this.#transport, '/pets', query, options));
+    }
+    if (query.limit !== undefined || query.cursor !== undefined) {
+      throw new TypeError('`limit` and `cursor` cannot be set with `references`: all of these pets are on one page.');
+    }
+    checkOptions(options, CALL_OPTIONS, 'this call');
+    const wanted = [...new Set(checkedStrings('references', references))];
+    return new List(
+      onePage(async () => {
+        const found = await this.#named('reference', wanted, query, options);
+        return [...found.values()].sort((one, other) => one.id - other.id);
+      }),
+    );
+  }
+
+  /** Returns the pets with these ids or references, by id. Sends as many requests as that takes. */
+  async #named(
+    parameter: 'id' | 'reference',
+    names: string[],
+    filter: Pick<PetFilter, 'status' | 'categoryId'>,
+    options: CallOptions,
+  ): Promise<Map<number, Pet>> {
+    const found = new Map<number, Pet>();
+    for (const part of partsOf(parameter, names)) {
+      const query = { [parameter]: part, ...filter, limit: PAGE_SIZE };
+      const { body } = await this.#transport.send<Pet[]>({ method: 'GET', path: '/pets', expects: 'array', query }, options);
+      body.forEach((pet) => found.set(pet.id, pet));
+    }
+    return found;
   }
 
   /**

@@ -86,7 +86,7 @@ export class RouteNotFoundError extends PetstoreError {
   }
 }
 
-/** The current state does not allow the change: 409. */
+/** The current state does not allow the change, or another pet has the `reference`: 409. */
 export class ConflictError extends PetstoreError {
   static {
     this.prototype.name = 'ConflictError';

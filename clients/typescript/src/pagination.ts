@@ -9,6 +9,9 @@ import { checkOptions } from './validation.js';
 /** As many items as the service returns at once. */
 export const PAGE_SIZE = 100;
 
+/** The service accepts 8 KiB of path and query. The ids or references of a request leave room for the rest. */
+const MAX_NAMES_BYTES = 6000;
+
 /** The longest that the service holds back an empty page of events, in seconds. */
 const MAX_WAIT_SECONDS = 25;
 
@@ -95,6 +98,37 @@ export function listPages<Item>(
     next = cursor === undefined ? undefined : { ...next, cursor };
     return { items: body, cursor };
   };
+}
+
+/** Returns a list with a single page. */
+export function onePage<Item>(read: () => Promise<Item[]>): PageSource<Item> {
+  let ended = false;
+  return async () => {
+    if (ended) {
+      return undefined;
+    }
+    const items = await read();
+    ended = true;
+    return { items, cursor: undefined };
+  };
+}
+
+/** Divides ids or references into parts that fit into one request each. */
+export function partsOf(parameter: string, names: readonly string[]): string[][] {
+  const parts: string[][] = [];
+  let part: string[] = [];
+  let size = 0;
+  for (const name of names) {
+    const nameSize = `&${new URLSearchParams({ [parameter]: name })}`.length;
+    if (parts.length === 0 || part.length === PAGE_SIZE || size + nameSize > MAX_NAMES_BYTES) {
+      part = [];
+      size = 0;
+      parts.push(part);
+    }
+    part.push(name);
+    size += nameSize;
+  }
+  return parts;
 }
 
 /** Where to read the feed, for {@link feedPages}. A follower never ends; otherwise, the pages end with an empty one. */

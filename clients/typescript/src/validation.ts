@@ -99,6 +99,27 @@ export function checkedIds(name: string, values: unknown, of: 'pet' | 'order'): 
   return values.map((value, index) => checkedId(`${name}[${index}]`, value, of));
 }
 
+/** Returns the integer if it is one that JavaScript represents exactly. */
+export function checkedInteger(name: string, value: unknown): number {
+  if (typeof value === 'number' && Number.isSafeInteger(value)) {
+    return value;
+  }
+  throw new TypeError(`\`${name}\` must be an integer between -2^53 and 2^53, not ${described(value)}.`);
+}
+
+/** Returns the strings if all of them are. */
+export function checkedStrings(name: string, values: unknown): string[] {
+  if (!Array.isArray(values)) {
+    throw new TypeError(`\`${name}\` must be an array of strings, not ${described(values)}.`);
+  }
+  return values.map((value: unknown, index) => {
+    if (typeof value !== 'string') {
+      throw new TypeError(`\`${name}[${index}]\` must be a string, not ${described(value)}.`);
+    }
+    return value;
+  });
+}
+
 /** Describes a value for a message: a number as it is, anything else by its type. */
 function described(value: unknown): string {
   if (typeof value === 'number' || value === undefined || value === null) {

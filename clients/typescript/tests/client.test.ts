@@ -179,7 +179,9 @@ test('a misspelt option is an error before anything is sent, and names the neare
   }
   assert.equal(sent.length, 0);
   assert.throws(() => shop.pets.list(misspelt('lmit')), {
-    message: '`lmit` is not an option of the filter of pets. Did you mean `limit`? The options are `status`, `limit`, `cursor`.',
+    message:
+      '`lmit` is not an option of the filter of pets. Did you mean `limit`? ' +
+      'The options are `status`, `categoryId`, `references`, `limit`, `cursor`.',
   });
 });
 
@@ -507,6 +509,102 @@ test('getMany asks for at most 100 pets at once, and returns them in the order o
 test('getMany of nothing sends nothing', async () => {
   const { shop, sent } = clientOf([]);
   assert.deepEqual(await shop.pets.getMany([]), []);
+  assert.equal(sent.length, 0);
+});
+
+test('a pet has a reference', async () => {
+  const [one, other] = [{ ...newPet, reference: 'stock-17' }, { reference: 'stock-18' }];
+  const { shop, sent } = clientOf([() => json({ ...rex, ...one }), () => json({ ...rex, ...other }), () => json(rex)]);
+  const created: string | undefined = (await shop.pets.create(one)).reference;
+  assert.equal(created, 'stock-17');
+  assert.equal((await shop.pets.update(1, other)).reference, 'stock-18');
+  assert.equal((await shop.pets.create(newPet)).reference, undefined);
+  assert.deepEqual(sent.map(({ body }) => body), [one, other, newPet]);
+  const body = { code: 'reference_taken', message: 'Taken.', status: 409, field: 'reference' };
+  const taken = clientOf([() => json(body, {}, 409)]);
+  const error = await errorOf(taken.shop.pets.create(one));
+  assert(error instanceof petstore.ConflictError);
+  assert.deepEqual([error.code, error.field, taken.sent.length], ['reference_taken', 'reference', 1]);
+});
+
+test('pets can be listed by category and references', async () => {
+  for (const [filter, target] of [
+    [{ categoryId: 3 }, '?limit=100&categoryId=3'],
+    [{ categoryId: -7, status: 'sold' }, '?limit=100&categoryId=-7&status=sold'],
+    [{ categoryId: 0, limit: 5, cursor: 'A' }, '?limit=5&categoryId=0&cursor=A'],
+    [{ references: ['a&b', 'ü'] }, '?reference=a%26b&reference=%C3%BC&limit=100'],
+    [{ references: ['a'], status: 'sold', categoryId: 3 }, '?reference=a&status=sold&categoryId=3&limit=100'],
+  ] as const) {
+    const { shop, sent } = clientOf([() => json([rex])]);
+    assert.equal((await shop.pets.list(filter).next()).value?.id, 1);
+    assert.deepEqual(sent.map((one) => one.target), [`/v1/pets${target}`]);
+  }
+});
+
+test('a list asks for at most 100 references at once, and has one page', async () => {
+  const references = Array.from({ length: 250 }, (_, index) => `stock-${index}`);
+  const found = (...ids: number[]) => () => json(ids.map((id) => ({ ...rex, id })));
+  const { shop, sent } = clientOf([found(8, 9), refused, found(1, 9), found(5)]);
+  const pages: [number[], string | undefined][] = [];
+  for await (const { items, cursor } of shop.pets.list({ references: [...references, 'stock-0'], categoryId: 3 }).pages()) {
+    pages.push([items.map(({ id }) => id), cursor]);
+  }
+  assert.deepEqual(pages, [[[1, 5, 8, 9], undefined]]);
+  const queries = sent.map(({ target }) => new URLSearchParams(target.split('?')[1]));
+  const second = references.slice(100, 200);
+  assert.deepEqual(
+    queries.map((query) => query.getAll('reference')),
+    [references.slice(0, 100), second, second, references.slice(200)],
+  );
+  assert(queries.every((query) => query.get('limit') === '100' && query.get('categoryId') === '3'));
+});
+
+test('a list of no references is empty and sends nothing', async () => {
+  const { shop, sent } = clientOf([]);
+  assert.deepEqual(await shop.pets.list({ references: [] }).next(), { done: true, value: undefined });
+  assert.equal(sent.length, 0);
+});
+
+test('a list of long references keeps each URL short', async () => {
+  const references = Array.from({ length: 10 }, (_, index) => `${index}${'ü'.repeat(254)}`);
+  const { shop, sent } = clientOf([() => json([])]);
+  await shop.pets.list({ references }).next();
+  const asked = sent.flatMap(({ target }) => new URLSearchParams(target.split('?')[1]).getAll('reference'));
+  assert.deepEqual(asked, references);
+  assert(sent.length < 10 && sent.every(({ target }) => target.length < 8192));
+});
+
+test('a list of references can be resumed after a failure', async () => {
+  const found = (id: number) => () => json([{ ...rex, id }]);
+  const { shop } = clientOf([found(1), () => failure(500, 'internal_error'), found(1), found(2)]);
+  const pets = shop.pets.list({ references: Array.from({ length: 101 }, (_, index) => `stock-${index}`) });
+  await errorOf(pets.next());
+  const ids: number[] = [];
+  for await (const { id } of pets) {
+    ids.push(id);
+  }
+  assert.deepEqual(ids, [1, 2]);
+});
+
+test('invalid filters of pets are errors before anything is sent', async () => {
+  const { shop, sent } = clientOf([]);
+  for (const [filter, message] of [
+    [{ references: 'stock-17' }, /^`references` must be an array of strings, not a value of type string\.$/],
+    [{ references: null }, /^`references` must be an array of strings, not null\.$/],
+    [{ references: ['a', undefined] }, /^`references\[1\]` must be a string, not undefined\.$/],
+    [{ references: [7] }, /^`references\[0\]` must be a string, not 7\.$/],
+    [{ references: ['a'], cursor: 'A' }, /cannot be set with `references`/],
+    [{ references: ['a'], limit: 5 }, /cannot be set with `references`/],
+    [{ reference: 'stock-17' }, /Did you mean `references`\?/],
+    [{ categoryId: '3' }, /^`categoryId` must be an integer/],
+    [{ categoryId: null }, /^`categoryId` must be an integer/],
+    [{ categoryId: 1.5 }, /^`categoryId` must be an integer/],
+    [{ categoryId: 2 ** 53 }, /^`categoryId` must be an integer/],
+  ] as [petstore.PetFilter, RegExp][]) {
+    assert.throws(() => shop.pets.list(filter), { name: 'TypeError', message });
+  }
+  const misspelt = { singal: 'x' } as petstore.CallOptions;
+  assert.throws(() => shop.pets.list({ references: [] }, misspelt), { name: 'TypeError', message: /`signal`/ });
   assert.equal(sent.length, 0);
 });
 

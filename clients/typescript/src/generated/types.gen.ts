@@ -67,7 +67,7 @@ export type NewOrder = {
      */
     petId: number;
     /**
-     * Your own name for the order, such as the number of a basket.
+     * Your own name for the order, such as the number of a basket. Unlike the reference of a pet, it need not be unique: give all orders of a basket the same.
      */
     reference?: string;
     /**
@@ -92,6 +92,10 @@ export type NewPet = {
      * Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
      */
     status?: PetStatus;
+    /**
+     * Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+     */
+    reference?: string;
 };
 
 /**
@@ -123,7 +127,7 @@ export type Order = {
      */
     expiresAt?: string;
     /**
-     * Your own name for the order.
+     * Your own name for the order. Unlike the reference of a pet, it is not unique: the orders of one basket share it.
      */
     reference?: string;
 };
@@ -153,6 +157,10 @@ export type Pet = {
      * Availability status. Absent if none was set on creation.
      */
     status?: PetStatus;
+    /**
+     * Your own number for this animal. Absent unless you set it.
+     */
+    reference?: string;
 };
 
 /**
@@ -171,6 +179,10 @@ export type PetPatch = {
      * Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
      */
     status?: PetStatus;
+    /**
+     * Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+     */
+    reference?: string;
 };
 
 /**
@@ -301,9 +313,17 @@ export type ListPetsData = {
          */
         status?: PetStatus;
         /**
-         * Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined with `status` if both are given. Identifiers that do not exist are left out.
+         * Only the pets of this category. Any 64-bit integer: it is not checked.
+         */
+        categoryId?: number;
+        /**
+         * Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. Identifiers that do not exist are left out.
          */
         id?: Array<number>;
+        /**
+         * Only the pets with these references, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. References that no pet has are left out.
+         */
+        reference?: Array<string>;
         /**
          * Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
          */

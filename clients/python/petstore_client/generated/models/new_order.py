@@ -14,7 +14,8 @@ class NewOrder:
     pet_id: int
     """Identifier of an existing pet that is `available`."""
     reference: str | None = None
-    """Your own name for the order, such as the number of a basket."""
+    """Your own name for the order, such as the number of a basket. Unlike the reference of a pet, it need not be
+    unique: give all orders of a basket the same."""
     hold_seconds: int | None = None
     """After how many seconds the order expires if it is not completed. The shop may have a shorter time for all
     orders; `expiresAt` is what counts. By default the shop's, and without one never."""

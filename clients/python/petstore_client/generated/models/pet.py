@@ -21,6 +21,8 @@ class Pet:
     """Identifier of the category the animal belongs to."""
     status: PetStatus | None = None
     """Availability status of a pet."""
+    reference: str | None = None
+    """Your own number for this animal. Absent unless you set it."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -30,6 +32,7 @@ class Pet:
             name=values["name"],
             category_id=values["categoryId"],
             status=values.get("status"),
+            reference=values.get("reference"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -39,5 +42,6 @@ class Pet:
             "name": self.name,
             "categoryId": self.category_id,
             "status": self.status,
+            "reference": self.reference,
         }
         return {name: value for name, value in values.items() if value is not None}

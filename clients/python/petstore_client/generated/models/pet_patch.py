@@ -14,12 +14,16 @@ class PetPatch:
     """A change to a pet: a field that is left out keeps its value."""
 
     name: str | None = None
-    """The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as
-    sent."""
+    """The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored
+    as sent."""
     category_id: int | None = None
     """Identifier of the pet's category. Any 64-bit integer: it is not checked."""
     status: PetStatus | None = None
     """Availability status of a pet."""
+    reference: str | None = None
+    """Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of
+    them not white space, and no control characters. No two pets can have the same. It can be changed, but not
+    removed."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -28,6 +32,7 @@ class PetPatch:
             name=values.get("name"),
             category_id=values.get("categoryId"),
             status=values.get("status"),
+            reference=values.get("reference"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -36,5 +41,6 @@ class PetPatch:
             "name": self.name,
             "categoryId": self.category_id,
             "status": self.status,
+            "reference": self.reference,
         }
         return {name: value for name, value in values.items() if value is not None}
