@@ -35,7 +35,10 @@ async def drive(client: str, run: dict[str, Any]) -> dict[str, Any]:
             failures.append(f"{step}: {type(error).__name__} {error.code}{unknown}")
 
     names = [f"{run['name']} {number}" for number in range(3)]
-    new = [lambda name=name: shop.pets.create(name=name, category_id=1, status="available") for name in names]
+    new = [
+        lambda name=name: shop.pets.create(name=name, category_id=1, status="available", reference=name)
+        for name in names
+    ]
     pets = [pet for call in new if (pet := await attempt("create", call)) is not None]
     order = None
     if pets:

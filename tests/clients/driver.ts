@@ -29,7 +29,8 @@ async function drive(run: Run): Promise<object> {
 
   const pets: PetWithEtag[] = [];
   for (const number of [0, 1, 2]) {
-    const pet = { name: `${run.name} ${number}`, categoryId: 1, status: 'available' } as const;
+    const name = `${run.name} ${number}`;
+    const pet = { name, categoryId: 1, status: 'available', reference: name } as const;
     const created = await attempt('create', () => shop.pets.create(pet));
     if (created) {
       pets.push(created);

@@ -16,8 +16,9 @@ Each SDK has a driver, a small program. It reads PETSTORE_KEY, and from its stan
     {"name": NAME, "url": the address of a proxy, "timeout": seconds for an attempt, "max_time": seconds for a call}
 
 It does all runs at the same time. In each, it creates three available pets in category 1, named `NAME 0`, `NAME 1` and
-`NAME 2`; moves the first to category 2, with its `etag`; orders the last, and completes the order; and lists all pets,
-50 per page. It continues after a failure as far as it can. Then it prints a JSON array with the result of each run:
+`NAME 2`, with their names as references; moves the first to category 2, with its `etag`; orders the last, and completes the
+order; and lists all pets, 50 per page. It continues after a failure as far as it can. Then it prints a JSON array with the
+result of each run:
 
     {"created": [IDS], "order": {"id": ID, "status": STATUS} or null, "listed": [IDS], "failures": [FAILURES]}
 
@@ -337,6 +338,7 @@ def check(run: Run, stored: list[dict[str, Any]]) -> list[str]:
         return wrong
     expect("pets", names, Counter(f"{run.name} {number}" for number in range(PETS)))
     expect("created", seen["created"], [pet["id"] for pet in stored])
+    expect("references", [pet.get("reference") for pet in stored], [pet["name"] for pet in stored])
     expect("categories", [pet["categoryId"] for pet in stored], [2, 1, 1])
     orders = get(f"/v1/store/orders?petId={seen['created'][-1]}") if seen["created"] else []
     expect("orders", [seen["order"]], [{"id": order["id"], "status": "completed"} for order in orders])

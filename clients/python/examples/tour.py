@@ -48,6 +48,22 @@ def read(rex: Pet) -> None:
     print("listed all pets, one per page")
 
 
+def find(rex: Pet) -> None:
+    """Finds pets by your own number for them, and by category."""
+    shop.pets.update(rex.id, reference="chip-276-001")
+    [found] = shop.pets.list(references=["chip-276-001", "chip-276-002"])
+    assert (found.id, found.reference) == (rex.id, "chip-276-001")
+    try:
+        shop.pets.create(name="Rex", category_id=3, reference="chip-276-001")
+    except ConflictError as error:
+        assert (error.code, error.field) == ("reference_taken", "reference")
+    else:
+        raise AssertionError("two pets have the same reference")
+    assert found in shop.pets.list(status="available", category_id=3)
+    assert found not in shop.pets.list(category_id=-3)
+    print(f"found {found.name} by reference and category")
+
+
 def sell(rex: Pet) -> None:
     """Sells a pet, and does not sell it twice."""
     cancelled = shop.orders.cancel(shop.orders.place(pet_id=rex.id).id)
@@ -103,6 +119,7 @@ async def at_the_same_time() -> None:
 
 rex = add_once()
 read(rex)
+find(rex)
 sell(rex)
 change(rex)
 fail()

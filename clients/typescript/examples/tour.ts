@@ -29,6 +29,22 @@ const found = await shop.pets.getMany([first.id + 1, 999_999, first.id]);
 assert.deepEqual(found.map((pet) => pet.name), ['Ada', 'Rex']);
 await assert.rejects(shop.pets.get(999_999), NotFoundError);
 
+// Find one by your own number for it, which no other pet can have.
+const reference = 'stock-4711';
+await shop.pets.update(first.id, { reference });
+for await (const pet of shop.pets.list({ references: [reference, 'stock-4712'] })) {
+  assert.deepEqual([pet.id, pet.reference], [first.id, reference]);
+  console.log(`found ${pet.name} by reference`);
+}
+await assert.rejects(shop.pets.create({ ...rex, reference }), { code: 'reference_taken', field: 'reference' });
+
+// Iterate over a category.
+const inCategory: number[] = [];
+for await (const pet of shop.pets.list({ categoryId: 3, status: 'pending' })) {
+  inCategory.push(pet.id);
+}
+assert.equal(inCategory.length, 5);
+
 // Change one, unless another client was faster.
 const { etag } = await shop.pets.get(first.id);
 const changed = await shop.pets.update(first.id, { status: 'available' }, { ifMatch: etag });
