@@ -3,6 +3,7 @@
 //! **Invariant:** the only reader of the environment, except for systemd's variables: `systemd`.
 
 use std::env;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -33,6 +34,9 @@ pub struct DatabaseSettings {
     /// `sslmode` is `disable`, `prefer` (the default), `require` or `verify-full`. Only `verify-full` checks the server's
     /// certificate and name, against the system's certificate authorities or those in the file `sslrootcert=…`. The files
     /// `sslcert=…` and `sslkey=…` have a client certificate, and `passfile=…` has passwords.
+    ///
+    /// What the URL leaves out is taken from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE, PGSSLMODE, PGSSLROOTCERT, PGSSLCERT
+    /// and PGSSLKEY, as by psql.
     #[arg(
         long,
         env = "DATABASE_URL",
@@ -60,7 +64,7 @@ impl DatabaseSettings {
     pub fn url(&self) -> DatabaseUrl {
         let url = self.database_url_file.as_ref().or(self.database_url.as_ref());
         let Some(url) = url.cloned() else { unreachable!("one of the two is required") };
-        DatabaseUrl { passfile: self.database_passfile.clone(), ..url }
+        DatabaseUrl { passfile: self.database_passfile.clone(), libpq: libpq_variables(), ..url }
     }
 }
 
@@ -231,6 +235,14 @@ pub fn variables() -> Vec<String> {
     names.filter(|name| name.starts_with(PREFIX)).collect()
 }
 
+/// The environment variables of PostgreSQL's own clients that are set and not empty.
+fn libpq_variables() -> Vec<(String, String)> {
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    let set = env::vars_os().filter_map(text);
+    set.filter(|(name, value)| name.starts_with("PG") && !value.is_empty()).collect()
+}
+
 /// The directories in `PATH`.
 #[must_use]
 pub fn search_path() -> Vec<PathBuf> {
@@ -378,6 +390,7 @@ pub struct DatabaseUrl {
     text: String,
     file: Option<PathBuf>,
     passfile: Option<PathBuf>,
+    libpq: Vec<(String, String)>,
 }
 
 impl DatabaseUrl {
@@ -398,11 +411,17 @@ impl DatabaseUrl {
     pub fn passfile(&self) -> Option<&PathBuf> {
         self.passfile.as_ref()
     }
+
+    /// libpq's environment variables, which stand in for what the URL does not say.
+    #[must_use]
+    pub fn libpq(&self) -> &[(String, String)] {
+        &self.libpq
+    }
 }
 
 impl From<String> for DatabaseUrl {
     fn from(text: String) -> Self {
-        Self { text, file: None, passfile: None }
+        Self { text, file: None, passfile: None, libpq: Vec::new() }
     }
 }
 

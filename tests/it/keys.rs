@@ -1,6 +1,7 @@
 //! The life cycle of a key: creation, listing, use, rotation, revocation, and its audit log.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -80,6 +81,38 @@ async fn keys_list_shows_the_scopes_rate_limit_and_expiry_of_a_key() {
         assert!(line.contains(word), "{table}");
     }
     assert!(!table.contains(key.reveal()));
+}
+
+#[tokio::test]
+async fn a_user_without_a_name_can_manage_keys() {
+    // Only root can become another user. CI is root.
+    if !std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0) {
+        return;
+    }
+    let database = TestDatabase::new().await;
+    let as_stranger = |arguments: &[&str]| {
+        let stranger = [
+            "--reuid",
+            "12345",
+            "--regid",
+            "12345",
+            "--clear-groups",
+            env!("CARGO_BIN_EXE_petstore"),
+            "keys",
+        ];
+        let mut setpriv = std::process::Command::new("setpriv");
+        let output =
+            setpriv.args(stranger).args(arguments).env("DATABASE_URL", database.url()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    as_stranger(&["create", "--name", "shop"]);
+    as_stranger(&["revoke", "2"]);
+    let shown: Value = serde_json::from_str(&keys(&database, &["show", "2", "--json"])).unwrap();
+    for event in shown["events"].as_array().unwrap() {
+        assert!(event["actor"].as_str().unwrap().starts_with("uid-12345@"), "{event}");
+    }
+    assert_eq!(shown["events"].as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]

@@ -215,9 +215,52 @@ async fn the_database_certificate_is_verified_according_to_sslmode() {
     ] {
         assert_eq!(works(&url).await, expected, "{url}");
     }
+    // The same from the environment, as psql understands it. The URL wins.
+    let ours = [("PGSSLMODE", "verify-full"), ("PGSSLROOTCERT", right)];
+    let others = [("PGSSLMODE", "verify-full"), ("PGSSLROOTCERT", wrong)];
+    for (url, variables, error) in [
+        (by_name.clone(), ours, None),
+        (by_name.clone(), others, Some("invalid peer certificate")),
+        (format!("{by_name}?sslmode=require"), ours, Some("needs sslmode=verify-full")),
+        (by_name.clone(), [("PGSSLMODE", "verify-ca"), ("PGUSER", "")], Some("PGSSLMODE, must be")),
+        (by_name.clone(), [("PGSSLCRL", "/crl"), ("PGUSER", "")], Some("PGSSLCRL is not supported")),
+    ] {
+        let output = run(&["migrate"], &[&[("DATABASE_URL", &*url)], &variables[..]].concat());
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.success(), error.is_none(), "{variables:?}: {errors}");
+        assert!(errors.contains(error.unwrap_or_default()), "{variables:?}: {errors}");
+    }
     for file in [right, wrong] {
         std::fs::remove_file(file).unwrap();
     }
+}
+
+#[tokio::test]
+async fn the_variables_of_libpq_name_the_server_and_never_give_less_encryption_than_asked_for() {
+    let database = TestDatabase::empty().await;
+    let config: tokio_postgres::Config = database.url().parse().unwrap();
+    let host = match &config.get_hosts()[0] {
+        tokio_postgres::config::Host::Tcp(name) => name.clone(),
+        tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+    };
+    let port = config.get_ports()[0].to_string();
+    let migrate = |more: &[(&str, &str)]| {
+        let server = [
+            ("DATABASE_URL", "postgresql://"),
+            ("PGHOST", &*host),
+            ("PGPORT", &*port),
+            ("PGUSER", config.get_user().unwrap()),
+            ("PGDATABASE", database.name()),
+        ];
+        let output = run(&["migrate"], &[&server[..], more].concat());
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    // The server has no TLS.
+    for mode in ["require", "verify-full"] {
+        let (succeeded, error) = migrate(&[("PGSSLMODE", mode)]);
+        assert!(!succeeded && error.contains("server does not support TLS"), "{mode}: {error}");
+    }
+    assert_eq!(migrate(&[]), (true, String::new()));
 }
 
 /// Whether the database can be reached at this URL. It has no schema, so the check fails with that error.

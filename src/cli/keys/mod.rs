@@ -7,6 +7,9 @@ mod revoke;
 mod rotate;
 mod show;
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
@@ -53,9 +56,16 @@ impl ActorArgs {
         if let Some(actor) = self.by {
             return Ok(actor);
         }
-        let (user, host) = (whoami::username()?, whoami::hostname()?);
+        // A container may run as a user id that has no name.
+        let user = whoami::username().or_else(|_| user_id())?;
+        let host = whoami::hostname().unwrap_or_else(|_| "localhost".to_owned());
         Ok(format!("{user}@{host}").parse()?)
     }
+}
+
+/// The id of the system's user, such as `uid-12345`.
+fn user_id() -> io::Result<String> {
+    Ok(format!("uid-{}", fs::metadata("/proc/self")?.uid()))
 }
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {

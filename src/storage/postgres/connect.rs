@@ -19,7 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, SimpleQueryMessag
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::credentials::{Credentials, CredentialsError};
-use super::database_url::{DEFAULT_PORT, DatabaseUrlError, SslMode, UrlParameters};
+use super::database_url::{self, DEFAULT_PORT, DatabaseUrlError, SslMode};
 use crate::config::DatabaseUrl;
 use crate::version;
 
@@ -101,8 +101,7 @@ pub(in crate::storage) struct Connector {
 
 impl Connector {
     pub(in crate::storage) fn new(url: &DatabaseUrl) -> Result<Self, DatabaseUrlError> {
-        let (text, parameters) = UrlParameters::extract(url.reveal())?;
-        let mut config: Config = text.parse().map_err(DatabaseUrlError::Invalid)?;
+        let (mut config, parameters) = database_url::parse(url.reveal(), url.libpq())?;
         config.ssl_mode(match parameters.mode {
             SslMode::Disable => config::SslMode::Disable,
             SslMode::Prefer => config::SslMode::Prefer,

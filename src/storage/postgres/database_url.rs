@@ -9,6 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use thiserror::Error;
+use tokio_postgres::Config;
 
 pub(super) const DEFAULT_PORT: u16 = 5432;
 
@@ -22,8 +23,18 @@ pub enum DatabaseUrlError {
     #[error("invalid database URL")]
     Invalid(#[source] tokio_postgres::Error),
     /// The `sslmode` is unknown or unsupported.
-    #[error("sslmode in the database URL must be disable, prefer, require or verify-full")]
+    #[error("sslmode in the database URL, or PGSSLMODE, must be disable, prefer, require or verify-full")]
     SslMode,
+    /// Certificate authorities are given, but the `sslmode` would not ask them.
+    #[error(
+        "sslrootcert in the database URL, or PGSSLROOTCERT, needs sslmode=verify-full: otherwise no certificate is checked"
+    )]
+    UncheckedAuthorities,
+    /// A variable of the environment asks for what is not supported.
+    #[error(
+        "the environment variable {0} is not supported: unset it, and say in the database URL what you need"
+    )]
+    Variable(String),
     /// The file of certificate authorities, or the system's store, is empty or unreadable.
     #[error("cannot read any CA certificate from {0}")]
     NoAuthorities(String),
@@ -34,7 +45,7 @@ pub enum DatabaseUrlError {
     #[error("cannot set up TLS")]
     Tls(#[from] rustls::Error),
     /// It names no server.
-    #[error("the database URL names no server")]
+    #[error("neither the database URL nor PGHOST names a server")]
     NoServer,
     /// The pool could not be set up.
     #[error("cannot set up the connection pool")]
@@ -57,6 +68,68 @@ pub(super) struct UrlParameters {
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     pub(super) passfile: Option<PathBuf>,
+}
+
+/// libpq's variables that name another server, or ask for more security than the URL can: ignoring them would give less than the
+/// operator asked for.
+const UNSUPPORTED: [&str; 13] = [
+    "PGSERVICE",
+    "PGHOSTADDR",
+    "PGREQUIRESSL",
+    "PGREQUIREAUTH",
+    "PGREQUIREPEER",
+    "PGSSLCRL",
+    "PGSSLCRLDIR",
+    "PGSSLCERTMODE",
+    "PGSSLMINPROTOCOLVERSION",
+    "PGSSLMAXPROTOCOLVERSION",
+    "PGSSLNEGOTIATION",
+    "PGCHANNELBINDING",
+    "PGGSSENCMODE",
+];
+
+/// Parses the URL. What it leaves out is taken from libpq's variables, as libpq itself does. (`PGPORT` only with `PGHOST`: a server
+/// that the URL names without a port has the default one.)
+pub(super) fn parse(
+    url: &str,
+    variables: &[(String, String)],
+) -> Result<(Config, UrlParameters), DatabaseUrlError> {
+    if let Some((name, _)) = variables.iter().find(|(name, _)| UNSUPPORTED.contains(&&**name)) {
+        return Err(DatabaseUrlError::Variable(name.clone()));
+    }
+    let get = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let mut own = form_urlencoded::Serializer::new(query.to_owned());
+    for (parameter, variable) in [
+        ("sslmode", "PGSSLMODE"),
+        ("sslrootcert", "PGSSLROOTCERT"),
+        ("sslcert", "PGSSLCERT"),
+        ("sslkey", "PGSSLKEY"),
+    ] {
+        let is_given = form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == parameter);
+        own.extend_pairs(get(variable).filter(|_| !is_given).map(|value| (parameter, value)));
+    }
+    let address = url.split('?').next().unwrap_or_default();
+    let (driver_url, parameters) = UrlParameters::extract(&format!("{address}?{}", own.finish()))?;
+    let mut config: Config = driver_url.parse().map_err(DatabaseUrlError::Invalid)?;
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        for host in get("PGHOST").iter().flat_map(|hosts| hosts.split(',')) {
+            config.host(host);
+        }
+        for port in get("PGPORT").iter().flat_map(|ports| ports.split(',')) {
+            config.port(port.parse().map_err(|_| DatabaseUrlError::Variable("PGPORT".to_owned()))?);
+        }
+    }
+    if let (None, Some(user)) = (config.get_user(), get("PGUSER")) {
+        config.user(user);
+    }
+    if let (None, Some(password)) = (config.get_password(), get("PGPASSWORD")) {
+        config.password(password);
+    }
+    if let (None, Some(database)) = (config.get_dbname(), get("PGDATABASE")) {
+        config.dbname(database);
+    }
+    Ok((config, parameters))
 }
 
 impl UrlParameters {
@@ -88,6 +161,10 @@ impl UrlParameters {
     }
 
     pub(super) fn client_config(&self) -> Result<ClientConfig, DatabaseUrlError> {
+        // Whoever names authorities wants certificates to be checked. (libpq does so with `require`, too.)
+        if self.authorities.is_some() && self.mode != SslMode::VerifyFull {
+            return Err(DatabaseUrlError::UncheckedAuthorities);
+        }
         let provider = Arc::new(ring::default_provider());
         let builder =
             ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
@@ -198,6 +275,36 @@ mod tests {
     }
 
     #[test]
+    fn variables_of_libpq_stand_in_for_what_the_url_leaves_out() {
+        let variables = |text: &str| -> Vec<(String, String)> {
+            let pairs = text.split(' ').filter_map(|pair| pair.split_once('='));
+            pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        };
+        let all = variables(
+            "PGHOST=one,two PGPORT=5433 PGUSER=shop PGPASSWORD=a+b PGDATABASE=pets PGSSLMODE=verify-full \
+             PGSSLROOTCERT=/ca PGSSLCERT=/c PGSSLKEY=/k PGTZ=UTC",
+        );
+        let (config, found) = parse("postgresql://", &all).unwrap();
+        assert_eq!((config.get_hosts().len(), config.get_ports()), (2, &[5433][..]));
+        assert_eq!((config.get_user(), config.get_dbname()), (Some("shop"), Some("pets")));
+        assert_eq!(config.get_password(), Some(&b"a+b"[..]));
+        assert_eq!(
+            (found.mode, found.authorities, found.key),
+            (SslMode::VerifyFull, Some("/ca".into()), Some("/k".into()))
+        );
+        // The URL wins.
+        let url = "postgresql://eve:x@db/shop?sslmode=disable&sslcert=/own&sslkey=/own";
+        let (config, found) = parse(url, &all).unwrap();
+        assert_eq!((config.get_hosts().len(), config.get_ports()), (1, &[5432][..]));
+        assert_eq!((config.get_user(), config.get_dbname()), (Some("eve"), Some("shop")));
+        assert_eq!((found.mode, found.key), (SslMode::Disable, Some("/own".into())));
+        for name in UNSUPPORTED {
+            let error = parse("postgresql://db", &variables(&format!("{name}=x"))).unwrap_err();
+            assert!(matches!(error, DatabaseUrlError::Variable(named) if named == name));
+        }
+    }
+
+    #[test]
     fn what_is_not_supported_is_refused() {
         assert!(matches!(UrlParameters::extract("host=db"), Err(DatabaseUrlError::NotAUrl)));
         for mode in ["verify-ca", "allow", ""] {
@@ -214,6 +321,10 @@ mod tests {
         };
         let error = refused("sslmode=verify-full&sslrootcert=/dev/null");
         assert!(matches!(error, DatabaseUrlError::NoAuthorities(_)), "{error}");
+        for mode in ["", "&sslmode=prefer", "&sslmode=require", "&sslmode=disable"] {
+            let error = refused(&format!("sslrootcert=/ca{mode}"));
+            assert!(matches!(error, DatabaseUrlError::UncheckedAuthorities), "{mode}: {error}");
+        }
         for parameters in ["sslcert=/dev/null", "sslkey=/dev/null", "sslcert=/dev/null&sslkey=/none"] {
             let error = refused(parameters);
             assert!(matches!(error, DatabaseUrlError::ClientCertificate(_)), "{parameters}: {error}");
