@@ -190,10 +190,10 @@ impl ApiError {
                 return format!("The API key lacks the scope `{}`: send a key that has it.", needed.as_str());
             }
             Self::RateLimited { limit, seconds } => {
+                let (requests, period) = (limit.requests().get(), limit.seconds());
+                let plural = if requests == 1 { "" } else { "s" };
                 return format!(
-                    "The API key has reached its limit of {} requests in {} s: retry in {seconds} s.",
-                    limit.requests(),
-                    limit.seconds()
+                    "The API key has reached its limit of {requests} request{plural} in {period} s: retry in {seconds} s."
                 );
             }
             Self::InvalidTransition { what, from, to } => {
