@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio::{join, select};
 
 use crate::config::ServeSettings;
-use crate::http::{AppState, Clock, ConnectionLimiter, RequestPipeline, serve};
+use crate::http::{AppState, Clock, ConnectionLimiter, FaultInjector, RequestPipeline, serve};
 use crate::storage::{DatabaseUrlError, EXPIRE_LIMIT, Storage, StorageError};
 use crate::systemd::{self, Listeners};
 use crate::telemetry;
@@ -50,6 +50,7 @@ pub struct App {
     state: AppState,
     public: TcpListener,
     admin: TcpListener,
+    faults: Option<FaultInjector>,
 }
 
 impl App {
@@ -73,7 +74,13 @@ impl App {
         }
         let public = listen(listeners.public, settings.listen).await?;
         let admin = listen(listeners.admin, settings.admin_listen).await?;
-        Ok(Self { settings, storage, state, public, admin })
+        Ok(Self { settings, storage, state, public, admin, faults: None })
+    }
+
+    /// Makes requests fail on request. Only for a demo.
+    #[must_use]
+    pub fn with_faults(self, faults: FaultInjector) -> Self {
+        Self { faults: Some(faults), ..self }
     }
 
     /// The address of the public listener, with the port that the system chose if it was set to 0.
@@ -94,7 +101,7 @@ impl App {
         }
         let timeouts = &self.settings.timeouts;
         let limits = &self.settings.limits;
-        let pipeline = RequestPipeline::public(self.state.clone(), &self.settings);
+        let pipeline = RequestPipeline::public(self.state.clone(), &self.settings, self.faults);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
             // An error means that the sender is gone: stop as well.

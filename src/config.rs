@@ -206,9 +206,12 @@ pub struct DemoSettings {
     pub postgres_bin: Option<PathBuf>,
 }
 
+/// How long an order of the demo waits to be completed, unless the environment says otherwise.
+const DEMO_ORDER_HOLD: &str = "15m";
+
 impl ServeSettings {
     /// Settings for the demo: this database and address, any free port for the private listener, and no drain delay. The
-    /// others come from the environment or are the defaults.
+    /// others come from the environment or are the defaults, except that orders expire.
     pub fn for_demo(url: &DatabaseUrl, listen: SocketAddr) -> Result<Self, clap::Error> {
         #[derive(Parser)]
         struct ServeCommand {
@@ -219,7 +222,9 @@ impl ServeSettings {
         let flags = ["--database-url", url.reveal(), "--listen", &listen, "--admin-listen", "127.0.0.1:0"];
         let no_drain = ["--drain-delay", "0s"];
         // The database is this one, whatever the environment says.
-        let command = ServeCommand::command().mut_arg("database_url_file", |file| file.env(None::<&str>));
+        let command = ServeCommand::command()
+            .mut_arg("database_url_file", |file| file.env(None::<&str>))
+            .mut_arg("order_hold", |hold| hold.default_value(DEMO_ORDER_HOLD));
         let matches = command.try_get_matches_from(["petstore"].iter().chain(&flags).chain(&no_drain))?;
         ServeCommand::from_arg_matches(&matches).map(|command| command.serve)
     }

@@ -11,7 +11,7 @@ use super::pet::NewPet;
 use super::reference::Reference;
 
 /// The client's name for a request that it may retry: 1 to 255 visible ASCII characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyKey(String);
 
 /// The text is not an idempotency key.

@@ -75,4 +75,4 @@ pub(crate) fn open<const N: usize>(description: &str, known: [&str; N]) -> Objec
     schema.extensions(Some(known)).build()
 }
 
-pub(super) use keywords;
+pub(crate) use keywords;

@@ -52,6 +52,9 @@ impl RateLimit {
         }
     }
 
+    /// The smallest limit per second.
+    pub const ONE_PER_SECOND: Self = Self { requests: NonZeroU32::MIN, period: RateLimitPeriod::Second };
+
     /// The largest number of requests.
     pub const MAX_REQUESTS: u32 = 1_000_000_000;
 

@@ -13,6 +13,7 @@ mod conditional;
 mod cursor;
 mod error;
 mod events;
+mod faults;
 mod health;
 mod hex;
 mod idempotency;
@@ -43,6 +44,7 @@ use crate::domain::order::HoldDuration;
 use crate::storage::{Storage, StorageError};
 use crate::telemetry::metrics::{ACTIVE_REQUESTS, KEYS_REMEMBERED, WAITING_REQUESTS, count};
 
+pub use faults::{FaultInjector, FaultKind, FaultShare, fault_option_help};
 pub use pipeline::RequestPipeline;
 pub use router::interface_document;
 pub use transport::{ConnectionLimiter, serve};

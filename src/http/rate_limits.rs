@@ -85,12 +85,19 @@ impl KeyRateLimiter {
 }
 
 impl RateLimitState {
+    /// The state of a limit that is reached, and allows one more request in a second.
+    pub(crate) fn reached(limit: RateLimit) -> Self {
+        Self { limit, remaining: 0, more_after: Duration::from_secs(1) }
+    }
+
     /// Reports the limit to the client.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         let policy = format!("\"key\";q={};w={}", self.limit.requests(), self.limit.seconds());
         let state = format!("\"key\";r={};t={}", self.remaining, whole_seconds(self.more_after));
         for (name, value) in [(POLICY, policy), (STATE, state)] {
-            headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
         }
     }
 }

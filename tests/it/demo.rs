@@ -16,10 +16,10 @@ use crate::support::wait::{eventually_blocking, holds_in_time};
 use crate::support::{Client, TestDatabase};
 
 /// The directory for the temporary files of demo, removed when this value is dropped.
-struct TemporaryDirectory(PathBuf);
+pub(crate) struct TemporaryDirectory(PathBuf);
 
 impl TemporaryDirectory {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let name = format!("petstore-test-{:016x}", rand::random::<u64>());
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).unwrap();
@@ -53,15 +53,19 @@ impl Drop for TemporaryDirectory {
 }
 
 /// A running demo, killed when this value is dropped.
-struct Demo {
+pub(crate) struct Demo {
     child: Child,
     output: BufReader<ChildStdout>,
     /// What it has printed so far.
-    printed: String,
+    pub(crate) printed: String,
 }
 
 impl Demo {
-    fn spawn(directory: &TemporaryDirectory, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+    pub(crate) fn spawn(
+        directory: &TemporaryDirectory,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let mut command = petstore(&[&["demo"], arguments].concat());
         command.env("TMPDIR", &directory.0);
         // Where the developer has PostgreSQL.
@@ -74,7 +78,17 @@ impl Demo {
 
     /// Starts it on a free port and waits until it has printed everything.
     fn start(directory: &TemporaryDirectory, environment: &[(&str, &str)]) -> Self {
-        let mut demo = Self::spawn(directory, &["--listen", "127.0.0.1:0"], environment);
+        Self::start_with(directory, &[], environment)
+    }
+
+    /// The same with these arguments.
+    pub(crate) fn start_with(
+        directory: &TemporaryDirectory,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let listen = ["--listen", "127.0.0.1:0"];
+        let mut demo = Self::spawn(directory, &[&listen, arguments].concat(), environment);
         demo.read_until("Ctrl-C stops ");
         demo
     }
@@ -92,23 +106,23 @@ impl Demo {
     }
 
     /// The rest of the printed line that starts with this label.
-    fn field(&self, label: &str) -> &str {
+    pub(crate) fn field(&self, label: &str) -> &str {
         let line = self.printed.lines().find_map(|line| line.trim().strip_prefix(label));
         line.unwrap_or_else(|| panic!("no {label}: {}", self.printed)).trim()
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let address = self.field("Address").strip_prefix("http://").unwrap().strip_suffix("/v1").unwrap();
         let key: ApiKey = self.field("Key").parse().unwrap();
         Client::new(address.parse().unwrap(), Some(&key))
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         signal(name, self.child.id());
     }
 
     /// Waits until it exits, and returns its exit status and its standard error.
-    fn wait(mut self) -> (ExitStatus, String) {
+    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let exited = || self.child.try_wait().unwrap().is_some();
         eventually_blocking(|| format!("demo exits: {}", self.printed), exited);
         let status = self.child.wait().unwrap();
@@ -157,13 +171,15 @@ async fn demo_serves_a_thousand_pets_and_its_commands_work_as_printed() {
     assert_eq!(count_pets(&client).await, 1_000);
 
     let lines: Vec<&str> = demo.printed.lines().filter(|line| line.trim().starts_with("curl ")).collect();
-    let [list, add] = lines[..] else { panic!("{}", demo.printed) };
+    let [list, add, lose] = lines[..] else { panic!("{}", demo.printed) };
     let listed = sh(list);
     assert_eq!(listed.as_array().unwrap().len(), 3);
     assert!(listed.as_array().unwrap().iter().all(|pet| pet["status"] == "available"), "{listed}");
     let added = sh(add);
     assert_eq!((&added["id"], &added["name"]), (&1_001.into(), &"Rex".into()));
-    assert_eq!(count_pets(&client).await, 1_001);
+    let lost = Command::new("sh").args(["-c", lose]).output().unwrap();
+    assert_eq!(lost.status.code(), Some(52), "curl: empty reply from server");
+    assert_eq!(count_pets(&client).await, 1_002);
 
     let page = reqwest::get(demo.field("Docs")).await.unwrap();
     assert_eq!(page.status(), 200);

@@ -22,6 +22,7 @@ mod document;
 mod events;
 mod expiry;
 mod export;
+mod faults;
 mod fresh_reads;
 mod get_pet;
 mod hostile_clients;

@@ -14,11 +14,12 @@ use tokio::select;
 use tokio::time::sleep;
 
 use super::progress::grouped;
-use super::{CommandError, print, seed, stop_signals, storage};
+use super::{CommandError, SettingError, print, seed, stop_signals, storage};
 use crate::app::{App, StartError};
 use crate::config::{DatabaseUrl, DemoSettings, ServeSettings};
 use crate::domain::api_key::ApiKey;
 use crate::domain::key_record::{Actor, KeyId, NewKey, Scope};
+use crate::http::{FaultInjector, FaultShare, fault_option_help};
 use crate::storage::{DatabaseContents, ExamineError, SCHEMA_LATEST, Storage, database_contents, migrate};
 use crate::systemd::Listeners;
 use temporary_postgres::TemporaryPostgres;
@@ -38,32 +39,48 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// The demo starts a temporary PostgreSQL from the programs that are installed on this machine. It listens on a private
 /// socket only, does not sync to disk, and is removed when the demo ends, even after SIGKILL. If `DATABASE_URL` is set,
 /// the demo uses that database instead and leaves the pets in it. It refuses a database with any other content.
+///
+/// To test a client, make requests fail: all or some of them with --fault, or a single one with the header `Petstore-Fault`.
+/// The page /docs/testing of the demo shows how. Orders expire after 15 minutes, unless `PETSTORE_ORDER_HOLD` is set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   petstore demo
-  petstore demo --listen 127.0.0.1:3000")]
+  petstore demo --listen 127.0.0.1:3000
+
+Lose every response, or fail 20 % and 10 % of all requests:
+  petstore demo --fault lost-answer
+  petstore demo --fault 503:0.2 --fault 502-html:0.1
+
+Lose one response:
+  curl -H 'Petstore-Fault: lost-answer' …")]
 pub(super) struct DemoCommand {
     #[command(flatten)]
     settings: DemoSettings,
+
+    /// Makes requests fail.
+    #[arg(long = "fault", value_name = "KIND[:SHARE]", long_help = fault_option_help())]
+    faults: Vec<FaultShare>,
 }
 
 impl DemoCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let started = Instant::now();
+        let faults = FaultInjector::new(self.faults.clone(), rand::random);
+        let faults = faults.map_err(|error| SettingError(error.to_string()))?;
         let mut stop_signal = stop_signals()?;
         let mut stop = pin!(async {
             stop_signal().await;
         });
         if let Some(url) = &self.settings.database_url {
-            return self.serve(url, started, stop).await;
+            return self.serve(url, faults, started, stop).await;
         }
         let mut postgres = TemporaryPostgres::start(&self.settings)?;
         let url = postgres.url();
         let text = format!("Starting a temporary PostgreSQL (from {}, fsync off).\n", postgres.bin.display());
         let serving = async {
             print(&text)?;
-            self.serve(&url, started, stop.as_mut()).await
+            self.serve(&url, faults, started, stop.as_mut()).await
         };
         let outcome = select! {
             outcome = serving => outcome,
@@ -78,6 +95,7 @@ impl DemoCommand {
     async fn serve(
         &self,
         url: &DatabaseUrl,
+        faults: FaultInjector,
         started: Instant,
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), CommandError> {
@@ -86,7 +104,7 @@ impl DemoCommand {
             ready = self.prepare(url, started) => ready?,
         };
         // Boxed: it is large and would be part of every future up to here.
-        Box::pin(app.run(stop)).await;
+        Box::pin(app.with_faults(faults).run(stop)).await;
         if self.settings.database_url.is_some() {
             storage.revoke_api_key(key, &actor()?).await?;
         }
@@ -126,7 +144,7 @@ impl DemoCommand {
         let key = ApiKey::generate(rand::random);
         let id = storage.insert_api_key(&new, &key, &actor()?).await?;
         let ready = format!("Ready in {:.1} s with {pets}.\n", started.elapsed().as_secs_f64());
-        print(&(ready + &instructions(app.public_address()?, &key, temporary)))?;
+        print(&(ready + &instructions(app.public_address()?, &key, temporary, &self.faults)))?;
         Ok((storage, app, id))
     }
 
@@ -179,8 +197,22 @@ fn unsuitable_database(contents: &str) -> CommandError {
     .into()
 }
 
-fn instructions(address: SocketAddr, key: &ApiKey, temporary: bool) -> String {
+fn instructions(address: SocketAddr, key: &ApiKey, temporary: bool, faults: &[FaultShare]) -> String {
     let (address, key) = (local_address(address), key.reveal());
+    let (faults, example) = if faults.is_empty() {
+        let example = format!(
+            "
+Add another, but lose the response (for more faults, see http://{address}/docs/testing):
+
+  curl -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -H 'Petstore-Fault: lost-answer' \
+-d '{{\"name\": \"Max\", \"categoryId\": 1}}' 'http://{address}/v1/pets'
+"
+        );
+        (String::new(), example)
+    } else {
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        (format!("\n  Faults   {}", faults.join(", ")), String::new())
+    };
     let end = if temporary {
         "Ctrl-C stops the service and removes the database."
     } else {
@@ -190,7 +222,7 @@ fn instructions(address: SocketAddr, key: &ApiKey, temporary: bool) -> String {
         "
   Address  http://{address}/v1
   Key      {key}
-  Docs     http://{address}/docs
+  Docs     http://{address}/docs{faults}
 
 List three pets:
 
@@ -200,7 +232,7 @@ Add one:
 
   curl -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
 -d '{{\"name\": \"Rex\", \"categoryId\": 1}}' 'http://{address}/v1/pets'
-
+{example}
 {end}
 "
     )

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::failure_log::FailureLog;
 use crate::domain::key_record::KeyId;
 use crate::http::error::LoggedCause;
+use crate::http::faults::FaultKind;
 use crate::http::request_id::{REQUEST_ID, request_id};
 use crate::http::response::{AccessLogIds, Response, Waited};
 use crate::telemetry::metrics::REQUEST_DURATION;
@@ -39,6 +40,8 @@ pub(crate) struct RequestLogEntry {
     pub(crate) route: SharedString,
     pub(crate) operation: Option<&'static str>,
     pub(crate) key: Option<KeyId>,
+    /// What is about to happen to the response, in a demo.
+    pub(crate) fault: Option<FaultKind>,
     /// The span of the request, if traces are exported.
     pub(crate) trace: Option<Context>,
 }
@@ -54,6 +57,7 @@ impl RequestLogEntry {
             route: SharedString::const_str("-"),
             operation: None,
             key: None,
+            fault: None,
             trace: traced.then(|| traces::request(&HeaderExtractor(&head.headers), method)).flatten(),
         }
     }
@@ -89,6 +93,7 @@ impl RequestLogEntry {
         let request_id = request_id_of(&response);
         let microseconds = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let (operation, key) = (self.operation, self.key.map(|key| key.0));
+        let fault = self.fault.map(FaultKind::as_str);
         let ids = response.extensions().get::<AccessLogIds>();
         let (pet, order) = (ids.map(|ids| ids.pet), ids.and_then(|ids| ids.order));
         match response.extensions().get::<LoggedCause>() {
@@ -104,6 +109,7 @@ impl RequestLogEntry {
                 pet,
                 order,
                 microseconds,
+                fault,
                 "request"
             ),
             Some(LoggedCause(cause)) => {
@@ -120,6 +126,7 @@ impl RequestLogEntry {
                         key,
                         client,
                         microseconds,
+                        fault,
                         cause,
                         others,
                         "request"

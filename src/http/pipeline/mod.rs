@@ -24,6 +24,7 @@ use opentelemetry::context::FutureExt as _;
 use super::authentication::{Caller, required_authorization};
 use super::client_presence::ClientPresence;
 use super::error::ApiError;
+use super::faults::{FaultInjector, FaultKind, LostAnswer};
 use super::incoming_body::IncomingBody;
 use super::request::ApiRequest;
 use super::response::{self, Response};
@@ -54,6 +55,8 @@ struct PublicListenerChecks {
     rate_limited: Counter,
     /// The proxies whose `X-Forwarded-For` is trusted. None if the log has no addresses.
     trusted_proxies: Option<Vec<IpNet>>,
+    /// Only in a demo.
+    faults: Option<FaultInjector>,
 }
 
 /// The pipeline of one connection.
@@ -83,11 +86,12 @@ impl RequestPipeline {
 
     /// The pipeline of the public listener: CORS, admission, head limits, authentication and rate limits.
     #[must_use]
-    pub fn public(app: AppState, settings: &ServeSettings) -> Self {
+    pub fn public(app: AppState, settings: &ServeSettings, faults: Option<FaultInjector>) -> Self {
         let checks = PublicListenerChecks {
             origins: AllowedOrigins::new(&settings.interface.cors_origins),
             rate_limited: counter!(REQUESTS_RATE_LIMITED),
             trusted_proxies: settings.log_client_addresses.then(|| settings.limits.trusted_proxies.clone()),
+            faults,
         };
         Self::new(app, Routes::public(), Some(checks))
     }
@@ -109,8 +113,8 @@ impl RequestPipeline {
 }
 
 impl ConnectionPipeline {
-    /// Answers a request, even if its handler panics.
-    pub(super) async fn handle(&self, request: hyper::Request<Incoming>) -> Response {
+    /// Answers a request, even if its handler panics. In a demo, the response may be lost on request.
+    pub(super) async fn handle(&self, request: hyper::Request<Incoming>) -> Result<Response, LostAnswer> {
         let RequestPipelineInner { app, routes, public } = &*self.pipeline.0;
         let (head, body) = request.into_parts();
         let log_entry = RequestLogEntry::start(&head, public.is_some());
@@ -132,10 +136,16 @@ impl ConnectionPipeline {
         });
         let RequestContext { body, log_entry, .. } = request;
         body.drain_or_close(&head.headers, response.headers_mut()).await;
-        let Some(checks) = public else { return log_entry.finish_admin(response) };
+        let Some(checks) = public else { return Ok(log_entry.finish_admin(response)) };
         let proxies = checks.trusted_proxies.as_deref();
         let client = proxies.map(|proxies| client_address(&self.peer, &head.headers, proxies));
-        log_entry.finish(response, client, &app.failures)
+        let fault = log_entry.fault;
+        let response = log_entry.finish(response, client, &app.failures);
+        match fault {
+            None => Ok(response),
+            // Boxed: rare, and otherwise part of every request.
+            Some(fault) => Box::pin(fault.deliver(response)).await,
+        }
     }
 
     async fn process(&self, request: &mut RequestContext<'_>) -> Response {
@@ -204,7 +214,7 @@ impl ConnectionPipeline {
         request: &mut RequestContext<'_>,
         caller: Option<&Caller>,
     ) -> Result<Response, ApiError> {
-        let RequestPipelineInner { app, routes, .. } = &*self.pipeline.0;
+        let RequestPipelineInner { app, routes, public } = &*self.pipeline.0;
         let head = request.head;
         let (route, id_in_path) = request.route.ok_or_else(|| {
             let nearest = routes.nearest(head.uri.path()).map(str::to_owned);
@@ -217,6 +227,13 @@ impl ConnectionPipeline {
             Endpoint::Operation(operation) => {
                 let caller = caller.ok_or(ApiError::MissingApiKey)?;
                 caller.check_scope(operation.scope())?;
+                if let Some(faults) = public.as_ref().and_then(|checks| checks.faults.as_ref()) {
+                    let fault = faults.choose(&head.headers, caller.key.lineage, operation.id())?;
+                    request.log_entry.fault = fault;
+                    if let Some(refusal) = fault.and_then(FaultKind::refusal) {
+                        return Ok(refusal);
+                    }
+                }
                 let (body, now, presence) = (&mut request.body, (app.clock)(), &self.presence);
                 operation.call(ApiRequest { app, caller, head, body, id_in_path, now, presence }).await
             }

@@ -1,6 +1,5 @@
 //! The accept loop, with a timeout on each step that a client controls.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -73,7 +72,7 @@ pub async fn serve(
                     Box::pin(async move {
                         let response = pipeline.handle(request).await;
                         is_handling.store(false, Ordering::Relaxed);
-                        Ok::<_, Infallible>(response)
+                        response
                     })
                 });
                 let connection = connections.watch(http.serve_connection(socket, service));
