@@ -15,7 +15,7 @@ use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, 
 /// The pages that are served, in the groups and in the order of the navigation: `docs/guide.md` at `/docs/guide`.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Getting started", &["sdks", "guide"]),
-    ("Topics", &["orders", "events", "retries"]),
+    ("Topics", &["orders", "events", "retries", "testing"]),
     ("Reference", &["errors", "interface"]),
     ("For operators", &["keys"]),
 ];

@@ -6,7 +6,7 @@ import pytest
 from conftest import KEY, SERVICE
 from test_docs import OVERFLOWING, SCHEMES
 
-ARTICLES = ["sdks", "guide", "orders", "events", "retries", "errors", "interface", "keys"]
+ARTICLES = ["sdks", "guide", "orders", "events", "retries", "testing", "errors", "interface", "keys"]
 AXE = Path(__file__).resolve().parents[2] / "target/tools/axe/node_modules/axe-core/axe.min.js"
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}

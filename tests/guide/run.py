@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs the examples of the pages and compares what they print with what the pages show.
 
-    tests/guide/run.py                  every page in PAGES, in each of its languages
+    tests/guide/run.py                  every page in PAGES, in each of its languages, and those in TEST_PAGES
     tests/guide/run.py PAGE LANGUAGE    one page in one language, against the service at PETSTORE_URL
+    tests/guide/run.py PAGE             one of TEST_PAGES
 
 An example is a fenced block marked `sh`, `ts` or `python`. If the next block is marked `text`, it is the expected
 output; otherwise the example must print nothing. A block marked `console` has one example per line that starts with
@@ -13,6 +14,9 @@ use the variables of the previous ones. A comment on the line before a block exc
 
 Each language gets its own service and database, so a reader who follows one language sees the ids that the page shows.
 The commands of a `console` start their own service, in an empty database, on a free port instead of 8080.
+
+On a page in TEST_PAGES, the examples in Python and in TypeScript are test files. Its commands start a service on a free port
+and run both files, which must pass.
 
 Needs target/clients (scripts/clients build) and the debug build.
 """
@@ -31,7 +35,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "target/clients"
 TOOLS = ROOT / "target/tools/clients"
-PAGES = ["README.md", "docs/guide.md", "docs/events.md", "clients/typescript/README.md", "clients/python/README.md"]
+PAGES = [
+    "README.md",
+    "docs/guide.md",
+    "docs/orders.md",
+    "docs/events.md",
+    "clients/typescript/README.md",
+    "clients/python/README.md",
+]
+TEST_PAGES = ["docs/testing.md"]
+# Settings of the service that the examples of a page need.
+SETTINGS = {"docs/orders.md": {"PETSTORE_ORDER_HOLD": "15m"}}
 
 # Placeholders in expected output, and what each one matches.
 PLACEHOLDERS = {
@@ -207,6 +221,42 @@ def run(page: str, language: str) -> bool:
     return good
 
 
+# Both print how long they took, so their output is shown only on failure. `node --test` succeeds even if it finds no test.
+TEST_COMMANDS = r"""
+set -euo pipefail
+trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
+pytest() { "$PYTEST" -B -m pytest -p no:cacheprovider "$@" >log 2>&1 || { cat log >&2 && return 1; }; }
+node() { command node "$@" >log 2>&1 && grep --quiet 'pass [1-9]' log || { cat log >&2 && return 1; }; }
+"""
+
+
+def run_test_page(page: str) -> bool:
+    parts = examples(page, "sh")
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        run_python(examples(page, "python"), directory)
+        (directory / "guide.py").rename(directory / "test_shop.py")
+        run_ts(examples(page, "ts"), directory)
+        (directory / "shop.test.js").write_bytes((PROJECT / "out/guide.js").read_bytes())
+        (directory / "package.json").write_bytes((PROJECT / "package.json").read_bytes())
+        (directory / "node_modules").symlink_to(PROJECT / "node_modules")
+        command = run_sh(parts, directory)
+        script = Path(command[-1])
+        script.write_text(TEST_COMMANDS + script.read_text())
+        packages = next((TOOLS / "python/lib").glob("python*/site-packages"))
+        environment = os.environ | {
+            "PATH": f"{ROOT}/target/debug:{os.environ['PATH']}",
+            "PETSTORE_LISTEN": "127.0.0.1:0",
+            "PYTEST": str(ROOT / "target/tools/python/bin/python"),
+            "PYTHONPATH": f"{PROJECT}/python:{packages}",
+        }
+        ended = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
+    good = judge(page, "sh", parts, ended.stdout, ended.stderr, ended.returncode)
+    if good:
+        print(f"{page}: {len(parts)} examples in sh passed, and the tests that they run")
+    return good
+
+
 def run_all() -> bool:
     good = True
     for page in PAGES:
@@ -214,9 +264,22 @@ def run_all() -> bool:
             if examples(page, language):
                 service = [] if language == "console" else [ROOT / "scripts/serve-for"]
                 command = [ROOT / "scripts/postgres", "with", *service, __file__, page, language]
-                good &= subprocess.run(command).returncode == 0
+                good &= subprocess.run(command, env=os.environ | SETTINGS.get(page, {})).returncode == 0
+    for page in TEST_PAGES:
+        good &= run_test_page(page)
     return good
 
 
+def main(arguments: list[str]) -> bool:
+    match arguments:
+        case []:
+            return run_all()
+        case [page]:
+            return run_test_page(page)
+        case [page, language]:
+            return run(page, language)
+    raise SystemExit(__doc__)
+
+
 if __name__ == "__main__":
-    sys.exit(0 if (run(*sys.argv[1:]) if len(sys.argv) == 3 else run_all()) else 1)
+    sys.exit(0 if main(sys.argv[1:]) else 1)

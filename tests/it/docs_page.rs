@@ -18,11 +18,12 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SEARCH_INDEX: &str = "/docs/search.json";
 
 /// The pages and all their files, with their media types.
-const FILES: [(&str, &str); 22] = [
+const FILES: [(&str, &str); 23] = [
     ("/docs", HTML),
     ("/docs/sdks", HTML),
     ("/docs/guide", HTML),
     ("/docs/retries", HTML),
+    ("/docs/testing", HTML),
     ("/docs/errors", HTML),
     ("/docs/orders", HTML),
     ("/docs/events", HTML),

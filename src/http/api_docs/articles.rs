@@ -22,7 +22,7 @@ struct Section {
 }
 
 /// The articles in the order of the navigation.
-pub(crate) const ARTICLES: [Article; 8] = include!(concat!(env!("OUT_DIR"), "/articles.rs"));
+pub(crate) const ARTICLES: [Article; 9] = include!(concat!(env!("OUT_DIR"), "/articles.rs"));
 
 /// What all pages have in common, with a place for what differs.
 const PAGE: &str = include_str!("../../../assets/docs/page.html");
