@@ -171,14 +171,14 @@ async fn demo_serves_a_thousand_pets_and_its_commands_work_as_printed() {
     assert_eq!(count_pets(&client).await, 1_000);
 
     let lines: Vec<&str> = demo.printed.lines().filter(|line| line.trim().starts_with("curl ")).collect();
-    let [list, add, lose] = lines[..] else { panic!("{}", demo.printed) };
+    let [list, add, without_answer] = lines[..] else { panic!("{}", demo.printed) };
     let listed = sh(list);
     assert_eq!(listed.as_array().unwrap().len(), 3);
     assert!(listed.as_array().unwrap().iter().all(|pet| pet["status"] == "available"), "{listed}");
     let added = sh(add);
     assert_eq!((&added["id"], &added["name"]), (&1_001.into(), &"Rex".into()));
-    let lost = Command::new("sh").args(["-c", lose]).output().unwrap();
-    assert_eq!(lost.status.code(), Some(52), "curl: empty reply from server");
+    let output = Command::new("sh").args(["-c", without_answer]).output().unwrap();
+    assert_eq!(output.status.code(), Some(52), "curl: empty reply from server");
     assert_eq!(count_pets(&client).await, 1_002);
 
     let page = reqwest::get(demo.field("Docs")).await.unwrap();
