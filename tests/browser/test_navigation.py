@@ -108,7 +108,7 @@ def test_the_navigation_groups_the_articles(visit):
     groups = page.locator(".navigation > p[id]").all_inner_texts()
     assert groups == ["Getting started", "Topics", "Reference", "For operators", "Animals", "Store", "Events"]
     for group, links in [
-        ("Topics", ["Orders", "Events", "Retries"]),
+        ("Topics", ["Orders", "Events", "Retries", "Test your integration"]),
         ("For operators", ["API keys, rate limits and overload"]),
     ]:
         listed = page.get_by_role("navigation").get_by_role("list", name=group)

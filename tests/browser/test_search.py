@@ -32,6 +32,7 @@ WORDS = [
     ("If-None-Match", "/docs#/store/getOrder", "If-None-Match"),
     ("orders:write", "/docs/interface#api-keys", "orders:write"),
     ("psk_", "/docs/interface#api-keys", "psk_"),
+    ("lost-answer", "/docs/testing#make-a-request-fail", "lost-answer"),
     ("$.*+?(", None, None),
 ]
 

@@ -114,20 +114,9 @@ async fn a_slow_answer_comes_5_seconds_late() {
     let sandbox = Sandbox::start(&[], &[]).await;
     let headers = [("petstore-fault", "slow"), ("idempotency-key", "k")];
     let started = Instant::now();
-    let late = async {
-        let answer = sandbox.add("Ada", &headers).await.unwrap();
-        assert_eq!((answer.status, answer.is_replayed()), (201, false));
-        assert!(started.elapsed() >= Duration::from_secs(5), "{:?}", started.elapsed());
-    };
-    let meanwhile = async {
-        while sandbox.count("Ada").await == 0 {}
-        assert!(
-            started.elapsed() < Duration::from_secs(5),
-            "it takes effect at once: {:?}",
-            started.elapsed()
-        );
-    };
-    tokio::join!(late, meanwhile);
+    let answer = sandbox.add("Ada", &headers).await.unwrap();
+    assert_eq!((answer.status, answer.is_replayed()), (201, false));
+    assert!(started.elapsed() >= Duration::from_secs(5), "{:?}", started.elapsed());
     let retried = sandbox.add("Ada", &headers).await.unwrap();
     assert_eq!((retried.status, retried.is_replayed()), (201, true));
     assert_eq!(sandbox.count("Ada").await, 1);
@@ -304,11 +293,11 @@ async fn serve_ignores_the_header_and_has_no_such_option() {
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(&database.url(), &[]);
     for fault in FaultKind::ALL.map(FaultKind::as_str).into_iter().chain(["nonsense"]) {
-        let started = Instant::now();
         let answer = service.client.get_with_header("/v1/pets", "petstore-fault", fault).await;
         assert_eq!((answer.status, answer.body.as_str()), (200, "[]"), "{fault}");
-        assert!(started.elapsed() < Duration::from_secs(5), "{fault}");
     }
+    let (_, log) = service.terminate();
+    assert!(log.contains("\"operation\":\"listPets\"") && !log.contains("\"fault\""), "{log}");
     let output = run(&["serve", "--fault", "503"], &[("DATABASE_URL", &database.url())]);
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8(output.stderr).unwrap();
@@ -318,8 +307,8 @@ async fn serve_ignores_the_header_and_has_no_such_option() {
 #[test]
 fn the_page_about_testing_lists_every_fault() {
     let page = std::fs::read_to_string(Path::new(ROOT).join("docs/testing.md")).unwrap();
-    let table = page.split("| fault |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let table = page.split("| header |").nth(1).unwrap().split("\n\n").next().unwrap();
     let listed: Vec<&str> =
-        table.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next()).collect();
+        table.lines().filter_map(|row| row.strip_prefix("| `Petstore-Fault: ")?.split('`').next()).collect();
     assert_eq!(listed, FaultKind::ALL.map(FaultKind::as_str));
 }
