@@ -9,12 +9,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::effective_settings::{Setting, effective_settings};
+use super::progress::{counted, grouped};
 use super::unknown_variables::check_environment;
 use super::{CommandError, print};
 use crate::config::ServeSettings;
 use crate::storage::{
-    DAYS_AHEAD, Diagnosis, EVENT_TRIGGERS, ReadFreshness, SCHEMA_LATEST, SCHEMA_NEEDED, ServerDiagnosis,
-    check_encoding, diagnose, lacking_text,
+    BlockingSession, DAYS_AHEAD, Diagnosis, EVENT_TRIGGERS, Encryption, ReadFreshness, SCHEMA_LATEST,
+    SCHEMA_NEEDED, ServerDiagnosis, TrialWrite, check_encoding, diagnose, lacking_text,
 };
 use crate::telemetry;
 use crate::version::{COMMIT, VERSION};
@@ -27,11 +28,13 @@ const MAX_CLOCK_SKEW: f64 = 1.0;
 const MIN_DAYS_PREPARED: i32 = DAYS_AHEAD - 1;
 /// For how long to warn that the feed of events was restarted.
 const RECENT_EPOCH: Duration = Duration::from_hours(7 * 24);
+/// With less free space, in bytes, there is no time left to add more.
+const MIN_FREE_SPACE: u64 = 1 << 30;
 
 /// Checks the settings and the database, and reports problems with their fixes.
 ///
 /// Accepts the flags and environment variables of `petstore serve` and prints each setting with its source. Passwords
-/// are not shown. It changes nothing and needs no running service.
+/// are not shown. It changes nothing and needs no running service: the write that it tries is rolled back.
 ///
 /// The exit code is 0 if the service can run, even with warnings, and 1 if it cannot.
 #[derive(Debug, Args)]
@@ -113,12 +116,16 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
         encoding(&found.encoding),
         schema(found.schema),
         role(found),
+        encryption(&found.encryption),
         partitions(found.days_prepared),
         events(found),
         replication(found),
         clock(found.clock_ahead),
+        space(found.space),
+        versions(&found.connected_versions),
         connections(found.connections, pool),
     ]);
+    checks.extend(found.trial_write.as_ref().map(write));
     checks.extend(found.reads.map(|ReadFreshness { is_proven, says }| {
         let says = format!("reads are {says}");
         if is_proven { ok("reads", says) } else { warning("reads", says) }
@@ -197,6 +204,91 @@ fn role(found: &Diagnosis) -> DoctorCheck {
         ok("role", format!("{} has the required privileges", found.role))
     } else {
         failure("role", lacking_text(&found.role, &found.lacking))
+    }
+}
+
+fn encryption(found: &Encryption) -> DoctorCheck {
+    match (&found.version, found.is_verified) {
+        (Some(version), true) => {
+            ok("encryption", format!("{version}, and the server's certificate is checked"))
+        }
+        (Some(version), false) if found.is_local => ok("encryption", format!("{version}, on this machine")),
+        (Some(version), false) => {
+            let advice = "anybody in between could pretend to be the server: set sslmode=verify-full";
+            warning(
+                "encryption",
+                format!("{version}, but the server's certificate is not checked, so {advice}"),
+            )
+        }
+        (None, _) if found.is_local => {
+            ok("encryption", "none; the connection stays on this machine".to_owned())
+        }
+        (None, _) => {
+            let advice = "set sslmode=verify-full in the database URL, and enable TLS on the server";
+            warning(
+                "encryption",
+                format!("none: passwords and pets cross the network in the clear; {advice}"),
+            )
+        }
+    }
+}
+
+fn write(found: &TrialWrite) -> DoctorCheck {
+    match found {
+        TrialWrite::Succeeded(time, blockers) => {
+            let says = format!("a pet was added and rolled back in {time:.1?}");
+            if blockers.is_empty() {
+                return ok("write", says);
+            }
+            warning("write", format!("{says}, but statements of the service {}", waiting(blockers)))
+        }
+        TrialWrite::Failed(error) => failure("write", format!("a pet cannot be added: {error}")),
+        TrialWrite::Blocked(sessions) => failure("write", format!("writes {}", waiting(sessions))),
+    }
+}
+
+fn waiting(sessions: &[BlockingSession]) -> String {
+    let sessions: Vec<String> = sessions.iter().map(blocking_session).collect();
+    let advice = "end it with pg_terminate_backend(PID) if nobody needs it";
+    format!("wait for a lock of {}: {advice}", sessions.join(" and "))
+}
+
+fn blocking_session(session: &BlockingSession) -> String {
+    let BlockingSession { pid, application, role, state, running } = session;
+    let application = if application.is_empty() { "an unnamed application" } else { application };
+    format!("process {pid} ({application}, role {role}, {state} for {} s)", running.as_secs())
+}
+
+fn space((size, free): (i64, Option<u64>)) -> DoctorCheck {
+    let mib = |bytes: u64| format!("{} MiB", grouped(bytes >> 20));
+    let size = size.unsigned_abs();
+    let says = format!("the database has {}", mib(size));
+    match free {
+        None => ok("space", format!("{says}; how much is free cannot be told from here")),
+        Some(free) if free < MIN_FREE_SPACE || free < size / 20 => warning(
+            "space",
+            format!("{says}, and only {} are free: without space, every write fails", mib(free)),
+        ),
+        Some(free) => ok("space", format!("{says}, and {} are free", mib(free))),
+    }
+}
+
+fn versions(found: &[(String, i64)]) -> DoctorCheck {
+    let version = |name: &str| match name.strip_prefix("petstore/") {
+        Some(version) => version.replacen('+', " (", 1) + ")",
+        None => "1.0.0 or unknown".to_owned(),
+    };
+    let each: Vec<String> = found
+        .iter()
+        .map(|(name, count)| format!("{} on {}", version(name), counted(count.unsigned_abs(), "connection")))
+        .collect();
+    match each.len() {
+        0 => ok("nodes", "none is connected".to_owned()),
+        1 => ok("nodes", each.concat()),
+        _ => warning(
+            "nodes",
+            format!("several versions are connected: {}; finish the upgrade", each.join(", ")),
+        ),
     }
 }
 

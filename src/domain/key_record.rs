@@ -1,7 +1,7 @@
 //! The record of an API key: its scopes, its expiry, its state, and its audit log.
 
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 
@@ -64,7 +64,7 @@ keywords!(
     ScopeError
 );
 
-/// A key that is not revoked, as a node needs it to authenticate a request.
+/// A key that is neither revoked nor expired, as a node needs it to authenticate a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveKey {
     /// Its identifier.
@@ -74,18 +74,10 @@ pub struct ActiveKey {
     pub lineage: KeyId,
     /// Its permissions.
     pub scopes: Vec<Scope>,
-    /// When it stops working.
-    pub expires_at: Option<SystemTime>,
+    /// How long after its lookup it stops working. The database measures it: the clocks of nodes may differ.
+    pub expires_in: Option<Duration>,
     /// Its own rate limit.
     pub rate_limit: Option<RateLimit>,
-}
-
-impl ActiveKey {
-    /// Whether the key has expired.
-    #[must_use]
-    pub fn expired(&self, now: SystemTime) -> bool {
-        self.expires_at.is_some_and(|end| end <= now)
-    }
 }
 
 /// A key to be issued.

@@ -133,7 +133,7 @@ mod tests {
             lineage: KeyId(1),
             id: KeyId(1),
             scopes: Vec::new(),
-            expires_at: None,
+            expires_in: None,
             rate_limit: limit.map(|limit| limit.parse().unwrap()),
         };
         let limited = limiters.for_key(&key(Some("3/h"))).unwrap();

@@ -18,10 +18,10 @@ use crate::domain::key_record::{ActiveKey, Actor, KeyEvent, KeyId, KeyRecord, Ne
 use crate::domain::rate_limit::RateLimit;
 
 const FIND: &str = "\
-    SELECT digest, id, COALESCE(lineage_id, id) AS lineage_id, scopes, expires_at, rate_limit_requests,
-      rate_limit_seconds
+    SELECT digest, id, COALESCE(lineage_id, id) AS lineage_id, scopes, rate_limit_requests, rate_limit_seconds,
+      extract(epoch FROM expires_at - now())::float8 AS expires_in
     FROM api_keys
-    WHERE digest = ANY ($1) AND revoked_at IS NULL";
+    WHERE digest = ANY ($1) AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())";
 
 const INSERT: &str = "\
     WITH new AS (
@@ -231,7 +231,10 @@ fn active_key(row: &Row) -> Result<ActiveKey, tokio_postgres::Error> {
         lineage: KeyId(row.try_get("lineage_id")?),
         // An unknown scope comes from a newer version of this program, and permits nothing here.
         scopes: scopes.into_iter().filter_map(|scope| scope.parse().ok()).collect(),
-        expires_at: row.try_get("expires_at")?,
+        expires_in: row.try_get::<_, Option<f64>>("expires_in")?.map(|seconds| {
+            // A time beyond what a duration can hold is as good as never.
+            Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+        }),
         rate_limit: rate_limit(row)?,
     })
 }

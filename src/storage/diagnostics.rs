@@ -1,5 +1,8 @@
-//! Examines a database for `petstore doctor`, in whatever state it is, without changing anything.
+//! Examines a database for `petstore doctor`, in whatever state it is, without changing anything: the write that it tries is
+//! rolled back.
 
+use std::path::Path;
+use std::pin::pin;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use futures_util::future::{join_all, join3};
@@ -7,6 +10,7 @@ use thiserror::Error;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::PgLsn;
+use tokio_postgres::{Client, Row};
 
 use super::DatabaseUrlError;
 use super::events::{EPOCH, FeedEpoch};
@@ -19,6 +23,10 @@ use super::postgres::pooler_check::{NoSession, check_sessions};
 use super::privileges::missing_privileges;
 use super::read_quorum::Lsn;
 use crate::config::{DatabaseUrl, PoolSettings};
+use crate::telemetry::with_causes;
+
+/// How long a write may wait for a lock before its blockers are looked up: less than the `lock_timeout` of the write.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 const SERVER_STATUS: &str = "\
     SELECT
@@ -47,6 +55,45 @@ const SERVER_ROLE: &str = "\
       receiver.sender_host || ':' || receiver.sender_port AS upstream
     FROM (SELECT pg_is_in_recovery() AS is_standby) AS role
     LEFT JOIN pg_stat_wal_receiver AS receiver ON receiver.status = 'streaming'";
+
+/// The kind of the connection, as the server sees it: encrypted, and if not, whether it leaves the machine.
+const ENCRYPTION: &str = "\
+    SELECT ssl.version, coalesce(inet_server_addr() = inet_client_addr(), true) AS is_local
+    FROM (SELECT pg_backend_pid() AS pid) AS own
+    LEFT JOIN pg_stat_ssl AS ssl ON ssl.pid = own.pid AND ssl.ssl";
+
+/// The builds of this program that are connected, from the `application_name` of their connections. 1.0.0 has no version in it.
+const CONNECTED_VERSIONS: &str = "\
+    SELECT application_name AS version, count(*) AS connections
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND (application_name = 'petstore' OR application_name LIKE 'petstore/%')
+    GROUP BY application_name
+    ORDER BY application_name";
+
+/// The size of the database, and where its files are, if the role may see that.
+const SPACE: &str = "\
+    SELECT pg_database_size(current_database()) AS size,
+      CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') END AS directory";
+
+/// Takes the locks of every write, and writes what a request writes.
+const TRIAL_WRITE: &str = "\
+    BEGIN;
+    SET LOCAL lock_timeout = '2s';
+    LOCK TABLE pets, orders, api_keys, idempotency_keys IN ROW EXCLUSIVE MODE;
+    INSERT INTO pets (name, category_id) VALUES ('petstore doctor', 0);
+    ROLLBACK";
+
+/// The sessions that the session `$1` or statements of the service wait for, and that wait for nobody themselves.
+const BLOCKERS: &str = "\
+    SELECT pid, application_name, usename::text AS role, state, extract(epoch FROM now() - xact_start)::float8 AS seconds
+    FROM pg_stat_activity
+    WHERE cardinality(pg_blocking_pids(pid)) = 0
+      AND pid IN (
+        SELECT unnest(pg_blocking_pids(waiting.pid))
+        FROM pg_stat_activity AS waiting
+        WHERE waiting.datname = current_database() AND waiting.wait_event_type = 'Lock'
+          AND (waiting.pid = $1 OR waiting.application_name = 'petstore' OR waiting.application_name LIKE 'petstore/%'))
+    ORDER BY xact_start";
 
 /// How many of the triggers that record events are enabled.
 const ENABLED_TRIGGERS: &str = "\
@@ -114,6 +161,14 @@ pub struct Diagnosis {
     pub connections: (i32, i64),
     /// What is promised of reads; none with a single server.
     pub reads: Option<ReadFreshness>,
+    /// Whether the connection is encrypted.
+    pub encryption: Encryption,
+    /// What became of a write that was rolled back; none on a standby, which is read-only.
+    pub trial_write: Option<TrialWrite>,
+    /// The size of the database in bytes, and how much is free where its files are, if that can be told from here.
+    pub space: (i64, Option<u64>),
+    /// The builds of this program that are connected, with the number of their connections.
+    pub connected_versions: Vec<(String, i64)>,
     /// By how many seconds the server's clock is ahead of the local one; negative if it is behind.
     pub clock_ahead: f64,
 }
@@ -128,6 +183,43 @@ pub struct ReadFreshness {
     pub is_proven: bool,
     /// What is promised, and what is missing.
     pub says: &'static str,
+}
+
+/// The encryption of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encryption {
+    /// The version of TLS, if it is encrypted.
+    pub version: Option<String>,
+    /// Whether the server's certificate was checked.
+    pub is_verified: bool,
+    /// Whether the connection stays on this machine.
+    pub is_local: bool,
+}
+
+/// What became of a write.
+#[derive(Debug)]
+pub enum TrialWrite {
+    /// It was written, and rolled back after this time. Statements of the service may wait for these sessions.
+    Succeeded(Duration, Vec<BlockingSession>),
+    /// It waited too long for these sessions.
+    Blocked(Vec<BlockingSession>),
+    /// The server refused it.
+    Failed(String),
+}
+
+/// A session that blocks a write.
+#[derive(Debug)]
+pub struct BlockingSession {
+    /// Its process id.
+    pub pid: i32,
+    /// Its `application_name`.
+    pub application: String,
+    /// Its role.
+    pub role: String,
+    /// What it is doing, such as `idle in transaction`.
+    pub state: String,
+    /// How long its transaction has been running.
+    pub running: Duration,
 }
 
 /// Why a database could not be examined.
@@ -158,7 +250,8 @@ pub async fn diagnose(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosi
 }
 
 async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, ExamineError> {
-    let connector = Connector::new(url)?;
+    // Not the name of a node: nodes are counted.
+    let connector = Connector::new(url)?.named("petstore doctor");
     let any_role = connector.including_standbys();
     let servers =
         any_role.addresses().enumerate().map(|(server, address)| {
@@ -198,6 +291,23 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         Err(error) => return Err(error.into()),
     };
     let feed = client.query_opt(EPOCH, &[]).await.ok().flatten();
+    let is_standby: bool = row.try_get("is_standby")?;
+    let lacking = missing_privileges(&client).await?;
+    // Otherwise the write fails for a reason that is reported anyway.
+    let can_write = !is_standby && lacking.is_empty() && schema.is_some_and(|version| version > 0);
+    let trial_write = if can_write { Some(trial_write(&connector, &client).await?) } else { None };
+    let encryption = client.query_one(ENCRYPTION, &[]).await?;
+    let encryption = Encryption {
+        version: encryption.try_get("version")?,
+        is_verified: connector.verifies_servers(),
+        is_local: encryption.try_get("is_local")?,
+    };
+    let space = client.query_one(SPACE, &[]).await?;
+    let directory: Option<String> = space.try_get("directory")?;
+    // Of a server elsewhere, a directory of the same name here says nothing.
+    let free =
+        directory.filter(|_| encryption.is_local).and_then(|directory| free_space(Path::new(&directory)));
+    let versions = client.query(CONNECTED_VERSIONS, &[]).await?;
     Ok(Diagnosis {
         servers,
         feed: feed.and_then(|row| FeedEpoch::read(&row).ok()),
@@ -208,15 +318,62 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         version: (row.try_get("version")?, row.try_get("version_number")?),
         role: row.try_get("role")?,
         encoding: row.try_get("encoding")?,
-        is_standby: row.try_get("is_standby")?,
+        is_standby,
+        encryption,
+        trial_write,
+        space: (space.try_get("size")?, free),
+        connected_versions: versions
+            .iter()
+            .map(|row| Ok((row.try_get("version")?, row.try_get("connections")?)))
+            .collect::<Result<_, tokio_postgres::Error>>()?,
         standbys: row.try_get("standbys")?,
         synchronous: row.try_get("synchronous")?,
         connections: (row.try_get("max_connections")?, row.try_get("connections")?),
         clock_ahead: server_clock - local_clock.as_secs_f64(),
         schema,
-        lacking: missing_privileges(&client).await?,
+        lacking,
         days_prepared: client.query_one(DAYS_PREPARED, &[]).await?.try_get("days")?,
     })
+}
+
+/// Tries a write, which is rolled back. If it has to wait, asks on the other connection for whom.
+async fn trial_write(connector: &Connector, other: &Client) -> Result<TrialWrite, ExamineError> {
+    let client = connector.open().await?;
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.try_get(0)?;
+    let started = Instant::now();
+    let mut writing = pin!(client.batch_execute(TRIAL_WRITE));
+    let in_time = timeout(LOCK_PATIENCE, &mut writing).await;
+    let duration = started.elapsed();
+    let blockers = other.query(BLOCKERS, &[&pid]).await?;
+    let blockers: Vec<BlockingSession> = blockers.iter().map(blocking_session).collect::<Result<_, _>>()?;
+    let is_in_time = in_time.is_ok();
+    let written = match in_time {
+        Ok(written) => written,
+        Err(_) => writing.await,
+    };
+    Ok(match written {
+        Ok(()) => TrialWrite::Succeeded(duration, blockers),
+        Err(_) if !is_in_time && !blockers.is_empty() => TrialWrite::Blocked(blockers),
+        Err(error) => TrialWrite::Failed(with_causes(&error)),
+    })
+}
+
+fn blocking_session(row: &Row) -> Result<BlockingSession, tokio_postgres::Error> {
+    let text = |column: &str| row.try_get::<_, Option<String>>(column).map(Option::unwrap_or_default);
+    let seconds: Option<f64> = row.try_get("seconds")?;
+    Ok(BlockingSession {
+        pid: row.try_get("pid")?,
+        application: text("application_name")?,
+        role: text("role")?,
+        state: text("state")?,
+        running: Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default(),
+    })
+}
+
+/// How many bytes are free in the file system of a directory, if it can be asked.
+fn free_space(directory: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(directory).ok()?;
+    Some(found.f_bavail * found.f_frsize)
 }
 
 async fn server_role(any_role: &Connector, server: usize) -> Result<ServerRole, ExamineError> {

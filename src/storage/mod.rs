@@ -44,7 +44,8 @@ use crate::config::{DatabaseUrl, PoolSettings, ReadFrom};
 use api_keys::FindKeysBatch;
 pub use demo_database_check::{DatabaseContents, database_contents};
 pub use diagnostics::{
-    Diagnosis, EVENT_TRIGGERS, ExamineError, ReadFreshness, ServerDiagnosis, ServerRole, diagnose,
+    BlockingSession, Diagnosis, EVENT_TRIGGERS, Encryption, ExamineError, ReadFreshness, ServerDiagnosis,
+    ServerRole, TrialWrite, diagnose,
 };
 pub use events::{FeedEpoch, FeedOutcome, FeedSubscription};
 use events::{FeedHead, ReadEventsBatch, start_counting_events};

@@ -1,7 +1,8 @@
 //! SQL that reads and changes the `pets` table; [`insert_pets`](super::insert_pets) adds to it. Requests that arrive at the same
 //! time share a statement: see [`request_batcher`](super::request_batcher).
 //!
-//! **Invariant:** rows leave as domain values. Only these two files and those of orders, imports and exports name this table.
+//! **Invariant:** rows leave as domain values. Only these two files, those of orders, imports and exports, and the write that
+//! `petstore doctor` tries name this table.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;

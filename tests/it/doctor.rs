@@ -2,9 +2,11 @@
 
 use std::process::Output;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::support::TestService;
 use crate::support::folder::Folder;
+use crate::support::postgres::wait_for_blocked_statement;
 use crate::support::postgres::{TestDatabase, connect};
 use crate::support::program::petstore;
 use crate::unhealthy_database::PrivatePostgres;
@@ -35,10 +37,95 @@ async fn a_healthy_database_has_no_failures() {
     assert!(output.status.success(), "{output:?}");
     let report = report(&output);
     assert_eq!(report["ok"], true);
-    for name in ["database", "version", "encoding", "schema", "role", "partitions", "clock", "pool"] {
+    for name in [
+        "database",
+        "version",
+        "encoding",
+        "schema",
+        "role",
+        "encryption",
+        "partitions",
+        "clock",
+        "space",
+        "write",
+        "pool",
+    ] {
         assert_eq!(check(&report, name)["state"], "ok", "{report}");
     }
     assert_eq!(check(&report, "replication")["state"], "warning", "no standby");
+}
+
+#[tokio::test]
+async fn a_write_is_tried_and_rolled_back() {
+    let database = TestDatabase::new().await;
+    let report = report(&doctor(&database.url(), &["--json"]));
+    assert_eq!(check(&report, "write")["state"], "ok", "{report}");
+    assert_eq!(check(&report, "space")["state"], "ok", "{report}");
+    assert_eq!(check(&report, "nodes")["says"], "none is connected");
+    assert_eq!(check(&report, "encryption")["says"], "none; the connection stays on this machine");
+    let pets = database.connect().await.query_one("SELECT count(*) FROM pets", &[]).await.unwrap();
+    assert_eq!(pets.get::<_, i64>(0), 0);
+}
+
+#[tokio::test]
+async fn a_session_that_blocks_writes_is_named() {
+    let database = TestDatabase::new().await;
+    let holder = database.connect().await;
+    holder
+        .batch_execute("SET application_name = 'maintenance'; BEGIN; LOCK TABLE orders IN SHARE MODE")
+        .await
+        .unwrap();
+    let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let output = doctor(&database.url(), &["--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report = report(&output);
+    let write = check(&report, "write");
+    let says = write["says"].as_str().unwrap();
+    let named = format!("writes wait for a lock of process {pid} (maintenance, role ");
+    assert!(write["state"] == "failure" && says.starts_with(&named), "{report}");
+    assert!(says.contains("idle in transaction for ") && says.contains("pg_terminate_backend"), "{report}");
+}
+
+#[tokio::test]
+async fn a_session_that_blocks_a_statement_of_the_service_is_named() {
+    let service = TestService::start().await;
+    let pet = service.client.add("Rex", None).await;
+    let holder = service.database.connect().await;
+    holder.batch_execute(&format!("BEGIN; SELECT FROM pets WHERE id = {pet} FOR UPDATE")).await.unwrap();
+    let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let patch = json!({"name": "Max"});
+    let mut waiting = std::pin::pin!(service.client.patch_pet(pet, &patch));
+    let watch = service.database.connect().await;
+    tokio::select! {
+        _ = wait_for_blocked_statement(&watch) => {}
+        answer = &mut waiting => panic!("{}", answer.body),
+    }
+    let report = report(&doctor(&service.database.url(), &["--json"]));
+    let write = check(&report, "write");
+    let named = format!("statements of the service wait for a lock of process {pid} (");
+    assert!(write["state"] == "warning" && write["says"].as_str().unwrap().contains(&named), "{report}");
+    holder.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(waiting.await.status, 200);
+}
+
+#[tokio::test]
+async fn the_versions_of_connected_nodes_are_shown() {
+    let database = TestDatabase::new().await;
+    let nodes =
+        |report: &Value| (check(report, "nodes")["state"].clone(), check(report, "nodes")["says"].clone());
+    let (one, two) = (database.connect().await, database.connect().await);
+    one.batch_execute("SET application_name = 'petstore/1.1.0+abc'").await.unwrap();
+    let found = report(&doctor(&database.url(), &["--json"]));
+    let says = nodes(&found).1;
+    assert!(says.as_str().unwrap().contains("1.1.0 (abc) on 1 connection"), "{found}");
+    two.batch_execute("SET application_name = 'petstore'").await.unwrap();
+    let found = report(&doctor(&database.url(), &["--json"]));
+    let (state, says) = nodes(&found);
+    assert!(
+        state == "warning" && says.as_str().unwrap().contains("1.0.0 or unknown on 1 connection, "),
+        "{found}"
+    );
+    drop((one, two));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use petstore::domain::api_key::ApiKey;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -81,6 +81,19 @@ async fn keys_list_shows_the_scopes_rate_limit_and_expiry_of_a_key() {
         assert!(line.contains(word), "{table}");
     }
     assert!(!table.contains(key.reveal()));
+}
+
+#[tokio::test]
+async fn a_key_expires_by_the_clock_of_the_database() {
+    let minutes = |minutes: i64| -> Arc<dyn Fn() -> Timestamp + Send + Sync> {
+        Arc::new(move || Timestamp::now() + SignedDuration::from_mins(minutes))
+    };
+    let ahead = TestService::start_at(&[], minutes(10)).await;
+    assert_eq!(ahead.client_with_new_key(&["--expires", "5m"]).get("/v1/pets").await.status, 200);
+    let behind = TestService::start_at(&[], minutes(-10)).await;
+    let (client, started) = (behind.client_with_new_key(&["--expires", "2s"]), Instant::now());
+    eventually("the key has expired", async || client.get("/v1/pets").await.status == 401).await;
+    assert!(started.elapsed() >= Duration::from_millis(1500), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

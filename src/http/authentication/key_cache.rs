@@ -64,12 +64,13 @@ struct KeyLookup {
     started: Instant,
 }
 
-/// Evicts a record [`RECORD_TTL`] after the start of its lookup.
+/// Evicts a record [`RECORD_TTL`] after the start of its lookup, or when the key expires.
 struct ExpireAfterLookup;
 
 impl Expiry<ApiKey, KeyLookup> for ExpireAfterLookup {
     fn expire_after_create(&self, _: &ApiKey, lookup: &KeyLookup, _: Instant) -> Option<Duration> {
-        Some(RECORD_TTL.saturating_sub(lookup.started.elapsed()))
+        let usable = lookup.caller.key.expires_in.map_or(RECORD_TTL, |end| end.min(RECORD_TTL));
+        Some(usable.saturating_sub(lookup.started.elapsed()))
     }
 }
 
@@ -112,14 +113,13 @@ impl KeyCache {
         now: Timestamp,
     ) -> Result<Arc<Caller>, ApiError> {
         let token = bearer_token(authorization)?;
-        let caller = match self.known.get(token).await {
+        match self.known.get(token).await {
             Some(lookup) => {
                 self.hits.increment(1);
-                lookup.caller
+                Ok(lookup.caller)
             }
-            None => self.look_up(parse(token)?, client, admission, now).await?,
-        };
-        if caller.key.expired(now.into()) { Err(ApiError::InvalidApiKey) } else { Ok(caller) }
+            None => self.look_up(parse(token)?, client, admission, now).await,
+        }
     }
 
     /// The id of a key that was valid when it was last looked up. For the log of a request that was not authenticated.
@@ -171,13 +171,13 @@ impl KeyCache {
         // A record that arrives later would be too old to be used.
         let found = timeout(RECORD_TTL, self.storage.find_api_key(digest));
         match found.await.map_err(|_| LookupError::Timeout)? {
-            Ok(Some(key)) if !key.expired(now.into()) => {
+            Ok(Some(key)) => {
                 self.ids.insert(digest, key.id).await;
                 self.uses().insert(key.id, minute(now));
                 let limiter = self.rate_limiters.for_key(&key);
                 Ok(KeyLookup { caller: Arc::new(Caller { key, limiter }), started })
             }
-            Ok(_) => Err(LookupError::UnknownKey),
+            Ok(None) => Err(LookupError::UnknownKey),
             Err(error) => Err(LookupError::Storage(error)),
         }
     }

@@ -97,6 +97,8 @@ pub(in crate::storage) struct Connector {
     session: Arc<[(&'static str, String)]>,
     /// The index of the last known primary.
     last_primary: Arc<AtomicUsize>,
+    /// Whether the certificates of servers are checked.
+    verifies_servers: bool,
 }
 
 impl Connector {
@@ -124,7 +126,8 @@ impl Connector {
             (None, Some(file)) => Credentials::PassFile(file),
             (None, None) => Credentials::Fixed,
         };
-        Ok(Self { servers, credentials, tls, session, last_primary: Arc::default() })
+        let verifies_servers = parameters.mode == SslMode::VerifyFull;
+        Ok(Self { servers, credentials, tls, session, last_primary: Arc::default(), verifies_servers })
     }
 
     /// The same servers, with the session settings for requests:
@@ -144,6 +147,15 @@ impl Connector {
             ("jit", "off".to_owned()),
         ];
         Self { session: self.session.iter().cloned().chain(settings).collect(), ..self.clone() }
+    }
+
+    /// The same servers, with another name for the sessions.
+    pub(in crate::storage) fn named(&self, application: &str) -> Self {
+        let mut servers = self.servers.to_vec();
+        for server in &mut servers {
+            server.application_name(application);
+        }
+        Self { servers: servers.into(), ..self.clone() }
     }
 
     /// The same servers, standbys included.
@@ -166,6 +178,11 @@ impl Connector {
             };
             ServerAddress { host, port: *server.get_ports().first().unwrap_or(&DEFAULT_PORT) }
         })
+    }
+
+    /// Whether the certificates of servers are checked.
+    pub(in crate::storage) fn verifies_servers(&self) -> bool {
+        self.verifies_servers
     }
 
     /// The addresses of all servers, separated by commas.

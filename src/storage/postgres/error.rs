@@ -110,7 +110,6 @@ impl StatementError {
                 }
                 _ => StorageError::Unavailable(error),
             },
-            Self::NoConnection(error) => StorageError::Unavailable(Arc::new(error)),
             Self::Sent(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                 StorageError::Locked(Arc::new(error))
             }
@@ -122,7 +121,9 @@ impl StatementError {
                 StorageError::Unavailable(Arc::new(error))
             }
             Self::NotSent(error) | Self::Sent(error) => StorageError::Unexpected(Arc::new(error)),
-            Self::Deadline(_) | Self::NoPrimary => StorageError::Unavailable(error_message(self.to_string())),
+            Self::NoConnection(_) | Self::Deadline(_) | Self::NoPrimary => {
+                StorageError::Unavailable(error_message(self.to_string()))
+            }
             Self::Unproven(reason) => StorageError::Unavailable(Arc::new(reason)),
         }
     }
@@ -142,6 +143,10 @@ impl fmt::Display for StatementError {
         match self {
             // Without the pool's own words.
             Self::NoConnection(PoolError::Backend(error)) => f.write_str(&with_causes(error)),
+            Self::NoConnection(PoolError::Timeout(_)) => f.write_str(
+                "no database connection was free in time, because other statements are slow or wait for a lock: \
+                 `petstore doctor` names the session that blocks",
+            ),
             Self::NoConnection(error) => f.write_str(&with_causes(error)),
             Self::NotSent(error) | Self::Sent(error) => f.write_str(&with_causes(error)),
             Self::Deadline(limit) => write!(f, "no response within {limit:?}"),
