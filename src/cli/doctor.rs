@@ -387,6 +387,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_table_of_incidents_has_the_line_of_a_wrong_clock() {
+        let line = format!("warning clock {}", clock(-600.0).says);
+        assert!(include_str!("../../docs/operations.md").contains(&format!("| `{line}` |")), "{line}");
+    }
+
+    #[test]
     fn a_check_fails_only_if_the_service_cannot_run() {
         let state = |check: DoctorCheck| check.state;
         assert_eq!(state(version(&("14.9".into(), 140_009))), CheckState::Failure);

@@ -28,6 +28,7 @@ mod get_pet;
 mod hostile_clients;
 mod http;
 mod import;
+mod incidents;
 mod interrupted_import;
 mod keys;
 mod least_privilege;

@@ -25,8 +25,11 @@ pub(crate) struct PrivatePostgres {
 
 impl PrivatePostgres {
     pub(crate) fn start() -> Self {
-        let directory =
-            std::env::temp_dir().join(format!("petstore-private-postgres-{}", std::process::id()));
+        Self::start_in(std::env::temp_dir().join(format!("petstore-private-postgres-{}", std::process::id())))
+    }
+
+    /// The same, with its files in this directory.
+    pub(crate) fn start_in(directory: PathBuf) -> Self {
         let url = script(&["start", directory.to_str().unwrap()]);
         Self { directory, url }
     }
