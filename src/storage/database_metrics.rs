@@ -1,6 +1,7 @@
 //! Metrics of the connection pool and of the database.
 //!
-//! **Invariant:** the cost does not depend on the number of pets: counts are estimates from PostgreSQL's statistics.
+//! **Invariant:** the cost does not depend on the number of pets: counts are estimates from PostgreSQL's statistics. Only the
+//! keys are read, of which there are few.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use super::partitions::DAYS_PREPARED;
 use super::postgres::error::unexpected;
 use super::{Storage, StorageError};
 use crate::telemetry::metrics::{
-    DATABASE_UP, FEED_LAG, IDEMPOTENCY_DAYS, ORDERS_OVERDUE, PETS, POOL_CONNECTIONS, POOL_MAX, POOL_WAITING,
-    STANDBYS, count,
+    ARCHIVING_FAILING, DATABASE_UP, FEED_LAG, IDEMPOTENCY_DAYS, KEYS_NEXT_EXPIRY, ORDERS_OVERDUE, PETS,
+    POOL_CONNECTIONS, POOL_MAX, POOL_WAITING, STANDBYS, count,
 };
 
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -41,6 +42,26 @@ const STANDBYS_AND_PETS: &str = "\
         array_append(stats.most_common_freqs::float8[], stats.null_frac::float8)
       ) AS common (status, share)
     ) ON class.oid = to_regclass('pets') AND class.relpages > 0";
+
+/// When the next key expires, in seconds since 1970; null if none does. A rotated key expires on purpose: its successor counts.
+const NEXT_KEY_EXPIRY: &str = "\
+    SELECT extract(epoch FROM min(expires_at))::double precision AS value
+    FROM api_keys AS key
+    WHERE revoked_at IS NULL AND expires_at > now()
+      AND NOT EXISTS (
+        SELECT FROM api_keys AS successor
+        WHERE successor.lineage_id = coalesce(key.lineage_id, key.id)
+          AND successor.id > key.id
+          AND successor.revoked_at IS NULL)";
+
+/// 1 if the last attempt to archive a WAL file failed. PostgreSQL tries again every minute.
+const ARCHIVING: &str = "\
+    SELECT CASE
+      WHEN current_setting('archive_mode') <> 'off'
+        AND last_failed_time > coalesce(last_archived_time, '-infinity') THEN 1.0::double precision
+      ELSE 0.0
+    END AS value
+    FROM pg_stat_archiver";
 
 impl Storage {
     /// Updates the metrics of the connection pool; in a cluster, those of the busiest one.
@@ -77,6 +98,12 @@ impl Storage {
             let rows = self.database.read_primary(statement, &[]).await?;
             let seconds = rows.first().map(|row| row.try_get("seconds").map_err(unexpected)).transpose()?;
             gauge!(gauge).set(seconds.unwrap_or(0.0));
+        }
+        for (gauge, statement) in [(KEYS_NEXT_EXPIRY, NEXT_KEY_EXPIRY), (ARCHIVING_FAILING, ARCHIVING)] {
+            for row in self.database.read_primary(statement, &[]).await? {
+                let value: Option<f64> = row.try_get("value").map_err(unexpected)?;
+                gauge!(gauge).set(value.unwrap_or_default());
+            }
         }
         self.observe_epoch().await?;
         for row in self.database.read_primary(STANDBYS_AND_PETS, &[]).await? {

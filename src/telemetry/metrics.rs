@@ -44,6 +44,8 @@ define_metrics! {
         "Lookups of API keys: found in the cache (\"hit\"), read from the database (\"miss\"), or cached as invalid \
         (\"refused\").";
     gauge KEYS_REMEMBERED = "petstore_keys_remembered": "API keys in the cache.";
+    gauge KEYS_NEXT_EXPIRY = "petstore_keys_next_expiry_timestamp_seconds":
+        "When the next API key without a successor expires, in seconds since 1970; 0 if none does.";
     counter DEPRECATED_CALLS = "petstore_deprecated_calls_total":
         "Calls to deprecated operations, by the key's id.";
     gauge POOL_CONNECTIONS = "db_client_connections": "Connections to the database, by state.";
@@ -66,6 +68,8 @@ define_metrics! {
         "1 if the last check, a few seconds ago, reached a server that accepts writes, else 0.";
     gauge STANDBYS = "petstore_database_standbys":
         "Standbys that replicate from the server that accepts writes; 0 if it was not reached.";
+    gauge ARCHIVING_FAILING = "petstore_database_wal_archiving_failing":
+        "1 if the database's last attempt to archive a WAL file failed, else 0; 0 without archiving.";
     gauge IDEMPOTENCY_DAYS = "petstore_idempotency_partitions_prepared":
         "Days, starting today, that have a partition for idempotency keys and one for events.";
     counter EVENTS = "petstore_events_total": "Events that this node has written, by type.";

@@ -140,6 +140,33 @@ async fn the_estimated_pets_follow_the_table_between_two_analyses() {
         .await;
 }
 
+#[tokio::test]
+async fn the_next_key_that_expires_is_known_except_for_revoked_and_rotated_ones() {
+    let service = TestService::start().await;
+    let session = service.database.connect().await;
+    let expiry =
+        async || value(&scrape(service.admin_address).await, "petstore_keys_next_expiry_timestamp_seconds");
+    poll("no key expires", expiry, |next| *next == Some(0.0)).await;
+    session
+        .batch_execute(
+            "INSERT INTO api_keys (id, name, prefix, digest, scopes, expires_at, revoked_at, lineage_id)
+             OVERRIDING SYSTEM VALUE VALUES
+               (101, 'expired', '', sha256('101'), '{}', now() - interval '1 day', NULL, NULL),
+               (102, 'revoked', '', sha256('102'), '{}', now() + interval '1 day', now(), NULL),
+               (103, 'rotated', '', sha256('103'), '{}', now() + interval '2 days', NULL, NULL),
+               (104, 'rotated', '', sha256('104'), '{}', now() + interval '3 days', NULL, 103),
+               (105, 'current', '', sha256('105'), '{}', '2100-01-02 00:00Z', NULL, 103),
+               (106, 'another', '', sha256('106'), '{}', '2100-01-01 00:00Z', NULL, NULL)",
+        )
+        .await
+        .unwrap();
+    poll("a key expires in 2100", expiry, |next| *next == Some(4_102_444_800.0)).await;
+    // Without its successor, a rotated key is the last of its lineage again.
+    session.batch_execute("UPDATE api_keys SET revoked_at = now() WHERE id IN (105, 106)").await.unwrap();
+    poll("key 104 is next", expiry, |next| next.is_some_and(|next| next > 0.0 && next < 4_102_444_800.0))
+        .await;
+}
+
 /// The names in the table of docs/operations.md, except those of the process.
 fn documented() -> BTreeSet<String> {
     let page = fs::read_to_string(Path::new(ROOT).join("docs/operations.md")).unwrap();
