@@ -5,7 +5,8 @@
 
 Dashboard: panels have unique ids, do not overlap, and have a description; each target has an expression and queries the
 selected data source. The panels show every metric of docs/operations.md, and rules and panels use no other metric.
-Rules: each alert has a severity, a summary, a description and a heading in docs/operations.md, and each heading an alert.
+Rules: each alert has a severity, a summary, a description, a link from the one setting of the runbook and a heading in
+docs/operations.md, and each heading an alert. No rule names a job, and promtool's tests name each alert.
 """
 
 import json
@@ -16,7 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy/grafana/petstore.json"
 RULES = ROOT / "deploy/prometheus/rules.yaml"
+UNIT_TESTS = (ROOT / "deploy/prometheus").glob("rules*.test.yaml")
 OPERATIONS = ROOT / "docs/operations.md"
+RUNBOOK = """'{{ query "petstore:runbook:info" | first | label "url" }}#%s'"""
 WIDTH = 24
 # Names that Grafana and Prometheus define, besides the service's metrics.
 FROM_GRAFANA = {"__rate_interval", "__range"}
@@ -109,8 +112,14 @@ def rule_errors(documented: set[str]) -> list[str]:
         for annotation in ("summary", "description"):
             if not re.search(rf"^ +{annotation}: \S", rule, re.MULTILINE):
                 errors.append(f"{name}: no {annotation}")
-        if f"runbook: docs/operations.md#{name.lower()}\n" not in rule + "\n":
-            errors.append(f"{name}: the runbook does not link to its heading in docs/operations.md")
+        if f"runbook_url: {RUNBOOK % name.lower()}\n" not in rule + "\n":
+            errors.append(f"{name}: runbook_url does not link to its heading in docs/operations.md")
+    if re.search(r"\bjob *=", text):
+        errors.append("a rule names a job: select nodes by petstore_build_info")
+    if len(re.findall(r"^ +url: https://\S+$", text, re.MULTILINE)) != 1 or text.count("https://") != 1:
+        errors.append("the runbook's address must be absolute, and be set once")
+    tested = set(re.findall(r"alertname: (\w+)", "".join(file.read_text() for file in UNIT_TESTS)))
+    errors += [f"{name}: promtool does not test it" for name in sorted(alerts - tested)]
     section = re.search(r"^## Alerts$(.*?)^## ", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)
     headings = set(re.findall(r"^### (\w+)$", section[1], re.MULTILINE)) if section else set()
     errors += [f"{name}: no heading in docs/operations.md" for name in sorted(alerts - headings)]
