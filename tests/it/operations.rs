@@ -112,6 +112,45 @@ fn the_deployed_memory_limit_is_enough_for_the_allowed_connections() {
 }
 
 #[test]
+fn the_pods_of_a_rollout_fit_into_the_default_number_of_connections() {
+    let read = |file: &str| fs::read_to_string(Path::new(ROOT).join("deploy/kubernetes").join(file)).unwrap();
+    let after = |manifest: &str, text: &str| {
+        let rest = manifest.split_once(text).unwrap_or_else(|| panic!("no {text}")).1;
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().unwrap()
+    };
+    let deployment = read("deployment.yaml");
+    // One pod stops while the next one starts, and is gone before that one counts as available.
+    assert!(
+        after(&deployment, "\n  minReadySeconds: ") >= after(&deployment, "terminationGracePeriodSeconds: "),
+        "several pods would be stopping at the same time"
+    );
+    assert_eq!(after(&deployment, "maxUnavailable: "), 0);
+    let replicas = after(&read("horizontalpodautoscaler.yaml"), "maxReplicas: ");
+    let pods = replicas + after(&deployment, "maxSurge: ") + 1;
+    let connections = after(&deployment, "PETSTORE_DATABASE_CONNECTIONS, value: \"");
+    let needed = pods * connections + 1;
+    // PostgreSQL's default, without those for superusers, and with some for backups and psql.
+    assert!(needed <= 100 - 3 - 5, "{pods} pods need {needed} connections");
+    let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
+    let sum = format!("{pods} × {connections} + 1 = {needed}");
+    assert!(page.contains(&sum), "{PAGE} lacks the sum: {sum}");
+}
+
+#[test]
+fn the_service_has_its_own_role_and_only_the_job_is_the_owner() {
+    let read = |file: &str| fs::read_to_string(Path::new(ROOT).join("deploy/kubernetes").join(file)).unwrap();
+    let (deployment, migrate, secrets) =
+        (read("deployment.yaml"), read("migrate.yaml"), read("secret.example.yaml"));
+    assert!(deployment.contains("secretName: petstore,") && migrate.contains("secretName: petstore-owner,"));
+    assert!(migrate.contains("args: [migrate, --grant-to, petstore_service]"));
+    let (service, owner) = secrets.split_once("\n---\n").unwrap();
+    assert!(service.contains("name: petstore\n") && service.contains("//petstore_service:"));
+    assert!(owner.contains("name: petstore-owner\n") && owner.contains("//petstore_owner:"));
+    // GitOps would create it again.
+    assert!(!migrate.contains("  ttlSecondsAfterFinished"));
+}
+
+#[test]
 fn the_log_lines_of_the_incidents_have_messages_of_the_program() {
     let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
     let section = page.split("## What you will see").nth(1).unwrap().split("\n## ").next().unwrap();
