@@ -313,7 +313,7 @@ def check_guide(run: Run, stored: list[dict[str, Any]]) -> list[str]:
     """Returns what is wrong with a run of the guide, after which these pets are stored."""
     names = [pet["name"] for pet in stored]
     untested = [call for call, count in run.attempts.items() if count <= run.case.times]
-    if run.seen["good"] and names == ["Rex", "Ada", "Bo", "Cy"] and not untested:
+    if run.seen["good"] and names == ["Rex", "Ada", "Bo", "Cy", "Dot", "Eve"] and not untested:
         return []
     return [f"{run.name} {run.seen}, pets {names}, too few attempts at {untested}"]
 
@@ -409,7 +409,7 @@ async def main(faults: list[str]) -> int:
     rows.insert(0, ["fault", "package", "attempts", "pets", "what the caller saw"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     print("For each fault and program: the attempts at adding pets, and the pets stored. The driver of an SDK adds 3")
-    print("pets, an example 1, and the guide 4. The guide also tries an invalid one. A follower of the feed adds none.")
+    print("pets, an example 1, and the guide 6. The guide also tries three that are refused. A follower of the feed adds none.")
     for cells in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip())
     for line in wrong:
