@@ -128,6 +128,18 @@ pub enum KeyState {
 }
 
 impl KeyState {
+    /// The state of a key at this time.
+    #[must_use]
+    pub fn at(now: SystemTime, expires_at: Option<SystemTime>, revoked_at: Option<SystemTime>) -> Self {
+        if revoked_at.is_some() {
+            Self::Revoked
+        } else if expires_at.is_some_and(|end| end <= now) {
+            Self::Expired
+        } else {
+            Self::Active
+        }
+    }
+
     /// The state in the output of `petstore keys`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -143,17 +155,11 @@ impl KeyRecord {
     /// The state of the key at this time.
     #[must_use]
     pub fn state(&self, now: SystemTime) -> KeyState {
-        if self.revoked_at.is_some() {
-            KeyState::Revoked
-        } else if self.expires_at.is_some_and(|end| end <= now) {
-            KeyState::Expired
-        } else {
-            KeyState::Active
-        }
+        KeyState::at(now, self.expires_at, self.revoked_at)
     }
 }
 
-/// Who issues, rotates or revokes a key: 1 to 200 characters, not blank, no control characters.
+/// Who issues, changes, rotates or revokes a key: 1 to 200 characters, not blank, no control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor(String);
 
@@ -183,7 +189,7 @@ impl FromStr for Actor {
 pub struct KeyEvent {
     /// When.
     pub happened_at: SystemTime,
-    /// What: `created`, `rotated` or `revoked`.
+    /// What: `created`, `changed`, `rotated` or `revoked`.
     pub action: String,
     /// Who did it.
     pub actor: String,

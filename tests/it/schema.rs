@@ -15,7 +15,7 @@ use crate::support::wait::{PROMPTLY, eventually};
 use crate::unhealthy_database::PrivatePostgres;
 
 /// Rows that each schema version can store, inserted as soon as the version is reached.
-const SAMPLES: [(i32, &str); 6] = [
+const SAMPLES: [(i32, &str); 7] = [
     (
         1,
         "INSERT INTO pets (name, category_id, status) \
@@ -42,6 +42,7 @@ const SAMPLES: [(i32, &str); 6] = [
         "INSERT INTO api_keys (name, prefix, digest, scopes, lineage_id) \
          VALUES ('shop', 'psk_ghijkl', sha256('y'), '{pets:read}', 1)",
     ),
+    (14, "INSERT INTO api_key_events (key_id, action, actor) VALUES (1, 'changed', 'ada')"),
 ];
 
 #[tokio::test]

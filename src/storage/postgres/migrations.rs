@@ -24,10 +24,10 @@ mod embedded {
 }
 
 /// The latest schema version that this program contains.
-pub const SCHEMA_LATEST: i32 = 13;
+pub const SCHEMA_LATEST: i32 = 14;
 
 /// The oldest schema version that this program runs on.
-pub const SCHEMA_NEEDED: i32 = 13;
+pub const SCHEMA_NEEDED: i32 = 14;
 
 /// An index on a table that may have many rows. A migration file is one transaction, in which it could not be built
 /// concurrently.
