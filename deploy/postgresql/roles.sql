@@ -6,7 +6,8 @@
 -- Run it as the owner of the database or as a superuser. It is idempotent. It creates the role if needed; give the role a
 -- password or a line in pg_hba.conf. A new version may need more privileges: `petstore migrate --grant-to ROLE` grants an
 -- existing role what is between BEGIN and COMMIT below.
--- `petstore migrate` and `petstore demo` need the owner. Every other command works with this role.
+-- `petstore migrate` and `petstore demo` need the owner, and so does `petstore keys apply` when it changes the scopes or the
+-- rate limit of a key. Every other command works with this role.
 
 \set ON_ERROR_STOP on
 \if :{?service}

@@ -106,6 +106,43 @@ impl KeyDigest {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// The digest with these bytes, if there are 32.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+impl fmt::Display for KeyDigest {
+    /// In hexadecimal digits, as `sha256sum` prints it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+/// The text is not the digest of a key. The message does not repeat it: it may be the key itself.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error(
+    "must be the SHA-256 of the key in 64 hexadecimal digits, as `printf %s \"$KEY\" | sha256sum` prints it"
+)]
+pub struct KeyDigestError;
+
+impl FromStr for KeyDigest {
+    type Err = KeyDigestError;
+
+    fn from_str(text: &str) -> Result<Self, KeyDigestError> {
+        let mut digest = [0; 32];
+        let pairs = text.as_bytes().chunks_exact(2);
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(KeyDigestError);
+        }
+        for (byte, pair) in digest.iter_mut().zip(pairs) {
+            let pair = str::from_utf8(pair).map_err(|_| KeyDigestError)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| KeyDigestError)?;
+        }
+        Ok(Self(digest))
+    }
 }
 
 #[cfg(test)]
@@ -149,6 +186,20 @@ mod tests {
     fn text_in_another_format_is_rejected() {
         for text in ["", "psk_", "psk_short", &"é".repeat(21), &format!("{} ", key().reveal())] {
             assert_eq!(text.parse::<ApiKey>(), Err(ApiKeyError), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_digest_is_written_as_by_sha256sum() {
+        // printf %s psk_000000000000000000000000000000000Dqkal | sha256sum
+        let text = "314cf5f99114f97b1baab841c6f585ebfd8957b700cd27bd9d33123fa54769a9";
+        let digest = ApiKey::generate(|| 0).digest();
+        assert_eq!(digest.to_string(), text);
+        assert_eq!(text.parse(), Ok(digest));
+        assert_eq!(text.to_uppercase().parse(), Ok(digest));
+        assert_eq!(KeyDigest::from_bytes(digest.as_bytes()), Some(digest));
+        for bad in ["", &text[1..], &format!("{text}0"), &format!("{text}  -"), &format!("+{}", &text[1..])] {
+            assert_eq!(bad.parse::<KeyDigest>(), Err(KeyDigestError), "{bad:?}");
         }
     }
 

@@ -10,6 +10,7 @@ pub mod event;
 pub mod idempotency;
 pub mod identifier;
 pub mod import_key;
+pub mod key_plan;
 pub mod key_record;
 pub(crate) mod keyword_enum;
 pub mod order;

@@ -262,7 +262,7 @@ fn key_event(row: &Row) -> Result<KeyEvent, tokio_postgres::Error> {
     })
 }
 
-fn rate_limit(row: &Row) -> Result<Option<RateLimit>, tokio_postgres::Error> {
+pub(super) fn rate_limit(row: &Row) -> Result<Option<RateLimit>, tokio_postgres::Error> {
     let requests: Option<i32> = row.try_get("rate_limit_requests")?;
     let seconds: Option<i32> = row.try_get("rate_limit_seconds")?;
     // A constraint ensures that both are set and valid, or neither is set.
@@ -271,7 +271,7 @@ fn rate_limit(row: &Row) -> Result<Option<RateLimit>, tokio_postgres::Error> {
     }))
 }
 
-fn columns(limit: Option<RateLimit>) -> (Option<i32>, Option<i32>) {
+pub(super) fn columns(limit: Option<RateLimit>) -> (Option<i32>, Option<i32>) {
     let column = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     (limit.map(|limit| column(limit.requests().get())), limit.map(|limit| column(limit.seconds())))
 }

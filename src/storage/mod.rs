@@ -20,6 +20,7 @@
 //! PostgreSQL evaluates a CTE only as far as it is read, so each of them is read by what must come after it.
 
 mod api_keys;
+mod apply_keys;
 mod database_metrics;
 mod demo_database_check;
 mod diagnostics;
@@ -42,6 +43,7 @@ use std::sync::Arc;
 use crate::config::{DatabaseUrl, PoolSettings, ReadFrom};
 
 use api_keys::FindKeysBatch;
+pub use apply_keys::{AppliedKeys, ApplyKeysError, KeysToApply, apply_keys, plan_keys};
 pub use demo_database_check::{DatabaseContents, database_contents};
 pub use diagnostics::{
     BlockingSession, Diagnosis, EVENT_TRIGGERS, Encryption, ExamineError, ReadFreshness, ServerDiagnosis,
@@ -72,10 +74,11 @@ pub use privileges::{GrantError, grant, lacking_text};
 use request_batcher::{Batcher, QueueLimits};
 
 /// Every statement that serves requests, so that tests can check each.
-pub const STATEMENTS: [&[&str]; 6] = [
+pub const STATEMENTS: [&[&str]; 7] = [
     pets::STATEMENTS,
     insert_pets::STATEMENTS,
     api_keys::STATEMENTS,
+    apply_keys::STATEMENTS,
     orders::STATEMENTS,
     events::STATEMENTS,
     partitions::STATEMENTS,

@@ -167,6 +167,47 @@ async fn the_service_works_with_the_privileges_of_the_shipped_role() {
     deployment.remove().await;
 }
 
+#[tokio::test]
+async fn only_the_owner_changes_the_scopes_and_the_rate_limit_of_a_key() {
+    let deployment = Deployment::new().await;
+    let folder = Folder::new();
+    let apply = |content: &str, url: &str| {
+        let file = folder.write("keys.toml", content);
+        let output = run(&["keys", "apply", &file, "--prune"], &[("DATABASE_URL", url)]);
+        let (text, errors) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        (output.status.code(), text, errors)
+    };
+    let kiosk = "[keys.kiosk]\nscopes = ['pets:read']\n";
+    // The service's role creates, revokes and rotates keys, and changes when they expire.
+    let digest = |byte: &str| format!("digest = '{}'\n", byte.repeat(32));
+    for content in [
+        format!("[keys.old]\nscopes = ['pets:read']\n{kiosk}"),
+        format!("{kiosk}expires = 2099-01-31\n"),
+        format!("{kiosk}expires = 2099-02-28\n{}", digest("1a")),
+    ] {
+        let (code, text, errors) = apply(&content, &deployment.url());
+        assert_eq!((code, &*errors), (Some(0), ""), "{content}");
+        assert!(text.contains("applied: "), "{text}");
+    }
+    let wider = format!("[keys.kiosk]\nscopes = ['pets:read', 'pets:write']\n{}", digest("1a"));
+    let slower = format!("{kiosk}rate-limit = '1/s'\n{}", digest("1a"));
+    for content in [&wider, &slower] {
+        let (code, text, errors) = apply(content, &deployment.url());
+        assert_eq!((code, &*text), (Some(1), ""));
+        let service = &deployment.service;
+        let refused = format!(
+            "petstore: the role {service} may not change the scopes or the rate limit of a key: run this command as the \
+             owner of the database\n"
+        );
+        assert_eq!(errors, refused);
+        let (code, text, errors) = apply(content, &deployment.database.url_as(&deployment.owner));
+        assert_eq!((code, &*errors), (Some(0), ""));
+        assert!(text.contains("2 changed"), "{text}");
+    }
+    deployment.remove().await;
+}
+
 /// Calls every operation.
 async fn call_every_operation(client: &Client) {
     let id = client.add("Max", Some("available")).await;
@@ -372,7 +413,7 @@ async fn migrate_grants_a_role_exactly_what_the_shipped_file_does() {
 async fn a_role_of_an_earlier_release_needs_only_migrate_to_serve_the_new_one() {
     let deployment = Deployment::with_schema_of_1_0_0().await;
     let refused = deployment.try_to_serve();
-    assert!(refused.contains("needs 13: run `petstore migrate` first"), "{refused}");
+    assert!(refused.contains("needs 14: run `petstore migrate` first"), "{refused}");
     let owner = deployment.database.url_as(&deployment.owner);
     assert!(run(&["migrate"], &[("DATABASE_URL", &owner)]).status.success());
     let refused = deployment.try_to_serve();

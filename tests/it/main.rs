@@ -31,6 +31,7 @@ mod import;
 mod incidents;
 mod interrupted_import;
 mod keys;
+mod keys_apply;
 mod least_privilege;
 mod limits;
 mod lineage;

@@ -14,7 +14,8 @@ use crate::support::TestDatabase;
 use crate::support::postgres::ROOT;
 
 /// The files of the statements, in the order of [`STATEMENTS`].
-const FILES: [&str; STATEMENTS.len()] = ["pets", "insert_pets", "api_keys", "orders", "events", "partitions"];
+const FILES: [&str; STATEMENTS.len()] =
+    ["pets", "insert_pets", "api_keys", "apply_keys", "orders", "events", "partitions"];
 
 /// A statement, and where it is.
 struct Statement {
@@ -117,7 +118,11 @@ fn the_parts_that_statements_repeat_are_equal() {
         assert_eq!(having(part), expected, "{part}");
     }
     let all: String = statements.iter().map(|it| it.text).collect();
-    assert_eq!(all.matches("_xact_lock(").count(), 4 + 2, "of pets, and for dropping partitions");
+    assert_eq!(
+        all.matches("_xact_lock(").count(),
+        4 + 2 + 1,
+        "of pets, for dropping partitions, and for applying keys"
+    );
     assert_eq!(all.matches("pg_logical_emit_message").count(), 4);
 }
 
@@ -294,7 +299,7 @@ fn filters_by_status(plan: &str) -> bool {
 
 /// The indexes that each statement searches where sequential scans are allowed. The service does not allow them, because it keeps
 /// plans: that of a table that was empty would be used for years.
-const INDEXES: [(&str, &[&str]); 36] = [
+const INDEXES: [(&str, &[&str]); 46] = [
     ("pets::LIST", &["pets_pkey"]),
     ("pets::LIST_BY_STATUS", &["pets_status_id_idx"]),
     ("pets::LIST_BY_CATEGORY", &["pets_category_id_status_id_idx"]),
@@ -312,6 +317,16 @@ const INDEXES: [(&str, &[&str]); 36] = [
     ("api_keys::REVOKE", &["api_keys_pkey"]),
     ("api_keys::ROTATE", &["api_keys_pkey"]),
     ("api_keys::UPDATE_LAST_USED", &["api_keys_pkey"]),
+    ("apply_keys::LOCK", &[]),
+    ("apply_keys::LIMIT_WAIT", &[]),
+    ("apply_keys::NOW", &[]),
+    ("apply_keys::LIST_CURRENT", &["api_keys_pkey"]),
+    ("apply_keys::FIND_HOLDERS", &["api_keys_digest_key"]),
+    ("apply_keys::INSERT_DECLARED", &[]),
+    ("apply_keys::CHANGE_TERMS", &["api_keys_pkey"]),
+    ("apply_keys::CHANGE_EXPIRY", &["api_keys_pkey"]),
+    ("apply_keys::REPLACE", &["api_keys_pkey"]),
+    ("apply_keys::REVOKE_UNDECLARED", &["api_keys_pkey"]),
     ("orders::LIST", &["orders_pkey"]),
     ("orders::LIST_BY_STATUS", &["orders_status_id_idx"]),
     ("orders::LIST_OF_PET", &["orders_pet_id_status_id_idx"]),

@@ -133,12 +133,12 @@ fn every_table_is_named_only_in_the_files_that_may_use_it() {
             "pets",
             &["diagnostics.rs", "exports.rs", "imports.rs", "insert_pets.rs", "orders.rs", "pets.rs"][..],
         ),
-        ("api_keys", &["api_keys.rs", "database_metrics.rs"]),
+        ("api_keys", &["api_keys.rs", "apply_keys.rs", "database_metrics.rs"]),
         ("orders", &["orders.rs", "pets.rs"]),
         ("imported_chunks", &["imports.rs"]),
         ("events", &["events.rs"]),
         ("event_feed", &["events.rs"]),
-        ("api_key_events", &["api_keys.rs"]),
+        ("api_key_events", &["api_keys.rs", "apply_keys.rs"]),
         ("idempotency_keys", &["insert_pets.rs", "orders.rs"]),
     ] {
         let mut naming: Vec<String> = sources("storage")

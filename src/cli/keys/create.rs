@@ -3,6 +3,7 @@
 use clap::Args;
 use jiff::Timestamp;
 
+use super::output::NewKeyOutput;
 use super::{ActorArgs, Expiry, expiry};
 use crate::cli::{CommandError, print, storage};
 use crate::config::DatabaseSettings;
@@ -39,6 +40,10 @@ pub(in crate::cli) struct CreateCommand {
     #[arg(long, value_name = "LIMIT")]
     rate_limit: Option<RateLimit>,
 
+    /// Prints a JSON object instead: the key with its id, prefix, name, scopes, expiry and rate limit.
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     by: ActorArgs,
 
@@ -57,7 +62,12 @@ impl CreateCommand {
             rate_limit: self.rate_limit,
         };
         let key = ApiKey::generate(rand::random);
-        storage(&self.database.url())?.insert_api_key(&new, &key, &self.by.actor()?).await?;
-        Ok(print(&format!("{}\n", key.reveal()))?)
+        let id = storage(&self.database.url())?.insert_api_key(&new, &key, &self.by.actor()?).await?;
+        let text = if self.json {
+            serde_json::to_string_pretty(&NewKeyOutput::new(id, &key, &new))?
+        } else {
+            key.reveal().to_owned()
+        };
+        Ok(print(&format!("{text}\n"))?)
     }
 }

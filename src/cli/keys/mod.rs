@@ -1,8 +1,12 @@
 //! `petstore keys`: one file per command.
 
+mod apply;
 mod create;
+mod generate;
+mod keys_file;
 mod list;
 mod output;
+mod plan_output;
 mod revoke;
 mod rotate;
 mod show;
@@ -28,6 +32,8 @@ pub(super) enum KeysCommand {
     Show(show::ShowCommand),
     Rotate(rotate::RotateCommand),
     Revoke(revoke::RevokeCommand),
+    Apply(apply::ApplyCommand),
+    Generate(generate::GenerateCommand),
 }
 
 impl KeysCommand {
@@ -38,6 +44,8 @@ impl KeysCommand {
             Self::Show(show) => show.run().await,
             Self::Rotate(rotate) => rotate.run().await,
             Self::Revoke(revoke) => revoke.run().await,
+            Self::Apply(apply) => apply.run().await,
+            Self::Generate(generate) => generate.run(),
         }
     }
 }

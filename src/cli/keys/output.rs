@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::domain::key_record::{KeyEvent, KeyRecord};
+use crate::domain::api_key::ApiKey;
+use crate::domain::key_record::{KeyEvent, KeyId, KeyRecord, NewKey};
 
 /// A key's record, as JSON; [`text`](Self::text) and [`table`] format it for people.
 #[derive(Debug, Serialize)]
@@ -53,6 +54,33 @@ impl KeyOutput {
             self.last_used_at.as_deref().unwrap_or("never"),
             self.rate_limit.as_deref().unwrap_or("default"),
         )
+    }
+}
+
+/// A key that was just issued, as JSON.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NewKeyOutput<'a> {
+    id: i64,
+    key: &'a str,
+    prefix: &'a str,
+    name: &'a str,
+    scopes: Vec<&'static str>,
+    expires_at: Option<String>,
+    rate_limit: Option<String>,
+}
+
+impl<'a> NewKeyOutput<'a> {
+    pub(super) fn new(id: KeyId, key: &'a ApiKey, new: &'a NewKey) -> Self {
+        Self {
+            id: id.0,
+            key: key.reveal(),
+            prefix: key.prefix(),
+            name: new.name.as_str(),
+            scopes: new.scopes.iter().map(|scope| scope.as_str()).collect(),
+            expires_at: new.expires_at.map(time),
+            rate_limit: new.rate_limit.map(|limit| limit.to_string()),
+        }
     }
 }
 
@@ -116,7 +144,7 @@ pub(super) fn table(keys: &[KeyOutput]) -> String {
 }
 
 /// Formats a time in RFC 3339 format, to the second.
-fn time(moment: SystemTime) -> String {
+pub(super) fn time(moment: SystemTime) -> String {
     Timestamp::try_from(moment)
         .map(|moment| moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
         .unwrap_or_default()

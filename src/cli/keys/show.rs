@@ -10,7 +10,7 @@ use crate::cli::{CommandError, print, storage};
 use crate::config::DatabaseSettings;
 use crate::domain::key_record::KeyId;
 
-/// Shows a key and its audit log: when it was created, rotated and revoked, and who did it.
+/// Shows a key and its audit log: when it was created, changed, rotated and revoked, and who did it.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ShowCommand {
     /// The key's id, as `petstore keys list` shows it.

@@ -1,0 +1,125 @@
+//! `petstore keys apply`
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::keys_file::{self, KeyEntry};
+use super::plan_output::PlanOutput;
+use super::{ActorArgs, duration};
+use crate::cli::{CommandError, print};
+use crate::config::DatabaseSettings;
+use crate::domain::api_key::ApiKey;
+use crate::domain::key_plan::{DeclaredIdentity, DeclaredKey};
+use crate::storage::{ApplyKeysError, KeysToApply, StorageError, apply_keys, check_url, plan_keys};
+use crate::telemetry::with_causes;
+
+/// Makes the API keys match a file: creates the missing ones, changes others in place, and can revoke the rest.
+///
+/// The file is TOML, with one table per key. A key is found by its name among the keys that are neither revoked nor
+/// expired. All changes are one transaction, and running the command again changes nothing.
+///
+/// Without `digest`, a missing key is generated and printed once. With `digest`, the key is kept elsewhere and nothing is
+/// printed; if the digest changes, the key is rotated.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file:
+  [keys.kiosk]
+  scopes = [\"pets:read\"]          # required: see `petstore keys create --help`
+  rate-limit = \"10/s\"             # by default, the service's --default-rate-limit
+  expires = 2027-01-31            # a date (UTC), or a time with an offset; by default, never
+  digest = \"60303ae22b998861…\"    # the SHA-256 of the key; by default, a key is generated
+
+Only the owner of the database can change the scopes and the rate limit of a key.
+
+Examples:
+  petstore keys apply keys.toml --dry-run
+  petstore keys apply keys.toml --prune
+  petstore keys apply keys.toml --json | jq -r '.steps[] | select(.key) | \"\\(.name) \\(.key)\"'")]
+pub(in crate::cli) struct ApplyCommand {
+    /// The file, or `-` for standard input.
+    file: PathBuf,
+
+    /// Revokes the active keys that the file does not declare. By default, they are listed and keep working.
+    #[arg(long)]
+    prune: bool,
+
+    /// Prints the plan and changes nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// How long a key keeps working after its entry got another digest, such as `24h` or `7d`.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "24h")]
+    overlap: Duration,
+
+    /// Prints a JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    by: ActorArgs,
+
+    #[command(flatten)]
+    database: DatabaseSettings,
+}
+
+impl ApplyCommand {
+    pub(super) async fn run(self) -> Result<(), CommandError> {
+        let url = self.database.url();
+        check_url(&url)?;
+        let entries = read(&self.file)?;
+        if self.prune && entries.is_empty() {
+            return Err(
+                "the file declares no keys, so --prune would revoke all of them: revoke single keys with \
+                `petstore keys revoke`"
+                    .into(),
+            );
+        }
+        let mut generated = HashMap::new();
+        let declared: Vec<DeclaredKey> =
+            entries.into_iter().map(|entry| declared_key(entry, &mut generated)).collect();
+        let keys = KeysToApply { declared: &declared, prune: self.prune, overlap: self.overlap };
+        let output = if self.dry_run {
+            PlanOutput::planned(&plan_keys(&url, keys).await?)
+        } else {
+            let applied = apply_keys(&url, keys, &self.by.actor()?).await.map_err(advised)?;
+            PlanOutput::applied(&applied.plan, &applied.issued, &generated)
+        };
+        let text = if self.json { serde_json::to_string_pretty(&output)? + "\n" } else { output.text() };
+        Ok(print(&text)?)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<KeyEntry>, CommandError> {
+    let name = path.display().to_string();
+    let text = if name == "-" { io::read_to_string(io::stdin()) } else { fs::read_to_string(path) };
+    let text = text.map_err(|error| format!("cannot read {name}: {error}"))?;
+    Ok(keys_file::parse(&name, &text)?)
+}
+
+/// Generates a key for an entry without a digest.
+fn declared_key(entry: KeyEntry, generated: &mut HashMap<String, ApiKey>) -> DeclaredKey {
+    let KeyEntry { key, digest } = entry;
+    let identity = if let Some(digest) = digest {
+        DeclaredIdentity::Digest(digest)
+    } else {
+        let new = ApiKey::generate(rand::random);
+        let identity = DeclaredIdentity::Named { prefix: new.prefix().to_owned(), digest: new.digest() };
+        generated.insert(key.name.as_str().to_owned(), new);
+        identity
+    };
+    DeclaredKey { key, identity }
+}
+
+/// Says what to do if the outcome is unknown: the keys were not printed.
+fn advised(error: ApplyKeysError) -> CommandError {
+    if let ApplyKeysError::Storage(StorageError::OutcomeUnknown(_)) = error {
+        let advice = "run the command again, and rotate the keys without a digest that were created: they were not printed";
+        return format!("{}; {advice}", with_causes(&error)).into();
+    }
+    error.into()
+}
