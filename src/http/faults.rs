@@ -258,10 +258,10 @@ pub fn fault_option_help() -> String {
     let lines = FaultKind::ALL.map(|kind| format!("- {}: {}", kind.as_str(), kind.description()));
     format!(
         "Makes requests fail, to test what a client does then. Repeatable. SHARE is the share of requests that fail in this \
-         way: above 0 and at most 1, by default 1. A request has one fault at most, so the shares add up to at most 1. Only \
-         API operations fail, not the pages at /docs.\n\n{}\n\nTo make a single request fail, with or without this option, \
-         send the header `Petstore-Fault: KIND`. If the request also has an `Idempotency-Key` or an `X-Request-Id`, only \
-         its first attempt fails",
+         way: above 0 and at most 1. By default it is 1: every request fails, and so does every retry. A request has one \
+         fault at most, so the shares add up to at most 1. Only API operations fail, not the pages at \
+         /docs.\n\n{}\n\nTo make a single request fail, with or without this option, send the header `Petstore-Fault: \
+         KIND`. If the request also has an `Idempotency-Key` or an `X-Request-Id`, only its first attempt fails",
         lines.join("\n")
     )
 }

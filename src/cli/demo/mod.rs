@@ -48,12 +48,14 @@ Examples:
   petstore demo
   petstore demo --listen 127.0.0.1:3000
 
-Lose every response, or fail 20 % and 10 % of all requests:
-  petstore demo --fault lost-answer
-  petstore demo --fault 503:0.2 --fault 502-html:0.1
+Fail 20 % and 10 % of all requests, so that retries can succeed:
+  petstore demo --fault 503:0.2 --fault lost-answer:0.1
 
-Lose one response:
-  curl -H 'Petstore-Fault: lost-answer' …")]
+Lose every response, also to retries, as in an outage that never ends:
+  petstore demo --fault lost-answer
+
+Lose one response, but not that of its retry:
+  curl -H 'Petstore-Fault: lost-answer' -H 'Idempotency-Key: …' …")]
 pub(super) struct DemoCommand {
     #[command(flatten)]
     settings: DemoSettings,
