@@ -16,7 +16,7 @@ The rules wait for minutes and look back for hours. Prometheus gets a copy with 
 stay. So the seconds in the printed table are those of this run.
 
 What Prometheus recorded of the database outage is kept in target/alerts/outage.json, for tests/alerts/picture.py.
-Needs prometheus, PostgreSQL's server and ten minutes. All started processes are stopped, also on failure.
+Needs prometheus, PostgreSQL's server and eight minutes. All started processes are stopped, also on failure.
 """
 
 import contextlib
