@@ -129,18 +129,30 @@ pub async fn migrate_within(
     let mut client = Connector::new(url)?.open().await?;
     let encoding = client.query_one("SELECT current_setting('server_encoding') AS encoding", &[]).await?;
     check_encoding(encoding.try_get("encoding")?).map_err(MigrateError::Encoding)?;
-    // Held until the connection closes. Not pg_advisory_lock: a session that waits in it has a snapshot, for which an index
+    // Not pg_advisory_lock: a session that waits in it has a snapshot, for which an index
     // that is built concurrently would wait in turn.
     while !client.query_one("SELECT pg_try_advisory_lock($1) AS locked", &[&LOCK]).await?.try_get("locked")? {
         sleep(OTHER_NODE_PAUSE).await;
     }
+    let outcome = apply_missing(&mut client, up_to, patience, &mut applied).await;
+    // The connection closes some time after it is dropped. If this fails, it is closed.
+    let _ = client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await;
+    outcome
+}
+
+async fn apply_missing(
+    client: &mut Client,
+    up_to: i32,
+    patience: Duration,
+    applied: &mut impl FnMut(&str),
+) -> Result<(), MigrateError> {
     for index in LATER_INDEXES.iter().filter(|index| index.version <= up_to) {
-        apply_files(&mut client, index.version, patience, &mut applied).await?;
-        if build_index(&client, index, patience).await? {
+        apply_files(client, index.version, patience, applied).await?;
+        if build_index(client, index, patience).await? {
             applied(index.name);
         }
     }
-    apply_files(&mut client, up_to, patience, &mut applied).await
+    apply_files(client, up_to, patience, applied).await
 }
 
 /// Applies the missing migrations up to and including version `up_to`.
