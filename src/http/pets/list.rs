@@ -104,7 +104,7 @@ pub(crate) struct ListPetsQuery {
     #[param(value_type = Option<Vec<i64>>, nullable = false, minimum = 1, min_items = 1, max_items = 100)]
     id: PetIds,
     /// Only the pets with these references, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. References that no pet has are left out.
-    #[param(value_type = Option<Vec<String>>, nullable = false, min_length = 1, max_length = 255, min_items = 1, max_items = 100)]
+    #[param(value_type = Option<Vec<String>>, nullable = false, min_length = 1, max_length = 255, min_items = 1, max_items = 100, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
     reference: References,
     /// Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
     #[param(nullable = false, example = "AQAAAAAAAAAU")]
