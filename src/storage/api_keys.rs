@@ -23,13 +23,15 @@ const FIND: &str = "\
     FROM api_keys
     WHERE digest = ANY ($1) AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())";
 
-const INSERT: &str = "\
+/// `$8` is the lineage that the key continues; null if it begins one.
+pub(super) const INSERT: &str = "\
     WITH new AS (
-      INSERT INTO api_keys (name, prefix, digest, scopes, expires_at, rate_limit_requests, rate_limit_seconds)
-      VALUES ($1, $2, $3, $4, $5, $6, $7)
+      INSERT INTO api_keys
+        (name, prefix, digest, scopes, expires_at, rate_limit_requests, rate_limit_seconds, lineage_id)
+      VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
       RETURNING id)
     INSERT INTO api_key_events (key_id, action, actor)
-    SELECT id, 'created', $8
+    SELECT id, 'created', $9
     FROM new
     RETURNING key_id AS id";
 
@@ -48,7 +50,7 @@ const LIST_EVENTS: &str = "\
     WHERE key_id = $1
     ORDER BY id";
 
-const REVOKE: &str = "\
+pub(super) const REVOKE: &str = "\
     WITH revoked AS (
       UPDATE api_keys
       SET revoked_at = now()
@@ -122,7 +124,7 @@ impl BatchHandler for FindKeysBatch {
 }
 
 impl Storage {
-    /// The key with this digest, if it exists and is not revoked. It may have expired.
+    /// The key with this digest, if it exists and is neither revoked nor expired.
     pub async fn find_api_key(&self, digest: KeyDigest) -> Result<Option<ActiveKey>, StorageError> {
         self.find_api_key.call(digest).await?
     }
@@ -147,6 +149,7 @@ impl Storage {
                     &new.expires_at,
                     &requests,
                     &seconds,
+                    &None::<i64>,
                     &actor.as_str(),
                 ],
                 |rows| first_id(rows)?.ok_or_else(|| unexpected("no key was inserted")),

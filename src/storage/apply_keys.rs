@@ -14,11 +14,10 @@ use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, IsolationLevel, Row, Transaction};
 
 use super::StorageError;
-use super::api_keys::{columns, rate_limit};
-use super::postgres::connect::Connector;
+use super::api_keys::{INSERT, REVOKE, columns, rate_limit};
+use super::migrations::open_migrated;
 use super::postgres::database::Parameters;
 use super::postgres::error::{StatementError, error_message, not_committed, unexpected};
-use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::api_key::KeyDigest;
 use crate::domain::key_plan::{
@@ -48,17 +47,6 @@ const FIND_HOLDERS: &str = "\
     SELECT id, name, digest, expires_at, revoked_at
     FROM api_keys
     WHERE digest = ANY ($1)";
-
-const INSERT_DECLARED: &str = "\
-    WITH new AS (
-      INSERT INTO api_keys
-        (name, prefix, digest, scopes, expires_at, rate_limit_requests, rate_limit_seconds, lineage_id)
-      VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-      RETURNING id)
-    INSERT INTO api_key_events (key_id, action, actor)
-    SELECT id, 'created', $9
-    FROM new
-    RETURNING key_id AS id";
 
 /// Only the owner may: the service's role cannot update these columns.
 const CHANGE_TERMS: &str = "\
@@ -91,28 +79,8 @@ const REPLACE: &str = "\
     SELECT id, 'rotated', $4, $3
     FROM replaced";
 
-const REVOKE_UNDECLARED: &str = "\
-    WITH revoked AS (
-      UPDATE api_keys
-      SET revoked_at = now()
-      WHERE id = $1 AND revoked_at IS NULL
-      RETURNING id)
-    INSERT INTO api_key_events (key_id, action, actor)
-    SELECT id, 'revoked', $2
-    FROM revoked";
-
-pub(super) const STATEMENTS: &[&str] = &[
-    LOCK,
-    LIMIT_WAIT,
-    NOW,
-    LIST_CURRENT,
-    FIND_HOLDERS,
-    INSERT_DECLARED,
-    CHANGE_TERMS,
-    CHANGE_EXPIRY,
-    REPLACE,
-    REVOKE_UNDECLARED,
-];
+pub(super) const STATEMENTS: &[&str] =
+    &[LOCK, LIMIT_WAIT, NOW, LIST_CURRENT, FIND_HOLDERS, CHANGE_TERMS, CHANGE_EXPIRY, REPLACE];
 
 /// How often to plan: again if a key was changed after it was read, or another transaction had to go first.
 const ATTEMPTS: u32 = 5;
@@ -163,7 +131,7 @@ impl From<StorageError> for AttemptError {
 
 /// Plans, and changes nothing.
 pub async fn plan_keys(url: &DatabaseUrl, keys: KeysToApply<'_>) -> Result<KeyPlan, ApplyKeysError> {
-    let mut client = connect(url).await?;
+    let mut client = open_migrated(url).await?;
     let snapshot = client.build_transaction().read_only(true).isolation_level(IsolationLevel::RepeatableRead);
     let transaction = snapshot.start().await.map_err(not_committed)?;
     Ok(make_plan(&transaction, keys).await?.0)
@@ -175,7 +143,7 @@ pub async fn apply_keys(
     keys: KeysToApply<'_>,
     actor: &Actor,
 ) -> Result<AppliedKeys, ApplyKeysError> {
-    let mut client = connect(url).await?;
+    let mut client = open_migrated(url).await?;
     let mut attempts = 1;
     loop {
         match attempt(&mut client, keys, actor).await {
@@ -185,14 +153,6 @@ pub async fn apply_keys(
             Err(AttemptError::Failed(error)) => return Err(error),
         }
     }
-}
-
-/// Opens a connection without a deadline.
-async fn connect(url: &DatabaseUrl) -> Result<Client, StorageError> {
-    let client = Connector::new(url).map_err(unexpected)?.open().await?;
-    let found = schema_version(&client).await.map_err(not_committed)?;
-    check_version(found, SCHEMA_NEEDED).map_err(StorageError::Unusable)?;
-    Ok(client)
 }
 
 /// Plans and carries out the plan.
@@ -270,7 +230,7 @@ async fn carry_out(
             Ok(Some(successor))
         }
         KeyStep::Revoke { key } => {
-            update_one(transaction, REVOKE_UNDECLARED, &[&key.id.0, &actor]).await?;
+            update_one(transaction, REVOKE, &[&key.id.0, &actor]).await?;
             Ok(None)
         }
     }
@@ -296,7 +256,7 @@ async fn insert(
         &lineage.map(|id| id.0),
         &actor,
     ];
-    let row = transaction.query_one(INSERT_DECLARED, parameters).await.map_err(raced)?;
+    let row = transaction.query_one(INSERT, parameters).await.map_err(raced)?;
     Ok(KeyId(row.try_get("id").map_err(unexpected)?))
 }
 

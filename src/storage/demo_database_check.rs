@@ -5,8 +5,9 @@
 use tokio_postgres::Client;
 
 use super::diagnostics::ExamineError;
+use super::migrations;
 use super::postgres::connect::Connector;
-use super::postgres::migrations;
+use super::postgres::schema_version::HISTORY;
 use super::{Storage, StorageError};
 use crate::config::DatabaseUrl;
 
@@ -57,7 +58,7 @@ pub async fn database_contents(url: &DatabaseUrl) -> Result<DatabaseContents, Ex
     let client = Connector::new(url)?.open().await?;
     let rows = client.query(TABLES, &[]).await?;
     let tables = rows.iter().map(|row| row.try_get("name")).collect::<Result<Vec<String>, _>>()?;
-    let has_history = tables.iter().any(|table| table == migrations::HISTORY);
+    let has_history = tables.iter().any(|table| table == HISTORY);
     let ours = if has_history && query_bool(&client, IS_MIGRATED).await? {
         migrations::tables()
     } else {

@@ -14,12 +14,13 @@ use tokio_postgres::{Client, Row};
 
 use super::DatabaseUrlError;
 use super::events::{EPOCH, FeedEpoch};
+use super::migrations::SCHEMA_NEEDED;
 use super::partitions::DAYS_PREPARED;
 use super::postgres::availability::Availability;
 use super::postgres::cluster::{Cluster, Guarantee};
 use super::postgres::connect::{CONNECT_TIMEOUT, ConnectError, Connector};
-use super::postgres::migrations;
 use super::postgres::pooler_check::{NoSession, check_sessions};
+use super::postgres::schema_version::schema_version;
 use super::privileges::missing_privileges;
 use super::read_quorum::Lsn;
 use crate::config::{DatabaseUrl, PoolSettings};
@@ -265,7 +266,7 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         let started = Instant::now();
         connector.open().await.map(|client| (client, started.elapsed()))
     };
-    let cluster = Cluster::new(&connector, pool, CONNECT_TIMEOUT, Availability::new())?;
+    let cluster = Cluster::new(&connector, pool, SCHEMA_NEEDED, CONNECT_TIMEOUT, Availability::new())?;
     let reads = async {
         let guarantee = cluster.as_ref()?.guarantee().await;
         let is_proven = guarantee == Guarantee::Proven { standbys: true };
@@ -285,7 +286,7 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
     // The server read its clock about half a round trip ago.
     let local_clock = UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(round_trip / 2);
     let server_clock: f64 = row.try_get("clock")?;
-    let schema = match migrations::schema_version(&client).await {
+    let schema = match schema_version(&client).await {
         Ok(version) => Some(version),
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
         Err(error) => return Err(error.into()),
@@ -346,14 +347,15 @@ async fn trial_write(connector: &Connector, other: &Client) -> Result<TrialWrite
     let duration = started.elapsed();
     let blockers = other.query(BLOCKERS, &[&pid]).await?;
     let blockers: Vec<BlockingSession> = blockers.iter().map(blocking_session).collect::<Result<_, _>>()?;
-    let is_in_time = in_time.is_ok();
     let written = match in_time {
         Ok(written) => written,
         Err(_) => writing.await,
     };
     Ok(match written {
         Ok(()) => TrialWrite::Succeeded(duration, blockers),
-        Err(_) if !is_in_time && !blockers.is_empty() => TrialWrite::Blocked(blockers),
+        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) && !blockers.is_empty() => {
+            TrialWrite::Blocked(blockers)
+        }
         Err(error) => TrialWrite::Failed(with_causes(&error)),
     })
 }

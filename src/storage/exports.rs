@@ -11,10 +11,9 @@ use tokio_postgres::binary_copy::{BinaryCopyOutRow, BinaryCopyOutStream};
 use tokio_postgres::types::Type;
 
 use super::StorageError;
+use super::migrations::open_migrated;
 use super::pets::reference;
-use super::postgres::connect::Connector;
 use super::postgres::error::{not_committed, unexpected};
-use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::pet::{CategoryId, Pet, PetName, PetStatus};
 
@@ -47,9 +46,7 @@ pub struct ExportStream {
 impl ExportStream {
     /// Starts an export of all pets, or of those with a status.
     pub async fn start(url: &DatabaseUrl, status: Option<PetStatus>) -> Result<Self, StorageError> {
-        let client = Connector::new(url).map_err(unexpected)?.open().await?;
-        let found = schema_version(&client).await.map_err(not_committed)?;
-        check_version(found, SCHEMA_NEEDED).map_err(StorageError::Unusable)?;
+        let client = open_migrated(url).await?;
         let copy = status.map_or_else(
             || COPY.to_owned(),
             |status| COPY_BY_STATUS.replace("$1", &format!("'{}'", status.as_str())),

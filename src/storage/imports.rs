@@ -19,11 +19,10 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::StorageError;
+use super::migrations::open_migrated;
 use super::partitions::CREATE_FOR_EVENTS;
-use super::postgres::connect::Connector;
 use super::postgres::database::Parameters;
 use super::postgres::error::{StatementError, not_committed, unexpected};
-use super::postgres::migrations::{SCHEMA_NEEDED, check_version, schema_version};
 use crate::config::DatabaseUrl;
 use crate::domain::import_key::{AscendingCheck, ImportKey, ImportSource};
 use crate::domain::pet::NewPet;
@@ -256,9 +255,7 @@ impl ImportSession {
         source: Option<ImportSource>,
         mode: ImportMode,
     ) -> Result<Self, StorageError> {
-        let client = Connector::new(url).map_err(unexpected)?.open().await?;
-        let found = schema_version(&client).await.map_err(not_committed)?;
-        check_version(found, SCHEMA_NEEDED).map_err(StorageError::Unusable)?;
+        let client = open_migrated(url).await?;
         if let Some(source) = &source
             && mode != ImportMode::DryRun
         {
@@ -319,9 +316,9 @@ impl ImportSession {
     }
 
     async fn insert_chunk(&mut self, chunk: CopyChunk) -> Result<AddedChunk, StorageError> {
-        let mut new = chunk.rows();
+        let rows = chunk.rows();
         let CopyChunk { copy, lines, has_references, ascending } = chunk;
-        new -= self.stage(copy, ascending).await.map_err(not_committed)?;
+        let known = self.stage(copy, ascending).await.map_err(not_committed)?;
         let taken = match (has_references, self.mode) {
             (true, ImportMode::DryRun) => self.client.query(DELETE_TAKEN, &[]).await,
             (true, _) => self.client.query(INSERT_STAGED_WITH_REFERENCES, &[]).await,
@@ -335,7 +332,7 @@ impl ImportSession {
             self.client.execute(RECORD_KEYS, &[&source.as_str()]).await.map_err(not_committed)?;
         }
         let taken = taken.iter().map(|row| taken_reference(row, &lines)).collect::<Result<Vec<_>, _>>()?;
-        Ok(AddedChunk { added: new - taken.len() as u64, taken })
+        Ok(AddedChunk { added: rows - known - taken.len() as u64, taken })
     }
 
     /// Sends the rows to the table `staged`, less those whose keys are known, and returns the number of these.

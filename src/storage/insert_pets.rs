@@ -30,8 +30,8 @@ const INSERT: &str = "\
     ORDER BY ordinality
     RETURNING id";
 
-/// The same, but a pet with an idempotency key is inserted only if the key has no stored result, which is returned else; and a
-/// pet with a reference only if no other pet has that.
+/// The same, but a pet with an idempotency key is inserted only if the key has no stored result (otherwise that is returned),
+/// and a pet with a reference only if no other pet has it.
 const INSERT_ONCE: &str = "\
     WITH requested AS (
       -- The id is assigned here because the key and the pet both need it. (Evaluated once: it is volatile.)

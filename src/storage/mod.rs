@@ -29,6 +29,7 @@ mod exports;
 mod idempotency_keys;
 mod imports;
 mod insert_pets;
+mod migrations;
 mod orders;
 mod partitions;
 mod pets;
@@ -55,6 +56,7 @@ pub use exports::ExportStream;
 pub use imports::{AddedChunk, CopyBuffer, CopyChunk, ImportMode, ImportSession, TakenReference};
 pub use insert_pets::InsertOutcome;
 use insert_pets::InsertPetsBatch;
+pub use migrations::{MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within};
 pub use orders::{EXPIRE_LIMIT, EndOrderOutcome, PlaceOrderOutcome};
 pub use partitions::DAYS_AHEAD;
 pub use pets::UpdateOutcome;
@@ -65,12 +67,10 @@ pub use postgres::credentials::CredentialsError;
 use postgres::database::Database;
 pub use postgres::database_url::DatabaseUrlError;
 pub use postgres::error::StorageError;
-pub use postgres::migrations::{
-    MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within,
-};
 use postgres::pool::POOL_WAIT;
 pub use postgres::pooler_check::NoSession;
-pub use privileges::{GrantError, grant, lacking_text};
+pub use postgres::schema_version::lacking_text;
+pub use privileges::{GrantError, grant};
 use request_batcher::{Batcher, QueueLimits};
 
 /// Every statement that serves requests, so that tests can check each.
@@ -109,7 +109,7 @@ impl Storage {
     ///
     /// Must be called within the Tokio runtime that is to run the batches.
     pub fn new(url: &DatabaseUrl, settings: &PoolSettings) -> Result<Self, DatabaseUrlError> {
-        let database = Database::new(url, settings)?;
+        let database = Database::new(url, settings, SCHEMA_NEEDED)?;
         start_counting_events();
         // Each read from a cluster also asks a standby: one large batch costs less than two. Several standbys that are read
         // should work at the same time, though.

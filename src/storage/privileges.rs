@@ -6,6 +6,8 @@ use thiserror::Error;
 use tokio_postgres::Client;
 
 use super::postgres::connect::{ConnectError, Connector};
+use super::postgres::error::unexpected;
+use super::postgres::schema_version::lacking_text;
 use super::{DatabaseUrlError, Storage, StorageError};
 use crate::config::DatabaseUrl;
 
@@ -39,15 +41,6 @@ const MISSING: &str = "\
     ) AS needed (name)
     WHERE NOT has_function_privilege(to_regprocedure(name), 'EXECUTE')";
 
-/// Which privileges a role lacks, and what to do.
-#[must_use]
-pub fn lacking_text(role: &str, lacking: &[String]) -> String {
-    let lacking = lacking.join(", ");
-    format!(
-        "the role {role} lacks {lacking}: run `petstore migrate --grant-to {role}` as the owner of the database"
-    )
-}
-
 /// The privileges that a role needs for all commands and lacks, such as `INSERT on pets`.
 pub(super) async fn missing_privileges(client: &Client) -> Result<Vec<String>, tokio_postgres::Error> {
     client.query(MISSING, &[&false]).await?.iter().map(|row| row.try_get("missing")).collect()
@@ -58,9 +51,9 @@ impl Storage {
     pub(super) async fn check_privileges(&self) -> Result<(), StorageError> {
         let rows = self.database.read(MISSING, &[&true]).await?;
         let Some(first) = rows.first() else { return Ok(()) };
-        let (role, missing): (String, Vec<String>) =
-            (first.get("role"), rows.iter().map(|row| row.get("missing")).collect());
-        Err(StorageError::Unusable(lacking_text(&role, &missing)))
+        let role = first.try_get("role").map_err(unexpected)?;
+        let missing: Result<Vec<String>, _> = rows.iter().map(|row| row.try_get("missing")).collect();
+        Err(StorageError::Unusable(lacking_text(role, &missing.map_err(unexpected)?)))
     }
 }
 

@@ -161,7 +161,7 @@ impl TryFrom<Vec<String>> for References {
 
     fn try_from(references: Vec<String>) -> Result<Self, ReferencesError> {
         let references: Result<Vec<Reference>, _> = references.into_iter().map(Reference::try_from).collect();
-        references.ok().filter(|them| them.len() <= 100).map(Self).ok_or(ReferencesError)
+        references.ok().filter(|references| references.len() <= 100).map(Self).ok_or(ReferencesError)
     }
 }
 
@@ -170,7 +170,7 @@ fn filters(PetFilter { status, category_id, ids, references }: &PetFilter) -> Ve
     let status = status.map(|status| ("status", status.as_str().to_owned()));
     let category_id = category_id.map(|id| ("categoryId", id.0.to_string()));
     let ids = ids.iter().flatten().map(|id| ("id", id.get().to_string()));
-    let references = references.iter().flatten().map(|them| ("reference", them.as_str().to_owned()));
+    let references = references.iter().flatten().map(|text| ("reference", text.as_str().to_owned()));
     status.into_iter().chain(category_id).chain(ids).chain(references).collect()
 }
 

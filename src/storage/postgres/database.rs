@@ -51,10 +51,12 @@ impl Database {
     pub(in crate::storage) fn new(
         url: &DatabaseUrl,
         settings: &PoolSettings,
+        schema_needed: i32,
     ) -> Result<Self, DatabaseUrlError> {
         let connector = Connector::new(url)?;
         let availability = Availability::new();
-        let pool = pool::pool(&connector, Target::Writable, settings, Some(availability.clone()))?;
+        let pool =
+            pool::pool(&connector, Target::Writable, settings, schema_needed, Some(availability.clone()))?;
         // A counter that first appears with value 1 hides its first error from `rate()`.
         for kind in StatementError::KINDS {
             counter!(DATABASE_ERRORS, "kind" => kind).increment(0);
@@ -62,7 +64,7 @@ impl Database {
         let deadline = settings.database_timeout + GRACE;
         Ok(Self {
             pool,
-            cluster: Cluster::new(&connector, settings, deadline, availability.clone())?,
+            cluster: Cluster::new(&connector, settings, schema_needed, deadline, availability.clone())?,
             availability,
             write_limiter: WriteLimiter::new(settings),
             connector,

@@ -22,9 +22,8 @@ use tokio_postgres::error::SqlState;
 use super::availability::Availability;
 use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};
 use super::database_url::DatabaseUrlError;
-use super::migrations::{self, HISTORY, SCHEMA_NEEDED};
+use super::schema_version::{HISTORY, check_version, lacking_text, schema_version};
 use crate::config::PoolSettings;
-use crate::storage::privileges::lacking_text;
 use crate::storage::read_quorum::ServerReport;
 use crate::telemetry::with_causes;
 
@@ -42,12 +41,14 @@ pub(in crate::storage) fn pool(
     connector: &Connector,
     target: Target,
     settings: &PoolSettings,
+    schema_needed: i32,
     availability: Option<Availability>,
 ) -> Result<ConnectionPool, DatabaseUrlError> {
     let connector = connector.for_requests(settings.database_timeout);
     let opener = ConnectionOpener {
         connector,
         target,
+        schema_needed,
         circuit: CircuitBreaker::default(),
         availability,
         answered_at: Mutex::new(Instant::now()),
@@ -104,6 +105,7 @@ pub(in crate::storage) struct ConnectionManager(Arc<ConnectionOpener>);
 struct ConnectionOpener {
     connector: Connector,
     target: Target,
+    schema_needed: i32,
     circuit: CircuitBreaker,
     availability: Option<Availability>,
     /// When the server last answered on a connection of the pool.
@@ -128,14 +130,14 @@ impl ConnectionOpener {
 
     async fn open(&self) -> Result<Session, OpenError> {
         let (client, task) = self.connector.open_closing_on_warning(self.target).await?;
-        let found = match migrations::schema_version(&client).await {
+        let found = match schema_version(&client).await {
             Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
                 let role: String = client.query_one("SELECT current_user::text", &[]).await?.try_get(0)?;
                 return Err(OpenError::Unusable(lacking_text(&role, &[format!("SELECT on {HISTORY}")])));
             }
             found => found?,
         };
-        migrations::check_version(found, SCHEMA_NEEDED).map_err(OpenError::Unusable)?;
+        check_version(found, self.schema_needed).map_err(OpenError::Unusable)?;
         Ok(Session { client: ClientWrapper::new(client, task), primary: OnceLock::new() })
     }
 }
@@ -219,7 +221,7 @@ mod tests {
             database_timeout: Duration::from_secs(1),
             reads: ReadFrom::Primary,
         };
-        let pool = pool(&connector, Target::Server(0), &settings, None).unwrap();
+        let pool = pool(&connector, Target::Server(0), &settings, 0, None).unwrap();
         assert!(timeout(Duration::from_millis(10), pool.get()).await.is_err());
         sleep(CONNECT_TIMEOUT).await;
         let open = pool.get().await.err().unwrap();

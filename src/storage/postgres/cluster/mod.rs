@@ -58,6 +58,7 @@ impl Cluster {
     pub(in crate::storage) fn new(
         connector: &Connector,
         settings: &PoolSettings,
+        schema_needed: i32,
         deadline: Duration,
         availability: Availability,
     ) -> Result<Option<Self>, DatabaseUrlError> {
@@ -68,7 +69,7 @@ impl Cluster {
         start_counting_reads();
         let any_role = connector.including_standbys();
         let server = |(index, address)| {
-            pool::pool(&any_role, Target::Server(index), settings, None)
+            pool::pool(&any_role, Target::Server(index), settings, schema_needed, None)
                 .map(|pool| ClusterServer::new(address, pool))
         };
         let servers = addresses.iter().cloned().enumerate().map(server).collect::<Result<_, _>>()?;

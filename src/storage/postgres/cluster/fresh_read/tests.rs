@@ -23,7 +23,7 @@ fn cluster() -> Cluster {
     let second = Duration::from_secs(1);
     let settings =
         PoolSettings { database_connections: 1, database_timeout: second, reads: ReadFrom::Primary };
-    let cluster = Cluster::new(&connector, &settings, second, Availability::new()).unwrap().unwrap();
+    let cluster = Cluster::new(&connector, &settings, 0, second, Availability::new()).unwrap().unwrap();
     let mut view = ClusterView::UNKNOWN.with_primary(0);
     view.guarantee = Guarantee::Proven { standbys: true };
     *cluster.0.view.write().unwrap() = view;
