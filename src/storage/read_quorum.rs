@@ -6,7 +6,7 @@
 //! n − 1 of them.)
 //!
 //! The decision is a function of what the servers reported. It knows no sockets and no clock, so a simulation can try it
-//! with millions of failures (`petstore-bench read-quorum`).
+//! with millions of failures (`petstore-suites read-quorum`).
 //!
 //! **What the caller guarantees:**
 //! - all reports were made after the read began. (Not that of a primary, if the read runs in the session in which it was

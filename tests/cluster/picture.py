@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what clients saw of a failover, from the timeline that `petstore-bench faults` wrote.
+"""Draws what clients saw of a failover, from the timeline that `petstore-suites faults` wrote.
 
     tests/cluster/picture.py target/faults/timeline.csv docs/img/failover.svg
 """

@@ -40,12 +40,12 @@ struct Version {
 
 impl Version {
     fn start(place: usize, bin: &Path, pets: u64) -> Outcome<Self> {
-        let directory = env::temp_dir().join(format!("petstore-bench-{}-{place}", std::process::id()));
+        let directory = env::temp_dir().join(format!("petstore-suites-{}-{place}", std::process::id()));
         let postgres = Postgres::of_version(directory, bin.to_owned());
         let url = postgres.start()?;
         let name = psql(&url, "SHOW server_version")?.trim().to_owned();
         let key = prepare(&url, pets)?;
-        let service = Server::with_log(&url, &[], &format!("target/bench-petstore-on-{name}.log"))?;
+        let service = Server::with_log(&url, &[], &format!("target/suite-petstore-on-{name}.log"))?;
         Ok(Self { name, key, service, _postgres: postgres })
     }
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws the charts of docs/performance.md and docs/scaling.md.
 
-    bench/picture.py bars FILE.svg TITLE '[["name", median, minimum, maximum, goal], …]'
-    bench/picture.py lines FILE.svg TITLE '[["", "x", …], ["name", y, …], …]'
+    suites/picture.py bars FILE.svg TITLE '[["name", median, minimum, maximum, goal], …]'
+    suites/picture.py lines FILE.svg TITLE '[["", "x", …], ["name", y, …], …]'
 """
 
 import json

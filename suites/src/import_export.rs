@@ -42,11 +42,11 @@ impl ImportExport {
     }
 }
 
-const PLAIN: &str = "target/bench-pets.csv";
-const KEYED: &str = "target/bench-pets-keyed.csv";
-const SHUFFLED: &str = "target/bench-pets-shuffled.csv";
-const EXPORTED: &str = "target/bench-exported.csv";
-const LOG: &str = "target/bench-import-export.log";
+const PLAIN: &str = "target/suite-pets.csv";
+const KEYED: &str = "target/suite-pets-keyed.csv";
+const SHUFFLED: &str = "target/suite-pets-shuffled.csv";
+const EXPORTED: &str = "target/suite-exported.csv";
+const LOG: &str = "target/suite-import-export.log";
 
 /// The most memory, in megabytes.
 const MEGABYTES: f64 = 100.0;

@@ -1,7 +1,7 @@
 //! Faults of a PostgreSQL cluster under load: no acknowledged write may be lost or duplicated, no read may miss one, a reader
 //! of the feed gets each event once, and the service must recover by itself.
 //!
-//! Runs in the hub of the cluster that `tests/cluster/cluster` starts: `tests/cluster/cluster run petstore-bench
+//! Runs in the hub of the cluster that `tests/cluster/cluster` starts: `tests/cluster/cluster run petstore-suites
 //! faults`.
 
 mod load;
@@ -556,9 +556,9 @@ fn is_acknowledged_on(node: &str) -> Outcome<bool> {
 /// The number of writes that a node acknowledges during this time although no standby has flushed them.
 fn unreplicated_on(node: &str, time: Duration) -> Outcome<u32> {
     let insert =
-        format!("{INSERT} RETURNING set_config('bench.written', pg_current_wal_insert_lsn()::text, false)");
+        format!("{INSERT} RETURNING set_config('suite.written', pg_current_wal_insert_lsn()::text, false)");
     let standbys = "SELECT count(*) || ' standbys' FROM pg_stat_replication \
-                    WHERE flush_lsn >= current_setting('bench.written')::pg_lsn";
+                    WHERE flush_lsn >= current_setting('suite.written')::pg_lsn";
     let started = Instant::now();
     let mut unreplicated = 0;
     while started.elapsed() < time {

@@ -44,9 +44,9 @@ impl Samples {
     }
 }
 
-/// Draws a chart; bench/picture.py says what the rows of each kind are.
+/// Draws a chart; suites/picture.py says what the rows of each kind are.
 pub(crate) fn draw(kind: &str, file: &str, title: &str, rows: &serde_json::Value) -> Outcome {
-    output("python3", &["-B", "bench/picture.py", kind, file, title, &rows.to_string()]).map(drop)
+    output("python3", &["-B", "suites/picture.py", kind, file, title, &rows.to_string()]).map(drop)
 }
 
 /// An error that lists the failures, if there are any.

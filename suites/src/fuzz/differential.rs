@@ -71,7 +71,7 @@ impl Differential {
             Ok(sibling(&url, name))
         };
         let start = |program: &str, name: &str| {
-            Server::program(program, &copy(name)?, &FLAGS, &format!("target/bench-{name}.log"))
+            Server::program(program, &copy(name)?, &FLAGS, &format!("target/suite-{name}.log"))
         };
         let contract = contract_requests(start(&self.before, "recorded")?.address, &key)?;
         let services = (start(&self.before, "before")?, start(PETSTORE, "after")?);

@@ -116,7 +116,7 @@ async fn send_slow_bodies(address: SocketAddr, key: String, sent: Arc<AtomicU64>
         connections.spawn(async move {
             let mut socket = connect(address, number).await?;
             let request = format!(
-                "POST /v1/pets HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\n\
+                "POST /v1/pets HTTP/1.1\r\nHost: suite\r\nAuthorization: Bearer {key}\r\n\
                  Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"
             );
             socket.write_all(request.as_bytes()).await?;

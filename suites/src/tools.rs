@@ -16,7 +16,7 @@ pub(crate) const PETSTORE: &str =
     if cfg!(debug_assertions) { "target/debug/petstore" } else { "target/release/petstore" };
 
 /// The log of the service, unless it is a node behind a load balancer.
-pub(crate) const LOG: &str = "target/bench-petstore.log";
+pub(crate) const LOG: &str = "target/suite-petstore.log";
 
 /// The URL of the database to test on.
 pub(crate) fn database_url() -> Outcome<String> {
@@ -54,7 +54,7 @@ pub(crate) struct Postgres {
 impl Postgres {
     /// In a new directory, removed on drop.
     pub(crate) fn temporary() -> Self {
-        let directory = env::temp_dir().join(format!("petstore-bench-{}", std::process::id()));
+        let directory = env::temp_dir().join(format!("petstore-suites-{}", std::process::id()));
         Self { directory, kept: false, options: None, bin: None }
     }
 
@@ -187,7 +187,7 @@ pub(crate) fn fill(url: &str, pets: u64) -> Outcome<String> {
 
 /// An API key for a database that is filled already.
 pub(crate) fn new_key(url: &str) -> Outcome<String> {
-    Ok(output(PETSTORE, &["keys", "create", "--name", "bench", "--database-url", url])?.trim().to_owned())
+    Ok(output(PETSTORE, &["keys", "create", "--name", "suite", "--database-url", url])?.trim().to_owned())
 }
 
 /// A server under test, killed on drop.
@@ -293,7 +293,7 @@ impl Server {
         let address = free_address()?;
         let mut command = Command::new("target/tools/peers/bin/uvicorn");
         command
-            .args(["--app-dir", "bench/peers", "fastapi_peer:app", "--workers", "2", "--no-access-log"])
+            .args(["--app-dir", "suites/peers", "fastapi_peer:app", "--workers", "2", "--no-access-log"])
             .args(["--host", "127.0.0.1", "--port", &address.port().to_string()])
             .env("DATABASE_URL", url)
             .env("KEY", key);
@@ -441,7 +441,7 @@ fn kilobytes(id: u32, name: &str) -> Outcome<f64> {
 
 /// The log of a node behind a load balancer.
 pub(crate) fn node_log(address: SocketAddr) -> String {
-    format!("target/bench-petstore-{}.log", address.port())
+    format!("target/suite-petstore-{}.log", address.port())
 }
 
 /// A free address.
@@ -504,7 +504,7 @@ pub(crate) struct Load {
     pub(crate) p99: f64,
 }
 
-/// The same with more figures. `workload` is a name in bench/load/requests.lua, with arguments after spaces.
+/// The same with more figures. `workload` is a name in suites/load/requests.lua, with arguments after spaces.
 pub(crate) fn load(
     address: SocketAddr,
     workload: &str,
@@ -518,7 +518,7 @@ pub(crate) fn load(
     let (url, pets) = (format!("http://{address}"), pets.to_string());
     let mut arguments =
         vec!["-t", threads, "-c", &connections, "-d", &seconds, "--latency", "--timeout", "10s"];
-    arguments.extend(["-s", "bench/load/requests.lua", &url, "--", key, &pets]);
+    arguments.extend(["-s", "suites/load/requests.lua", &url, "--", key, &pets]);
     arguments.extend(workload.split(' '));
     let report = output("wrk", &arguments)?;
     if let Some(errors) =

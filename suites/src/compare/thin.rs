@@ -1,4 +1,4 @@
-//! The service against the thinnest server on the same parts, `bench/src/bin/petstore-thin.rs`.
+//! The service against the thinnest server on the same parts, `suites/src/bin/petstore-thin.rs`.
 
 use std::fmt::Write;
 

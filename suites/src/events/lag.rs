@@ -35,7 +35,7 @@ pub(crate) struct Lag {
     bar: f64,
 }
 
-const FILE: &str = "target/bench-events.csv";
+const FILE: &str = "target/suite-events.csv";
 
 impl Lag {
     pub(crate) async fn run(self) -> Outcome {

@@ -62,7 +62,7 @@ impl Connection {
         header: &str,
     ) -> Outcome<(u16, String, bool)> {
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {}\r\n{header}\
+            "{method} {path} HTTP/1.1\r\nHost: suite\r\nAuthorization: Bearer {}\r\n{header}\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             self.key,
             body.len()

@@ -1,7 +1,7 @@
 //! The thinnest server on the parts of the service: hyper, tokio-postgres and requests merged into batches.
 //!
 //! It has no keys, checks, log, metrics, deadlines or limits, and a failed statement ends it. It shows what the parts alone
-//! cost: the ratio of the service to it is the price of everything else. It understands what `bench/load/requests.lua`
+//! cost: the ratio of the service to it is the price of everything else. It understands what `suites/load/requests.lua`
 //! sends to the service, and answers with the same body and the headers that all reads have in common, as constants.
 //! `DATABASE_URL` names the database, `PORT` the port on 127.0.0.1.
 

@@ -217,20 +217,20 @@ impl Balancer {
             }
             settings = settings.replace(documented, &ours);
         }
-        let file = "target/bench-haproxy.cfg";
+        let file = "target/suite-haproxy.cfg";
         fs::write(file, settings)?;
         output("haproxy", &["-c", "-q", "-f", file])?;
         let child = Command::new("haproxy")
             .args(["-db", "-f", file])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(fs::File::create("target/bench-haproxy.log")?)
+            .stderr(fs::File::create("target/suite-haproxy.log")?)
             .spawn()?;
         let mut balancer = Self { child, address };
         // It considers every node up until its first health check.
         std::thread::sleep(Duration::from_secs(2));
         if let Some(end) = balancer.child.try_wait()? {
-            return Err(format!("HAProxy exited with {end}: see target/bench-haproxy.log").into());
+            return Err(format!("HAProxy exited with {end}: see target/suite-haproxy.log").into());
         }
         Ok(balancer)
     }

@@ -5,7 +5,7 @@ pub(super) struct Workload {
     pub(super) name: &'static str,
     /// Scripts of pgbench, with weights.
     pub(super) pgbench: &'static [&'static str],
-    /// The name in bench/load/requests.lua, for the service and the thinnest server.
+    /// The name in suites/load/requests.lua, for the service and the thinnest server.
     pub(super) service: &'static str,
     /// The same for the peers.
     pub(super) peer: &'static str,
@@ -32,7 +32,7 @@ const fn ratio(goal: f64, recorded: f64) -> Ratio {
 pub(super) const WORKLOADS: [Workload; 5] = [
     Workload {
         name: "getPet by random id",
-        pgbench: &["bench/load/get.sql"],
+        pgbench: &["suites/load/get.sql"],
         service: "get",
         peer: "get",
         to_pgbench: [ratio(0.95, 0.82), ratio(0.45, 0.30)],
@@ -41,7 +41,7 @@ pub(super) const WORKLOADS: [Workload; 5] = [
     },
     Workload {
         name: "listPets, first page by status",
-        pgbench: &["bench/load/list.sql"],
+        pgbench: &["suites/load/list.sql"],
         service: "list",
         peer: "list",
         to_pgbench: [ratio(1.9, 1.39), ratio(0.42, 0.24)],
@@ -50,7 +50,7 @@ pub(super) const WORKLOADS: [Workload; 5] = [
     },
     Workload {
         name: "listPets, random pages by status",
-        pgbench: &["bench/load/status_cursor.sql"],
+        pgbench: &["suites/load/status_cursor.sql"],
         service: "status_cursor",
         peer: "peer_status_cursor",
         to_pgbench: [ratio(0.7, 0.63), ratio(0.4, 0.28)],
@@ -59,7 +59,7 @@ pub(super) const WORKLOADS: [Workload; 5] = [
     },
     Workload {
         name: "createPet",
-        pgbench: &["bench/load/create.sql"],
+        pgbench: &["suites/load/create.sql"],
         service: "create",
         peer: "create",
         to_pgbench: [ratio(2.3, 1.90), ratio(0.55, 0.38)],
@@ -68,7 +68,7 @@ pub(super) const WORKLOADS: [Workload; 5] = [
     },
     Workload {
         name: "80 % list, 15 % get, 5 % create",
-        pgbench: &["bench/load/list.sql@80", "bench/load/get.sql@15", "bench/load/create.sql@5"],
+        pgbench: &["suites/load/list.sql@80", "suites/load/get.sql@15", "suites/load/create.sql@5"],
         service: "mix",
         peer: "mix",
         // At one connection: the goals of the three, weighted by the time that each takes in pgbench.

@@ -38,7 +38,7 @@ impl EventsCost {
             name, prefix, digest, scopes) FROM api_keys LIMIT 1";
         psql(&without_url, psql(&url, copy)?.trim())?;
         let with = Server::petstore(&url)?;
-        let without = Server::program(program, &without_url, &[], "target/bench-other-version.log")?;
+        let without = Server::program(program, &without_url, &[], "target/suite-other-version.log")?;
         for connections in [64, 1] {
             let workload = "create_without_key";
             let [with, without] = wrk_in_turn(

@@ -39,7 +39,7 @@ pub(super) struct Cluster {
 impl Cluster {
     /// The first server is the primary, the others are its standbys.
     pub(super) fn start() -> Outcome<Self> {
-        let directory = Directory(env::temp_dir().join(format!("petstore-bench-{}", std::process::id())));
+        let directory = Directory(env::temp_dir().join(format!("petstore-suites-{}", std::process::id())));
         let servers = NAMES.map(|name| Postgres::member(directory.0.join(name), OPTIONS));
         let urls = [
             servers[0].start()?,
