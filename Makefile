@@ -34,6 +34,7 @@ build: ## build the program, the suites and the tests
 
 test: ## run the tests, on a private PostgreSQL or on the server at TEST_DATABASE_URL
 	cargo nextest run --workspace --locked --no-fail-fast
+	cargo test --doc --quiet --locked --package petstore-batcher --package petstore-read-quorum
 
 ##@ Before a push
 

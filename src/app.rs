@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use metrics::counter;
+use petstore_config::ServeSettings;
+use petstore_http::{AppState, Clock, ConnectionLimiter, FaultInjector, RequestPipeline, serve};
+use petstore_storage::{DatabaseUrlError, EXPIRE_LIMIT, Storage, StorageError};
+use petstore_telemetry::metrics::BACKGROUND_PANICS;
+use petstore_telemetry::with_causes;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio::{join, select};
 
-use crate::config::ServeSettings;
-use crate::http::{AppState, Clock, ConnectionLimiter, FaultInjector, RequestPipeline, serve};
-use crate::storage::{DatabaseUrlError, EXPIRE_LIMIT, Storage, StorageError};
 use crate::systemd::{self, Listeners};
-use crate::telemetry;
-use crate::telemetry::metrics::BACKGROUND_PANICS;
 
 /// Why the service did not start.
 #[derive(Debug, Error)]
@@ -62,14 +62,14 @@ impl App {
         clock: Clock,
     ) -> Result<Self, StartError> {
         if !settings.without_metrics {
-            telemetry::metrics::metrics();
+            petstore_telemetry::metrics::metrics();
         }
         let storage = Storage::new(&settings.database.url(), &settings.pool)?;
         let ServeSettings { interface, timeouts, limits, shop, .. } = &settings;
         let state = AppState::new(storage.clone(), clock, interface, timeouts, limits, shop);
         match state.check_database().await {
             Ok(()) => {}
-            Err(error @ StorageError::Unavailable(_)) => systemd::waiting(&telemetry::with_causes(&error)),
+            Err(error @ StorageError::Unavailable(_)) => systemd::waiting(&with_causes(&error)),
             Err(error) => return Err(StartError::Database(error)),
         }
         let public = listen(listeners.public, settings.listen).await?;
@@ -143,7 +143,7 @@ impl App {
             () = restarted("log_availability", || self.storage.log_availability()) => {}
             () = restarted("log_failures", || self.state.log_failures()) => {}
             () = restarted("poll_database_metrics", || self.storage.poll_database_metrics()) => {}
-            () = restarted("metrics_upkeep", telemetry::metrics::run_upkeep) => {}
+            () = restarted("metrics_upkeep", petstore_telemetry::metrics::run_upkeep) => {}
         }
         self.state.flush_last_used().await;
         tracing::info!("stopped");
@@ -183,7 +183,7 @@ async fn expire_orders(storage: &Storage) {
             Ok(EXPIRE_LIMIT) => Duration::ZERO,
             Ok(_) => EXPIRY_INTERVAL,
             Err(error) => {
-                let cause = telemetry::with_causes(&error);
+                let cause = with_causes(&error);
                 tracing::warn!(cause, "could not end orders that are due: retrying in 10 s");
                 EXPIRY_BACKOFF
             }
@@ -206,7 +206,7 @@ async fn create_partitions(storage: &Storage) {
         let pause = match storage.create_partitions().await {
             Ok(()) => PARTITION_INTERVAL,
             Err(error) => {
-                let cause = telemetry::with_causes(&error);
+                let cause = with_causes(&error);
                 tracing::warn!(cause, "could not create partitions: retrying in 10 s");
                 CREATE_BACKOFF
             }
@@ -223,7 +223,7 @@ async fn drop_partitions(storage: &Storage, event_retention: Duration) {
         let pause = match storage.drop_partitions(event_retention).await {
             Ok(()) => PARTITION_INTERVAL,
             Err(error) => {
-                let cause = telemetry::with_causes(&error);
+                let cause = with_causes(&error);
                 tracing::warn!(cause, "could not drop old partitions: retrying in 60 s");
                 DROP_BACKOFF
             }

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
+use petstore_config::ServeSettings;
+use petstore_config::version::{COMMIT, VERSION};
+use petstore_storage::{
+    BlockingSession, DAYS_AHEAD, Diagnosis, EVENT_TRIGGERS, Encryption, ReadFreshness, SCHEMA_LATEST,
+    SCHEMA_NEEDED, ServerDiagnosis, TrialWrite, check_encoding, diagnose, lacking_text,
+};
+use petstore_telemetry::with_causes;
 use serde::Serialize;
 
 use super::effective_settings::{Setting, effective_settings};
 use super::progress::{counted, grouped};
 use super::unknown_variables::check_environment;
 use super::{CommandError, print};
-use crate::config::ServeSettings;
-use crate::storage::{
-    BlockingSession, DAYS_AHEAD, Diagnosis, EVENT_TRIGGERS, Encryption, ReadFreshness, SCHEMA_LATEST,
-    SCHEMA_NEEDED, ServerDiagnosis, TrialWrite, check_encoding, diagnose, lacking_text,
-};
-use crate::telemetry;
-use crate::version::{COMMIT, VERSION};
 
 /// The oldest and the newest major version of PostgreSQL that are tested.
 const TESTED_POSTGRES: [i32; 2] = [15, 18];
@@ -81,7 +81,7 @@ impl DoctorCommand {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         let mut checks = match diagnose(&self.settings.database.url(), &self.settings.pool).await {
             Ok(found) => checks(&found, self.settings.pool.database_connections),
-            Err(error) => vec![failure("database", telemetry::with_causes(&error))],
+            Err(error) => vec![failure("database", with_causes(&error))],
         };
         if let Err(error) = check_environment() {
             checks.push(failure("environment", error.to_string()));
@@ -151,7 +151,7 @@ fn servers(found: &[ServerDiagnosis]) -> Vec<DoctorCheck> {
 fn server(ServerDiagnosis { address, role }: &ServerDiagnosis) -> DoctorCheck {
     let role = match role {
         Ok(role) => role,
-        Err(error) => return warning("server", format!("{address}: {}", telemetry::with_causes(error))),
+        Err(error) => return warning("server", format!("{address}: {}", with_causes(error))),
     };
     let timeline = role.timeline.map_or(String::new(), |timeline| format!(", timeline {timeline}"));
     let position = role.position;

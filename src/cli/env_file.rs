@@ -18,7 +18,6 @@ use clap::error::ErrorKind;
 
 use super::Cli;
 use super::unknown_variables::{check_variables, known_variables};
-use crate::config;
 
 const FLAG: &str = "--env-file";
 
@@ -44,7 +43,7 @@ pub(super) fn apply() -> Result<(), clap::Error> {
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    for name in known_variables().into_iter().chain(config::variables()) {
+    for name in known_variables().into_iter().chain(petstore_config::variables()) {
         command.env_remove(name);
     }
     command.envs(variables.into_iter().map(|variable| (variable.name, variable.value)));

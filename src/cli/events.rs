@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
+use petstore_config::DatabaseSettings;
+use petstore_domain::event::{Event, FeedPage, FeedRequest, FeedStart};
+use petstore_domain::page::PageLimit;
+use petstore_storage::{FeedOutcome, Storage, StorageError};
+use petstore_telemetry::with_causes;
 use tokio::time::sleep;
 
 use super::{CommandError, storage};
-use crate::config::DatabaseSettings;
-use crate::domain::event::{Event, FeedPage, FeedRequest, FeedStart};
-use crate::domain::page::PageLimit;
-use crate::storage::{FeedOutcome, Storage, StorageError};
-use crate::telemetry;
 
 /// How often the feed is read with --follow.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -62,10 +62,7 @@ impl EventsCommand {
                     }
                 }
                 Err(FeedReadError::Storage(error @ StorageError::Unavailable(_))) => {
-                    tracing::warn!(
-                        cause = telemetry::with_causes(&error),
-                        "the feed is unavailable: retrying in 2 s"
-                    );
+                    tracing::warn!(cause = with_causes(&error), "the feed is unavailable: retrying in 2 s");
                     sleep(BACKOFF).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -120,7 +117,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
-    use crate::domain::event::{EventPosition, EventType};
+    use petstore_domain::event::{EventPosition, EventType};
 
     #[test]
     fn a_line_names_everything_that_the_event_is_about() {

@@ -7,6 +7,10 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Args;
+use petstore_config::DatabaseSettings;
+use petstore_domain::pet::PetStatus;
+use petstore_files::{CompressedWriter, Compression, FileFormat, PartialFile, write, write_header};
+use petstore_storage::{ExportStream, check_url};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 
@@ -14,10 +18,6 @@ use super::import::FormatName;
 use super::progress::{Progress, counted};
 use super::shell_command::shell_command;
 use super::{CommandError, SettingError, Stopped, print, report_with_advice, stop_signals};
-use crate::config::DatabaseSettings;
-use crate::domain::pet::PetStatus;
-use crate::files::{CompressedWriter, Compression, FileFormat, PartialFile, write, write_header};
-use crate::storage::{ExportStream, check_url};
 
 /// Exports all pets from a consistent snapshot, by ascending id.
 ///

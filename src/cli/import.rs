@@ -12,6 +12,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
+use petstore_config::DatabaseSettings;
+use petstore_domain::import_key::ImportSource;
+use petstore_files::{Compression, FileError, FileFormat, ImportRows, RejectedRow, decompressed};
+use petstore_storage::{
+    AddedChunk, CopyBuffer, CopyChunk, ImportMode, ImportSession, StorageError, TakenReference, check_url,
+};
+use petstore_wire::pet::NewPet;
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -20,13 +27,6 @@ use super::progress::{CountingReader, Progress, ProgressCounters, counted, group
 use super::rejects_file::RejectsFile;
 use super::shell_command::shell_command;
 use super::{CommandError, SettingError, StopSignal, Stopped, print, report_with_advice, stop_signals};
-use crate::config::DatabaseSettings;
-use crate::domain::import_key::ImportSource;
-use crate::files::{Compression, FileError, FileFormat, ImportRows, RejectedRow, decompressed};
-use crate::storage::{
-    AddedChunk, CopyBuffer, CopyChunk, ImportMode, ImportSession, StorageError, TakenReference, check_url,
-};
-use crate::wire::pet::NewPet;
 
 /// Imports pets from a file.
 ///

@@ -1,10 +1,10 @@
 //! `petstore migrate`
 
 use clap::Args;
+use petstore_config::MigrateSettings;
+use petstore_storage::{SCHEMA_LATEST, grant, migrate_within};
 
 use super::{CommandError, print};
-use crate::config::MigrateSettings;
-use crate::storage::{SCHEMA_LATEST, grant, migrate_within};
 
 /// Migrates the database's schema to the latest version.
 ///

@@ -27,19 +27,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use petstore_config::version;
+use petstore_config::{DatabaseUrl, LogSettings, PoolSettings, ReadFrom};
+use petstore_storage::{DatabaseUrlError, MigrateError, Storage};
+use petstore_telemetry::traces::ExporterBuildError;
+use petstore_telemetry::with_causes;
+use petstore_telemetry::{self, LogError};
 use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 
-use opentelemetry_otlp::ExporterBuildError;
-
-use unknown_variables::UnknownVariable;
-
 use crate::app::StartError;
-use crate::config::{DatabaseUrl, LogSettings, PoolSettings, ReadFrom};
-use crate::storage::{DatabaseUrlError, MigrateError, Storage};
 use crate::systemd::Listeners;
-use crate::telemetry::{self, LogError};
-use crate::version;
+use unknown_variables::UnknownVariable;
 
 /// The error of a command: printed with all its causes.
 type CommandError = Box<dyn Error + Send + Sync>;
@@ -96,7 +95,7 @@ impl Cli {
     /// Runs the command, `serve` on the sockets that systemd passed, if any, and reports its error.
     pub async fn run(self, listeners: io::Result<Listeners>) -> ExitCode {
         let log = if let Command::Demo(_) = self.command { self.log.quiet_by_default() } else { self.log };
-        let _log = match telemetry::start_logging(&log) {
+        let _log = match petstore_telemetry::start_logging(&log) {
             Ok(guard) => guard,
             Err(error) => return report(&error),
         };
@@ -105,8 +104,8 @@ impl Cli {
             Ok(code) => return code,
             Err(error) => error,
         };
-        if is_service && telemetry::is_logging_json() {
-            tracing::error!(cause = telemetry::with_causes(&*error), "the service failed");
+        if is_service && petstore_telemetry::is_logging_json() {
+            tracing::error!(cause = with_causes(&*error), "the service failed");
             exit_code(&*error)
         } else {
             report(&*error)
@@ -136,7 +135,7 @@ impl Command {
 /// Prints an error with its causes.
 pub fn report(error: &(dyn Error + 'static)) -> ExitCode {
     // If standard error is closed, the exit code still reports the failure.
-    let _ = writeln!(io::stderr(), "petstore: {}", telemetry::with_causes(error));
+    let _ = writeln!(io::stderr(), "petstore: {}", with_causes(error));
     exit_code(error)
 }
 
@@ -151,7 +150,7 @@ fn report_with_advice(error: &(dyn Error + 'static), advice: &str) -> ExitCode {
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let is_service = env::args().nth(1).is_some_and(|command| command == "serve");
     if is_service && error.use_stderr() && !io::stderr().is_terminal() {
-        let _log = telemetry::start_logging(&LogSettings::default());
+        let _log = petstore_telemetry::start_logging(&LogSettings::default());
         tracing::error!(cause = error.to_string().trim(), "invalid settings");
     } else {
         // A closed pipe (`petstore --help | head`) is not an error.

@@ -1,10 +1,10 @@
 //! `petstore openapi`
 
 use clap::Args;
+use petstore_config::InterfaceSettings;
+use petstore_http::interface_document;
 
 use super::{CommandError, print};
-use crate::config::InterfaceSettings;
-use crate::http::interface_document;
 
 /// Prints the OpenAPI 3.1 document, as `/openapi.json` serves it with the same settings.
 #[derive(Debug, Args)]

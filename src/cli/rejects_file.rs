@@ -9,10 +9,10 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
+use petstore_files::RejectedRow;
 use serde::{Deserialize, Serialize};
 
 use super::{CommandError, SettingError};
-use crate::files::RejectedRow;
 
 /// Writes rejected rows to a file, or to standard error without one.
 pub(super) struct RejectsFile {

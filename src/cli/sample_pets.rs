@@ -2,7 +2,7 @@
 //!
 //! The same numbers give the same pets. Another version of the program may have other words and so give other pets.
 
-use crate::domain::pet::{CategoryId, NewPet, PetName, PetNameError, PetStatus};
+use petstore_domain::pet::{CategoryId, NewPet, PetName, PetNameError, PetStatus};
 
 /// The categories: id, percentage of pets, breeds.
 #[rustfmt::skip]

@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use clap::Args;
+use petstore_config::DatabaseSettings;
+use petstore_domain::pet::NewPet;
+use petstore_storage::Storage;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::progress::{grouped, per_second};
 use super::sample_pets::sample_pet;
 use super::{CommandError, print, storage};
-use crate::config::DatabaseSettings;
-use crate::domain::pet::NewPet;
-use crate::storage::Storage;
 
 /// The number of pets per statement.
 const BATCH: u32 = 10_000;
@@ -68,5 +68,5 @@ pub(super) async fn add(storage: &Storage, count: u32, seed: u64) -> Result<(), 
 struct SeedError {
     added: u32,
     count: u32,
-    source: crate::storage::StorageError,
+    source: petstore_storage::StorageError,
 }

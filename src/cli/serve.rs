@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use clap::Args;
 use jiff::Timestamp;
+use petstore_config::ServeSettings;
+use petstore_config::version::{COMMIT, VERSION};
+use petstore_telemetry::traces::start_tracing;
 use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -12,10 +15,7 @@ use super::effective_settings::effective_settings;
 use super::unknown_variables::check_environment;
 use super::{CommandError, stop_signals};
 use crate::app::App;
-use crate::config::ServeSettings;
 use crate::systemd::Listeners;
-use crate::telemetry::traces::start_tracing;
-use crate::version::{COMMIT, VERSION};
 
 /// Serves requests until SIGTERM or SIGINT.
 ///

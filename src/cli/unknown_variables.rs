@@ -1,11 +1,10 @@
 //! Finds environment variables that look like settings but aren't, such as a misspelt one.
 
 use clap::{Command, CommandFactory};
+use petstore_wire::suggestions::nearest;
 use thiserror::Error;
 
 use super::Cli;
-use crate::config;
-use crate::wire::suggestions::nearest;
 
 /// What our own clients read, and examples set in a shell.
 const OF_CLIENTS: [&str; 2] = ["PETSTORE_URL", "PETSTORE_KEY"];
@@ -20,13 +19,13 @@ pub(super) struct UnknownVariable {
 
 /// Checks all variables of the environment that start like those of this program.
 pub(super) fn check_environment() -> Result<(), UnknownVariable> {
-    check_variables(config::variables())
+    check_variables(petstore_config::variables())
 }
 
 /// Checks all of these variables that start like those of this program.
 pub(super) fn check_variables(names: impl IntoIterator<Item = String>) -> Result<(), UnknownVariable> {
     let known = known_variables();
-    let mut ours = names.into_iter().filter(|name| name.starts_with(config::PREFIX));
+    let mut ours = names.into_iter().filter(|name| name.starts_with(petstore_config::PREFIX));
     match ours.find(|name| is_unknown(name, &known)) {
         Some(name) => {
             let nearest = nearest(&name, known.iter().map(String::as_str)).unwrap_or_default().to_owned();

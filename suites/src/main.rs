@@ -20,7 +20,6 @@ mod order_history;
 mod outage;
 mod overload;
 mod random;
-mod read_quorum;
 mod report;
 mod rolling;
 mod rounds;
@@ -87,8 +86,6 @@ enum Command {
     Scale(scale::Scale),
     /// Sells pets on nodes that are killed, and checks the whole history.
     OrderHistory(order_history::OrderHistory),
-    /// Simulates reads from a PostgreSQL cluster in which everything fails.
-    ReadQuorum(read_quorum::ReadQuorum),
     /// Checks for stale reads on two nodes.
     StaleReads(stale_reads::StaleReads),
     /// Measures and kills imports and exports.
@@ -120,7 +117,6 @@ async fn main() -> Outcome {
         Command::Upgrade(upgrade) => upgrade.run().await,
         Command::Scale(scale) => scale.run().await,
         Command::OrderHistory(order_history) => order_history.run().await,
-        Command::ReadQuorum(read_quorum) => read_quorum.run(),
         Command::StaleReads(stale_reads) => stale_reads.run().await,
         Command::ImportExport(import_export) => import_export.run().await,
     }

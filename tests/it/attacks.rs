@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use futures_util::future::select_all;
-use petstore::config::{PoolSettings, ReadFrom};
-use petstore::domain::api_key::ApiKey;
-use petstore::domain::pet::{Pet, PetId};
-use petstore::storage::Storage;
+use petstore_config::{PoolSettings, ReadFrom};
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::pet::{Pet, PetId};
+use petstore_storage::Storage;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};

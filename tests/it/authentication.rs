@@ -1,7 +1,7 @@
 //! Authentication and scopes: which keys are accepted, and which errors the others get.
 
-use petstore::domain::api_key::ApiKey;
-use petstore::domain::key_record::Scope;
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::key_record::Scope;
 use reqwest::Method;
 use serde_json::json;
 

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::io::Read;
 use std::process::Stdio;
 
-use petstore::domain::api_key::ApiKey;
-use petstore::version::{COMMIT, VERSION};
+use petstore_config::version::{COMMIT, VERSION};
+use petstore_domain::api_key::ApiKey;
 use serde_json::Value;
 
 use crate::support::metrics::metric;

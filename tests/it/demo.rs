@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
-use petstore::domain::api_key::ApiKey;
+use petstore_domain::api_key::ApiKey;
 use serde_json::Value;
 
 use crate::support::postgres::ROOT;

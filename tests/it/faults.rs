@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use petstore::http::FaultKind;
+use petstore_http::FaultKind;
 use reqwest::Method;
 use serde_json::{Value, json};
 

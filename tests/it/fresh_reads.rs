@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use petstore::domain::api_key::ApiKey;
+use petstore_domain::api_key::ApiKey;
 use serde_json::json;
 use tokio_postgres::types::PgLsn;
 

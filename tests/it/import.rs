@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use petstore::config::DatabaseUrl;
-use petstore::storage::{SCHEMA_NEEDED, migrate};
+use petstore_config::DatabaseUrl;
+use petstore_storage::{SCHEMA_NEEDED, migrate};
 use serde_json::{Value, json};
 
 use crate::support::TestDatabase;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
-use petstore::domain::api_key::ApiKey;
+use petstore_domain::api_key::ApiKey;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use petstore::domain::api_key::ApiKey;
+use petstore_domain::api_key::ApiKey;
 use serde_json::{Value, json};
 
 use crate::support::folder::Folder;

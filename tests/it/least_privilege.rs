@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use petstore::config::DatabaseUrl;
-use petstore::domain::api_key::ApiKey;
-use petstore::storage::migrate;
+use petstore_config::DatabaseUrl;
+use petstore_domain::api_key::ApiKey;
+use petstore_storage::migrate;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_postgres::Client as Connection;

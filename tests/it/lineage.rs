@@ -1,6 +1,6 @@
 //! Retries across key rotation: idempotency keys belong to an API key and its successors by `petstore keys rotate`.
 
-use petstore::domain::api_key::ApiKey;
+use petstore_domain::api_key::ApiKey;
 use serde_json::{Value, json};
 
 use crate::support::program::{new_key, run};

@@ -154,8 +154,12 @@ fn the_service_has_its_own_role_and_only_the_job_is_the_owner() {
 fn the_log_lines_of_the_incidents_have_messages_of_the_program() {
     let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
     let section = page.split("## What you will see").nth(1).unwrap().split("\n## ").next().unwrap();
-    let sources: String =
-        files(Path::new(ROOT).join("src")).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let sources: String = ["src", "crates"]
+        .into_iter()
+        .flat_map(|folder| files(Path::new(ROOT).join(folder)))
+        .filter(|file| file.extension().is_some_and(|extension| extension == "rs"))
+        .map(|file| fs::read_to_string(file).unwrap())
+        .collect();
     let lines: Vec<_> = section.lines().filter(|line| line.starts_with('{')).collect();
     assert!(lines.len() > 10, "{lines:#?}");
     for line in lines {

@@ -1,6 +1,6 @@
 //! The partitions of idempotency keys, one per day: created in advance, even if other work fails, and monitored.
 
-use petstore::storage::DAYS_AHEAD;
+use petstore_storage::DAYS_AHEAD;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_postgres::Client as Connection;

@@ -3,8 +3,8 @@
 use std::process::Child;
 use std::time::Duration;
 
-use petstore::config::{DatabaseUrl, PoolSettings, ReadFrom};
-use petstore::storage::{SCHEMA_LATEST, SCHEMA_NEEDED, Storage, StorageError, migrate};
+use petstore_config::{DatabaseUrl, PoolSettings, ReadFrom};
+use petstore_storage::{SCHEMA_LATEST, SCHEMA_NEEDED, Storage, StorageError, migrate};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_postgres::Client;
 

@@ -1,6 +1,6 @@
 //! `petstore seed`: realistic pets, the same ones for the same seed.
 
-use petstore::domain::pet::PetName;
+use petstore_domain::pet::PetName;
 
 use crate::support::program::run;
 use crate::support::{TestDatabase, TestService};

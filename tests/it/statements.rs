@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use petstore::storage::STATEMENTS;
+use petstore_storage::STATEMENTS;
 use tokio_postgres::Client;
 
 use crate::support::TestDatabase;
@@ -29,7 +29,8 @@ struct Statement {
 /// Every statement, in the order of [`STATEMENTS`].
 fn statements() -> Vec<Statement> {
     let statements = FILES.into_iter().zip(STATEMENTS).flat_map(|(file, listed)| {
-        let source = fs::read_to_string(Path::new(ROOT).join(format!("src/storage/{file}.rs"))).unwrap();
+        let source =
+            fs::read_to_string(Path::new(ROOT).join(format!("crates/storage/src/{file}.rs"))).unwrap();
         let list = source.split("const STATEMENTS: &[&str] =").nth(1).unwrap().split(';').next().unwrap();
         let names: Vec<String> = list
             .split(|c: char| c != '_' && !c.is_alphanumeric())
@@ -49,7 +50,7 @@ fn statements() -> Vec<Statement> {
 #[test]
 fn every_statement_is_listed() {
     for (file, listed) in FILES.into_iter().zip(STATEMENTS) {
-        let text = fs::read_to_string(Path::new(ROOT).join(format!("src/storage/{file}.rs"))).unwrap();
+        let text = fs::read_to_string(Path::new(ROOT).join(format!("crates/storage/src/{file}.rs"))).unwrap();
         let declared = text.lines().filter(|line| {
             line.trim_start_matches("pub(super) ").starts_with("const ") && line.contains(": &str =")
         });
@@ -66,7 +67,7 @@ fn every_statement_is_one_literal_without_escapes() {
         assert!(source.contains(text), "{name} cannot be copied from the source");
     }
     // Those of imports, exports and diagnoses as well.
-    for entry in fs::read_dir(Path::new(ROOT).join("src/storage")).unwrap() {
+    for entry in fs::read_dir(Path::new(ROOT).join("crates/storage/src")).unwrap() {
         let path = entry.unwrap().path();
         let source = if path.is_file() { fs::read_to_string(&path).unwrap() } else { continue };
         assert!(!source.contains("concat!"), "{}", path.display());

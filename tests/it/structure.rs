@@ -1,4 +1,4 @@
-//! The layering of the code, and facts that must be kept consistent by hand.
+//! Facts that must be kept consistent by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,118 +10,66 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
 }
 
-/// Every Rust file in a file or folder of `src`, with its text up to its unit tests.
-fn sources(name: &str) -> Vec<(PathBuf, String)> {
-    let path = Path::new(ROOT).join("src").join(name);
-    if path.is_file() {
-        let text = fs::read_to_string(&path).unwrap();
-        let code = text.split("#[cfg(test)]").next().unwrap().to_owned();
-        return vec![(path, code)];
-    }
-    let inside = fs::read_dir(path).unwrap().map(|entry| Path::new(name).join(entry.unwrap().file_name()));
-    inside.flat_map(|path| sources(path.to_str().unwrap())).collect()
-}
-
-#[test]
-fn no_layer_uses_what_belongs_to_another() {
-    let sql = ["SELECT ", "INSERT INTO", "tokio_postgres", "deadpool"];
-    let above_storage = ["crate::http", "crate::app", "crate::cli"];
-    let forbidden_words: [(&str, Vec<&str>); 12] = [
-        (
-            "domain",
-            [
-                &sql[..],
-                &[
-                    "axum",
-                    "hyper",
-                    "serde_json",
-                    "tokio",
-                    "rand::",
-                    "jiff",
-                    "SystemTime::now",
-                    "Instant",
-                    "crate::storage",
-                ],
-                &["crate::config", "crate::telemetry"],
-                &above_storage,
-            ]
-            .concat(),
-        ),
-        ("storage", [&["axum", "hyper", "serde", "StatusCode"][..], &above_storage].concat()),
-        ("http", [&sql[..], &["crate::app", "crate::cli"]].concat()),
-        // Knows sockets, not keys.
-        ("http/transport", vec!["crate::storage", "crate::domain", "axum", "authentication", "Caller"]),
-        // Knows no table: each table has its own file.
-        ("storage/postgres", vec!["crate::domain", "FROM pets", "FROM orders", "FROM api_keys"]),
-        ("files", [&sql[..], &["axum", "hyper", "crate::storage"], &above_storage].concat()),
-        ("wire", [&sql[..], &["axum", "hyper", "crate::storage"], &above_storage].concat()),
-        ("app.rs", [&sql[..], &["axum", "crate::cli"]].concat()),
-        ("cli", [&sql[..], &["axum", "hyper", "StatusCode"]].concat()),
-        ("config.rs", [&["crate::storage", "crate::telemetry"][..], &above_storage].concat()),
-        ("systemd.rs", [&["crate::config", "crate::domain", "crate::storage"][..], &above_storage].concat()),
-        ("telemetry", [&["crate::domain", "crate::storage"][..], &above_storage].concat()),
-    ];
-    for (layer, forbidden) in forbidden_words {
-        for (file, text) in sources(layer) {
-            for word in &forbidden {
-                assert!(!text.contains(word), "{} has `{word}`", file.display());
-            }
+/// Every Rust file in a folder, with its text up to its unit tests.
+fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let sources = |path: PathBuf| match path.extension() {
+        None => sources_in(&path),
+        Some(extension) if extension == "rs" => {
+            let text = fs::read_to_string(&path).unwrap();
+            vec![(path, text.split("#[cfg(test)]").next().unwrap().to_owned())]
         }
-    }
+        Some(_) => Vec::new(),
+    };
+    paths.flat_map(sources).collect()
 }
 
-/// The module path of a file, such as `http::pets::list`.
-fn module(file: &Path) -> String {
-    let inside = file.strip_prefix(Path::new(ROOT).join("src")).unwrap().with_extension("");
-    let names = inside.iter().map(|name| name.to_str().unwrap()).collect::<Vec<_>>().join("::");
-    names.trim_end_matches("::mod").to_owned()
+/// The crates of the service, by folder.
+fn crates() -> Vec<String> {
+    let folders = fs::read_dir(Path::new(ROOT).join("crates")).unwrap();
+    let mut names: Vec<_> =
+        folders.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
-/// The modules that a file imports, by `crate::` or `super::`.
-fn imported(text: &str, own: &str, modules: &BTreeSet<String>) -> BTreeSet<String> {
-    let folder = own.rsplit_once("::").map_or("", |(folder, _)| folder);
-    let found = text.split_whitespace().flat_map(|word| word.split(['(', '<', '{', ',', '[', '&']));
-    let paths = found.filter_map(|word| {
-        let path = match (word.strip_prefix("crate::"), word.strip_prefix("super::")) {
-            (Some(path), _) => path.to_owned(),
-            (None, Some(path)) => format!("{folder}::{path}"),
-            (None, None) => return None,
-        };
-        // The longest prefix that is a module.
-        let parts: Vec<&str> = path.trim_end_matches(';').split("::").collect();
-        (1..=parts.len()).rev().map(|length| parts[..length].join("::")).find(|path| modules.contains(path))
-    });
-    paths.filter(|path| path != own).collect()
+/// Every Rust file of the service.
+fn sources() -> Vec<(PathBuf, String)> {
+    let folders = crates().into_iter().map(|name| format!("crates/{name}/src")).chain(["src".to_owned()]);
+    folders.flat_map(|folder| sources_in(&Path::new(ROOT).join(folder))).collect()
 }
 
 #[test]
-fn no_files_import_each_other_in_a_cycle() {
-    // Except `mod.rs`: it declares the modules of its folder, and they use what it shares.
-    let files: Vec<_> = sources("")
-        .into_iter()
-        .filter(|(file, _)| !file.ends_with("mod.rs") && !file.ends_with("lib.rs"))
+fn the_code_map_shows_which_crates_each_crate_uses() {
+    let page = read("ARCHITECTURE.md");
+    let shown: BTreeMap<String, BTreeSet<String>> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `crates/"))
+        .map(|row| {
+            let mut cells = row.split(" | ");
+            let name = cells.next().unwrap().trim_end_matches('`').to_owned();
+            let uses = cells.nth(1).unwrap().split(", ").filter(|name| *name != "none");
+            (name, uses.map(ToOwned::to_owned).collect())
+        })
         .collect();
-    let modules: BTreeSet<String> = files.iter().map(|(file, _)| module(file)).collect();
-    let mut imports: BTreeMap<String, BTreeSet<String>> =
-        files.iter().map(|(file, text)| (module(file), imported(text, &module(file), &modules))).collect();
-    assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 150, "{imports:?}");
-    // A module that imports no remaining module is in no cycle.
-    loop {
-        let left: BTreeSet<String> = imports.keys().cloned().collect();
-        let in_cycle = |imported: &BTreeSet<String>| imported.iter().any(|module| left.contains(module));
-        imports.retain(|_, imported| in_cycle(imported));
-        if imports.len() == left.len() {
-            break;
-        }
-    }
-    assert!(imports.is_empty(), "a cycle, or modules that import one: {:?}", imports.keys());
+    let used: BTreeMap<String, BTreeSet<String>> = crates()
+        .into_iter()
+        .map(|name| {
+            let manifest = read(&format!("crates/{name}/Cargo.toml"));
+            let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+            let ours =
+                dependencies.lines().filter_map(|line| line.strip_prefix("petstore-")?.split('.').next());
+            (name, ours.map(ToOwned::to_owned).collect())
+        })
+        .collect();
+    assert_eq!(shown, used);
 }
 
 #[test]
 fn only_config_and_supervisor_read_the_environment() {
-    for (file, text) in sources("") {
+    for (file, text) in sources() {
         let reads = ["env::var", "env = \""].iter().any(|way| text.contains(way));
-        let may_read = file.ends_with("config.rs") || file.ends_with("systemd.rs");
+        let may_read = file.ends_with("config/src/lib.rs") || file.ends_with("systemd.rs");
         assert_eq!(reads, may_read, "{}", file.display());
     }
 }
@@ -141,7 +89,7 @@ fn every_table_is_named_only_in_the_files_that_may_use_it() {
         ("api_key_events", &["api_keys.rs", "apply_keys.rs"]),
         ("idempotency_keys", &["insert_pets.rs", "orders.rs"]),
     ] {
-        let mut naming: Vec<String> = sources("storage")
+        let mut naming: Vec<String> = sources_in(&Path::new(ROOT).join("crates/storage/src"))
             .into_iter()
             .filter(|(_, text)| {
                 let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -156,7 +104,7 @@ fn every_table_is_named_only_in_the_files_that_may_use_it() {
 
 #[test]
 fn the_shipped_role_is_granted_every_table_and_doctor_checks_it() {
-    let (granted, checked) = (read("deploy/postgresql/roles.sql"), read("src/storage/privileges.rs"));
+    let (granted, checked) = (read("deploy/postgresql/roles.sql"), read("crates/storage/src/privileges.rs"));
     let names: Vec<String> = migration_files()
         .iter()
         .flat_map(|file| fs::read_to_string(file).unwrap().lines().map(ToOwned::to_owned).collect::<Vec<_>>())
@@ -173,14 +121,14 @@ fn the_shipped_role_is_granted_every_table_and_doctor_checks_it() {
 
 #[test]
 fn every_file_starts_with_a_doc_comment() {
-    for (file, text) in sources("") {
+    for (file, text) in sources() {
         assert!(text.starts_with("//! "), "{}", file.display());
     }
 }
 
 #[test]
 fn the_error_reference_lists_exactly_the_codes_that_exist() {
-    let (_, source) = sources("http/error.rs").remove(0);
+    let source = read("crates/http/src/error.rs");
     let pairs = source.lines().filter(|line| line.contains("(StatusCode::"));
     let codes: BTreeSet<&str> = pairs.map(|line| line.split('"').nth(1).unwrap()).collect();
     let known = source.split("const CODES").nth(1).unwrap().split("];").next().unwrap();

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use petstore::domain::order::{ORDERABLE, ORDERED, OrderEnd, OrderStatus};
-use petstore::domain::pet::{CategoryId, PatchError, Pet, PetPatch, PetStatus};
+use petstore_domain::order::{ORDERABLE, ORDERED, OrderEnd, OrderStatus};
+use petstore_domain::pet::{CategoryId, PatchError, Pet, PetPatch, PetStatus};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use reqwest::Method;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
-use petstore::domain::api_key::ApiKey;
+use petstore_domain::api_key::ApiKey;
 use reqwest::Method;
 use serde_json::json;
 use tokio::task::JoinSet;

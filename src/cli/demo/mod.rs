@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use jiff::Timestamp;
+use petstore_config::{DatabaseUrl, DemoSettings, ServeSettings};
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::key_record::{Actor, KeyId, NewKey, Scope};
+use petstore_http::{FaultInjector, FaultShare, fault_option_help};
+use petstore_storage::{DatabaseContents, ExamineError, SCHEMA_LATEST, Storage, database_contents, migrate};
 use tokio::select;
 use tokio::time::sleep;
 
 use super::progress::grouped;
 use super::{CommandError, SettingError, print, seed, stop_signals, storage};
 use crate::app::{App, StartError};
-use crate::config::{DatabaseUrl, DemoSettings, ServeSettings};
-use crate::domain::api_key::ApiKey;
-use crate::domain::key_record::{Actor, KeyId, NewKey, Scope};
-use crate::http::{FaultInjector, FaultShare, fault_option_help};
-use crate::storage::{DatabaseContents, ExamineError, SCHEMA_LATEST, Storage, database_contents, migrate};
 use crate::systemd::Listeners;
 use temporary_postgres::TemporaryPostgres;
 

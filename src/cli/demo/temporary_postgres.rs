@@ -1,7 +1,7 @@
 //! A temporary PostgreSQL server, from the programs that are installed on this machine.
 //!
 //! **Invariant:** no matter how this program ends, the server ends too, and its directory is removed. A child process
-//! (`assets/demo/run-postgres.sh`) does both when a pipe that only this program holds open closes.
+//! (`run-postgres.sh`) does both when a pipe that only this program holds open closes.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
@@ -10,13 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use petstore_config::{DatabaseUrl, DemoSettings, search_path, temporary_directory};
 use thiserror::Error;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{sleep, timeout};
 
-use crate::config::{DatabaseUrl, DemoSettings, search_path, temporary_directory};
-
-const SCRIPT: &str = include_str!("../../../assets/demo/run-postgres.sh");
+const SCRIPT: &str = include_str!("run-postgres.sh");
 
 /// Debian and Ubuntu have one directory per version here.
 const VERSIONS: &str = "/usr/lib/postgresql";

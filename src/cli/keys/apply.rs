@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use petstore_config::DatabaseSettings;
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::key_plan::{DeclaredIdentity, DeclaredKey};
+use petstore_storage::{ApplyKeysError, KeysToApply, StorageError, apply_keys, check_url, plan_keys};
+use petstore_telemetry::with_causes;
 
 use super::keys_file::{self, KeyEntry};
 use super::plan_output::PlanOutput;
 use super::{ActorArgs, duration};
 use crate::cli::{CommandError, print};
-use crate::config::DatabaseSettings;
-use crate::domain::api_key::ApiKey;
-use crate::domain::key_plan::{DeclaredIdentity, DeclaredKey};
-use crate::storage::{ApplyKeysError, KeysToApply, StorageError, apply_keys, check_url, plan_keys};
-use crate::telemetry::with_causes;
 
 /// Makes the API keys match a file: creates the missing ones, changes others in place, and can revoke the rest.
 ///

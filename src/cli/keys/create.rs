@@ -2,14 +2,14 @@
 
 use clap::Args;
 use jiff::Timestamp;
+use petstore_config::DatabaseSettings;
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::key_record::{KeyName, NewKey, Scope};
+use petstore_domain::rate_limit::RateLimit;
 
 use super::output::NewKeyOutput;
 use super::{ActorArgs, Expiry, expiry};
 use crate::cli::{CommandError, print, storage};
-use crate::config::DatabaseSettings;
-use crate::domain::api_key::ApiKey;
-use crate::domain::key_record::{KeyName, NewKey, Scope};
-use crate::domain::rate_limit::RateLimit;
 
 /// Creates an API key and prints it, and nothing else, to standard output.
 ///

@@ -1,10 +1,10 @@
 //! `petstore keys generate`
 
 use clap::Args;
+use petstore_domain::api_key::ApiKey;
 use serde::Serialize;
 
 use crate::cli::{CommandError, print};
-use crate::domain::api_key::ApiKey;
 
 /// Generates a key for a secret store and prints it. Nothing is stored, and no database is needed.
 ///

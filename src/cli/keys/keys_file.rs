@@ -9,12 +9,11 @@ use std::ops::Range;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use petstore_domain::api_key::{ApiKey, KeyDigest};
+use petstore_domain::key_record::{KeyName, NewKey, Scope};
+use petstore_wire::suggestions::{listed, shown, similar};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-
-use crate::domain::api_key::{ApiKey, KeyDigest};
-use crate::domain::key_record::{KeyName, NewKey, Scope};
-use crate::wire::suggestions::{listed, shown, similar};
 
 const ROOT: [&str; 1] = ["keys"];
 const MEMBERS: [&str; 4] = ["scopes", "rate-limit", "expires", "digest"];

@@ -2,10 +2,10 @@
 
 use clap::Args;
 use jiff::Timestamp;
+use petstore_config::DatabaseSettings;
 
 use super::output::{KeyOutput, table};
 use crate::cli::{CommandError, print, storage};
-use crate::config::DatabaseSettings;
 
 /// Lists all keys, including expired and revoked ones, with scopes, rate limit, expiry and last use.
 #[derive(Debug, Args)]

@@ -20,9 +20,9 @@ use clap::{Args, Subcommand};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
+use petstore_domain::key_record::{Actor, KeyId};
 
 use super::CommandError;
-use crate::domain::key_record::{Actor, KeyId};
 
 /// Manages API keys: creates, lists, rotates and revokes them.
 #[derive(Debug, Subcommand)]

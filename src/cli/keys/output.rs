@@ -3,10 +3,9 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::key_record::{KeyEvent, KeyId, KeyRecord, NewKey};
 use serde::Serialize;
-
-use crate::domain::api_key::ApiKey;
-use crate::domain::key_record::{KeyEvent, KeyId, KeyRecord, NewKey};
 
 /// A key's record, as JSON; [`text`](Self::text) and [`table`] format it for people.
 #[derive(Debug, Serialize)]

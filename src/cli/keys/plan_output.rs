@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::SystemTime;
 
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::key_plan::{CurrentKey, DeclaredKey, KeyPlan, KeyStep, KeyTerms};
+use petstore_domain::key_record::KeyId;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::output::time;
-use crate::domain::api_key::ApiKey;
-use crate::domain::key_plan::{CurrentKey, DeclaredKey, KeyPlan, KeyStep, KeyTerms};
-use crate::domain::key_record::KeyId;
 
 /// A plan, as JSON; [`text`](Self::text) formats it for people.
 #[derive(Debug, Serialize)]

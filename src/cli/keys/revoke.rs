@@ -1,11 +1,11 @@
 //! `petstore keys revoke`
 
 use clap::Args;
+use petstore_config::DatabaseSettings;
+use petstore_domain::key_record::KeyId;
 
 use super::{ActorArgs, key_id, no_such_key};
 use crate::cli::{CommandError, print, storage};
-use crate::config::DatabaseSettings;
-use crate::domain::key_record::KeyId;
 
 /// Revokes a key immediately and permanently.
 ///

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
+use petstore_config::DatabaseSettings;
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::key_record::KeyId;
 
 use super::{ActorArgs, Expiry, duration, expiry, key_id};
 use crate::cli::{CommandError, print, storage};
-use crate::config::DatabaseSettings;
-use crate::domain::api_key::ApiKey;
-use crate::domain::key_record::KeyId;
 
 /// Replaces a key: prints the new key, and nothing else, to standard output, and lets the old one expire.
 ///

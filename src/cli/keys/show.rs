@@ -2,13 +2,13 @@
 
 use clap::Args;
 use jiff::Timestamp;
+use petstore_config::DatabaseSettings;
+use petstore_domain::key_record::KeyId;
 use serde::Serialize;
 
 use super::output::{KeyAuditEntryOutput, KeyOutput};
 use super::{key_id, no_such_key};
 use crate::cli::{CommandError, print, storage};
-use crate::config::DatabaseSettings;
-use crate::domain::key_record::KeyId;
 
 /// Shows a key and its audit log: when it was created, changed, rotated and revoked, and who did it.
 #[derive(Debug, Args)]

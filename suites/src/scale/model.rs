@@ -11,7 +11,7 @@
 //! Fitted to the seconds of the whole machine, it gives the throughput. Fitted to CPU time, it gives what the service, the
 //! database and the load generator each need.
 
-/// The largest batch (`LIMITS` in `src/storage/pets.rs`).
+/// The largest batch (`LIMITS` in `crates/storage/src/lib.rs`).
 const LARGEST_BATCH: f64 = 128.0;
 
 /// The parameters.

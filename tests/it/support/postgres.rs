@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use petstore::config::{DatabaseUrl, PoolSettings, ReadFrom};
-use petstore::domain::api_key::ApiKey;
-use petstore::domain::key_record::{NewKey, Scope};
-use petstore::storage::{SCHEMA_LATEST, Storage, migrate};
+use petstore_config::{DatabaseUrl, PoolSettings, ReadFrom};
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::key_record::{NewKey, Scope};
+use petstore_storage::{SCHEMA_LATEST, Storage, migrate};
 use tokio_postgres::{Client, NoTls};
 
 use super::wait::{eventually, poll};
@@ -210,7 +210,7 @@ async fn wait_until_unused(admin: &Client, name: &str) {
 
 /// The migrations, in order.
 pub(crate) fn migration_files() -> Vec<std::path::PathBuf> {
-    let directory = std::fs::read_dir(Path::new(ROOT).join("migrations")).unwrap();
+    let directory = std::fs::read_dir(Path::new(ROOT).join("crates/storage/migrations")).unwrap();
     let mut files: Vec<_> = directory.map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 
-use petstore::domain::api_key::ApiKey;
+use petstore_domain::api_key::ApiKey;
 
 use super::client::Client;
 use super::postgres::key;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use clap::Parser;
 use jiff::Timestamp;
 use petstore::app::App;
-use petstore::config::ServeSettings;
-use petstore::http::Clock;
 use petstore::systemd::Listeners;
+use petstore_config::ServeSettings;
+use petstore_http::Clock;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 

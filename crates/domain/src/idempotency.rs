@@ -1,0 +1,201 @@
+//! Idempotency keys: a request takes effect once, however often the client sends it.
+
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use super::key_record::KeyId;
+use super::order::{HoldDuration, NewOrder, OrderEnd, OrderId};
+use super::pet::NewPet;
+use super::reference::Reference;
+
+/// The client's name for a request that it may retry: 1 to 255 visible ASCII characters.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(String);
+
+/// The text is not an idempotency key.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("must be 1 to 255 visible ASCII characters")]
+pub struct IdempotencyKeyError;
+
+impl FromStr for IdempotencyKey {
+    type Err = IdempotencyKeyError;
+
+    fn from_str(text: &str) -> Result<Self, IdempotencyKeyError> {
+        let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if visible && (1..=255).contains(&text.len()) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(IdempotencyKeyError)
+        }
+    }
+}
+
+/// The first 128 bits of a SHA-256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest128(pub [u8; 16]);
+
+impl From<Sha256> for Digest128 {
+    fn from(hasher: Sha256) -> Self {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hasher.finalize()[..16]);
+        Self(bytes)
+    }
+}
+
+/// What is stored of a request: its identity and its content.
+///
+/// **Frozen:** during an upgrade, nodes of two versions must compute the same values for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdempotentRequest {
+    /// Identifies the request: the lineage of the API key, the operation and the idempotency key.
+    pub digest: Digest128,
+    /// Identifies the content.
+    pub fingerprint: Digest128,
+}
+
+impl IdempotentRequest {
+    /// A request to add a pet.
+    #[must_use]
+    pub fn create_pet(lineage: KeyId, key: &IdempotencyKey, new: &NewPet) -> Self {
+        let NewPet { name, category_id, status, reference } = new;
+        let mut content = Sha256::new();
+        // The values, not their spelling: `7` and `7.0` are the same request.
+        content.update(category_id.0.to_be_bytes());
+        content.update(status.map_or("", |status| status.as_str()));
+        content.update([0]);
+        content.update(name.as_str());
+        // A pet without one has the fingerprint that it had before references existed.
+        if let Some(reference) = reference {
+            content.update([0]);
+            content.update(reference.as_str());
+        }
+        Self { digest: Self::digest(lineage, "createPet", key), fingerprint: content.into() }
+    }
+
+    /// A request to place an order.
+    #[must_use]
+    pub fn place_order(lineage: KeyId, key: &IdempotencyKey, new: &NewOrder) -> Self {
+        let NewOrder { pet_id, reference, hold } = new;
+        let mut content = Sha256::new().chain_update(pet_id.get().to_be_bytes());
+        // An order with neither has the fingerprint that it had before they existed.
+        if reference.is_some() || hold.is_some() {
+            content.update(hold.map_or(0, HoldDuration::seconds).to_be_bytes());
+            content.update(reference.as_ref().map_or("", Reference::as_str));
+        }
+        Self { digest: Self::digest(lineage, "placeOrder", key), fingerprint: content.into() }
+    }
+
+    /// A request to complete or cancel an order.
+    #[must_use]
+    pub fn end_order(lineage: KeyId, key: &IdempotencyKey, order: OrderId, end: OrderEnd) -> Self {
+        let operation = match end {
+            OrderEnd::Complete => "completeOrder",
+            OrderEnd::Cancel => "cancelOrder",
+        };
+        let content = Sha256::new().chain_update(order.get().to_be_bytes());
+        Self { digest: Self::digest(lineage, operation, key), fingerprint: content.into() }
+    }
+
+    fn digest(lineage: KeyId, operation: &str, key: &IdempotencyKey) -> Digest128 {
+        let mut digest = Sha256::new();
+        digest.update(lineage.0.to_be_bytes());
+        digest.update(operation);
+        digest.update([0]);
+        digest.update(&key.0);
+        digest.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::pet::{CategoryId, PetName, PetStatus};
+
+    fn key(text: &str) -> IdempotencyKey {
+        text.parse().unwrap()
+    }
+
+    fn rex(category: i64, status: Option<PetStatus>) -> NewPet {
+        let name = PetName::try_from("Rex".to_owned()).unwrap();
+        NewPet { name, category_id: CategoryId(category), status, reference: None }
+    }
+
+    #[test]
+    fn an_idempotency_key_is_visible_ascii() {
+        for good in ["7", "a-b_c.d~e", "\"quoted\"", &"x".repeat(255)] {
+            assert!(good.parse::<IdempotencyKey>().is_ok(), "{good}");
+        }
+        for bad in ["", " ", "a b", "a\tb", "é", "\u{7f}", &"x".repeat(256)] {
+            assert_eq!(bad.parse::<IdempotencyKey>(), Err(IdempotencyKeyError), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn requests_differ_by_caller_key_and_content() {
+        let request =
+            |caller, text, new: &NewPet| IdempotentRequest::create_pet(KeyId(caller), &key(text), new);
+        let first = request(1, "a", &rex(1, None));
+        assert_eq!(first, request(1, "a", &rex(1, None)));
+        assert_ne!(first.digest, request(2, "a", &rex(1, None)).digest);
+        assert_ne!(first.digest, request(1, "b", &rex(1, None)).digest);
+        let others = [
+            rex(2, None),
+            rex(1, Some(PetStatus::Sold)),
+            NewPet { name: PetName::try_from("Max".to_owned()).unwrap(), ..rex(1, None) },
+            NewPet { reference: Some("a".to_owned().try_into().unwrap()), ..rex(1, None) },
+        ];
+        for other in others {
+            let other = request(1, "a", &other);
+            assert_eq!(first.digest, other.digest);
+            assert_ne!(first.fingerprint, other.fingerprint);
+        }
+    }
+
+    fn order_of_pet_7(reference: Option<&str>, hold: Option<i64>) -> NewOrder {
+        NewOrder {
+            pet_id: 7.try_into().unwrap(),
+            reference: reference.map(|text| text.to_owned().try_into().unwrap()),
+            hold: hold.map(|seconds| seconds.try_into().unwrap()),
+        }
+    }
+
+    #[test]
+    fn orders_differ_by_reference_and_hold() {
+        let orders =
+            [(None, None), (Some("a"), None), (Some("b"), None), (None, Some(60)), (Some("a"), Some(60))];
+        let fingerprints: HashSet<[u8; 16]> = orders
+            .into_iter()
+            .map(|(reference, hold)| order_of_pet_7(reference, hold))
+            .map(|order| IdempotentRequest::place_order(KeyId(7), &key("a"), &order).fingerprint.0)
+            .collect();
+        assert_eq!(fingerprints.len(), orders.len());
+    }
+
+    #[test]
+    fn digests_and_fingerprints_are_frozen() {
+        let request =
+            IdempotentRequest::create_pet(KeyId(7), &key("order-4711"), &rex(3, Some(PetStatus::Available)));
+        let hex = |hash: Digest128| hash.0.map(|byte| format!("{byte:02x}")).concat();
+        assert_eq!(hex(request.digest), "0c1a333f4c3eb9fca0107291fdd5c1c9");
+        assert_eq!(hex(request.fingerprint), "190a96dd84a7104b8dbb7a80ed29896e");
+        let order = OrderId::try_from(7).unwrap();
+        let orders = [
+            IdempotentRequest::place_order(KeyId(7), &key("order-4711"), &order_of_pet_7(None, None)),
+            IdempotentRequest::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Complete),
+            IdempotentRequest::end_order(KeyId(7), &key("order-4711"), order, OrderEnd::Cancel),
+        ];
+        assert_eq!(orders.map(|request| hex(request.fingerprint)), ["a3eb8db89fc5123ccfd49585059f292b"; 3]);
+        assert_eq!(
+            orders.map(|request| hex(request.digest)),
+            [
+                "76f26e09bf35e3985c16ea068f7a8231",
+                "8ed7bd2d4e2a6fe6295e932a4bef45e2",
+                "bdb845c9d0806bdc61ec45bf42689d67",
+            ]
+        );
+    }
+}

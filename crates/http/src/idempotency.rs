@@ -1,0 +1,71 @@
+//! The `Idempotency-Key` header, which makes it safe to retry a request.
+
+use std::borrow::Cow;
+
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
+use petstore_domain::idempotency::IdempotencyKey;
+
+use super::error::ApiError;
+use super::response::Response;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// Marks the response to a request that took effect before.
+pub(crate) fn mark_replayed(mut response: Response) -> Response {
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+}
+
+/// Documents the header.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
+pub(crate) struct IdempotencyKeyHeader {
+    /// A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
+    #[param(
+        rename = "Idempotency-Key",
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]+$",
+        example = "8e03978e-40d5-43e8-bc93-6894a57f9324"
+    )]
+    idempotency_key: Option<String>,
+}
+
+/// The text that a structured field's string (RFC 9651) stands for: `"k"` and `k` are the same key. Anything else stands for
+/// itself.
+fn unquoted(text: &str) -> Cow<'_, str> {
+    let inside = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    inside.and_then(unescaped).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// The text between the quotes without its escapes, if it is one.
+fn unescaped(inside: &str) -> Option<String> {
+    let mut text = String::with_capacity(inside.len());
+    let mut characters = inside.chars();
+    while let Some(character) = characters.next() {
+        text.push(match character {
+            '\\' => characters.next().filter(|escaped| matches!(escaped, '"' | '\\'))?,
+            '"' => return None,
+            other => other,
+        });
+    }
+    Some(text)
+}
+
+/// The idempotency key of a request, if there is one.
+pub(super) fn key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.to_str().ok().and_then(|text| unquoted(text).parse().ok());
+    if key.is_none() || values.next().is_some() {
+        return Err(ApiError::InvalidHeader {
+            name: Some("Idempotency-Key"),
+            problem: "`Idempotency-Key` must be sent once, with 1 to 255 visible ASCII characters",
+        });
+    }
+    Ok(key)
+}

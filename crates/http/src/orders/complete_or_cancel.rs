@@ -1,0 +1,102 @@
+//! `POST /store/orders/{orderId}/complete` and `…/cancel`
+
+use hyper::StatusCode;
+use petstore_domain::idempotency::IdempotentRequest;
+use petstore_domain::order::{self as domain, OrderEnd};
+use petstore_storage::EndOrderOutcome;
+use petstore_wire::json;
+use petstore_wire::order::Order;
+use petstore_wire::request_body::BodyError;
+
+use crate::error::ApiError;
+use crate::idempotency::{IdempotencyKeyHeader, mark_replayed};
+use crate::request::ApiRequest;
+use crate::response::{self, AccessLogIds, Response};
+
+/// Complete an order
+///
+/// Sells the pet: the order becomes `completed` and the pet `sold`, both or neither. Completing a completed order again
+/// changes nothing, and the response is the same. A cancelled order cannot be completed.
+#[utoipa::path(
+    post,
+    path = "/v1/store/orders/{orderId}/complete",
+    operation_id = "completeOrder",
+    tag = "store",
+    extensions(("x-stability" = json!("beta"))),
+    params(
+        ("orderId" = i64, Path, description = "The identifier of the order to complete.", example = 4711),
+        IdempotencyKeyHeader,
+    ),
+    responses(
+        (status = 200, description = "The completed order.", body = Order, headers(
+            ("Idempotent-Replayed" = String, description = "`true` if an earlier attempt with the same key took effect."),
+        )),
+    ),
+)]
+pub(crate) async fn complete_order(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    end(&request, OrderEnd::Complete).await
+}
+
+/// Cancel an order
+///
+/// Releases the pet: the order becomes `cancelled` and the pet `available` again, both or neither. Cancelling a cancelled
+/// order again changes nothing, and the response is the same. A completed order cannot be cancelled.
+#[utoipa::path(
+    post,
+    path = "/v1/store/orders/{orderId}/cancel",
+    operation_id = "cancelOrder",
+    tag = "store",
+    extensions(("x-stability" = json!("beta"))),
+    params(
+        ("orderId" = i64, Path, description = "The identifier of the order to cancel.", example = 4711),
+        IdempotencyKeyHeader,
+    ),
+    responses(
+        (status = 200, description = "The cancelled order.", body = Order, headers(
+            ("Idempotent-Replayed" = String, description = "`true` if an earlier attempt with the same key took effect."),
+        )),
+    ),
+)]
+pub(crate) async fn cancel_order(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    end(&request, OrderEnd::Cancel).await
+}
+
+async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiError> {
+    request.refuse_body()?;
+    request.refuse_query()?;
+    let (key, id) = (request.idempotency_key()?, request.order_id()?);
+    let lineage = request.caller.key.lineage;
+    let once = key.map(|key| IdempotentRequest::end_order(lineage, &key, id, end));
+    match request.app.storage.end_order(id, end, once).await? {
+        EndOrderOutcome::Ended(order) | EndOrderOutcome::HadEnded(order) => Ok(ended(order)),
+        EndOrderOutcome::Replayed(order) => Ok(mark_replayed(ended(order))),
+        EndOrderOutcome::OrderNotFound => Err(ApiError::OrderNotFound),
+        EndOrderOutcome::EndedOtherwise(status) => Err(ApiError::InvalidTransition {
+            what: "order",
+            from: status.as_str(),
+            to: end.status().as_str(),
+        }),
+        EndOrderOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
+        EndOrderOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
+    }
+}
+
+fn ended(order: domain::Order) -> Response {
+    let change = AccessLogIds { pet: order.pet_id.get(), order: Some(order.id.get()) };
+    let mut response = response::json(StatusCode::OK, json::render(&Order::from(order)));
+    response.extensions_mut().insert(change);
+    response
+}
+
+/// The errors of this operation, in addition to those of every operation.
+pub(crate) fn end_order_errors() -> Vec<ApiError> {
+    vec![
+        BodyError::NotExpected.into(),
+        ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
+        ApiError::OrderNotFound,
+        ApiError::InvalidTransition { what: "order", from: "cancelled", to: "completed" },
+        ApiError::IdempotencyInProgress,
+        ApiError::IdempotencyKeyReused,
+        ApiError::OutcomeUnknown { cause: String::new() },
+    ]
+}

@@ -1,0 +1,96 @@
+//! `GET /store/orders`
+
+use petstore_domain::order::{OrderFilter, OrderPageRequest, OrderStatus};
+use petstore_domain::page::PageLimit;
+use petstore_domain::pet::PetId;
+use petstore_domain::reference::Reference;
+use petstore_wire::json;
+use petstore_wire::order::Order;
+use petstore_wire::request_body::BodyError;
+use serde::Deserialize;
+
+use crate::conditional::{IfNoneMatchHeader, with_tag};
+use crate::cursor::after_cursor;
+use crate::error::ApiError;
+use crate::request::ApiRequest;
+use crate::response::Response;
+
+/// List all orders
+///
+/// Returns a page of orders by identifier, which is the order in which they were placed. Follow the `Link` header with
+/// `rel="next"` to the next page; it is absent on the last.
+#[utoipa::path(
+    get,
+    path = "/v1/store/orders",
+    operation_id = "listOrders",
+    tag = "store",
+    extensions(("x-stability" = json!("beta")), ("x-hideTryItPanel" = json!(true))),
+    params(ListOrdersQuery, IfNoneMatchHeader),
+    responses(
+        (status = 200, description = "A page of orders.", body = [Order], headers(
+            ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
+            ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
+        )),
+        (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
+    ),
+)]
+pub(crate) async fn list_orders(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    request.refuse_body()?;
+    let app = request.app;
+    let wanted = request.query::<ListOrdersQuery>()?.page_request()?;
+    let page = app.storage.list_orders(&wanted).await?;
+    let next = app.links.next_page("/store/orders", wanted.limit, filters(&wanted.filter), page.next_after);
+    let orders: Vec<Order> = page.items.into_iter().map(Order::from).collect();
+    let (body, tag) = with_tag(json::render(&orders), next.as_ref());
+    Ok(request.if_none_match().answer(body, tag, next))
+}
+
+/// The query parameters.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ListOrdersQuery {
+    /// Maximum number of items returned: 1 to 100, 20 by default.
+    #[param(inline, nullable = false)]
+    limit: Option<PageLimit>,
+    /// Only the orders with this status.
+    #[param(nullable = false)]
+    status: Option<OrderStatus>,
+    /// Only the orders for this pet, whether it exists or not.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
+    pet_id: Option<PetId>,
+    /// Only the orders with this `reference`.
+    #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    reference: Option<Reference>,
+    /// Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+    #[param(nullable = false, example = "AQAAAAAAAAAU")]
+    cursor: Option<String>,
+}
+
+impl ListOrdersQuery {
+    fn page_request(self) -> Result<OrderPageRequest, ApiError> {
+        Ok(OrderPageRequest {
+            filter: OrderFilter { status: self.status, pet_id: self.pet_id, reference: self.reference },
+            after: after_cursor(self.cursor.as_deref())?,
+            limit: self.limit.unwrap_or(PageLimit::DEFAULT),
+        })
+    }
+}
+
+/// The filters of a list, as query parameters.
+fn filters(filter: &OrderFilter) -> Vec<(&'static str, String)> {
+    let status = filter.status.map(|status| ("status", status.as_str().to_owned()));
+    let pet_id = filter.pet_id.map(|id| ("petId", id.get().to_string()));
+    let reference = filter.reference.as_ref().map(|reference| ("reference", reference.as_str().to_owned()));
+    status.into_iter().chain(pet_id).chain(reference).collect()
+}
+
+/// The errors of this operation, in addition to those of every operation.
+pub(crate) fn list_orders_errors() -> Vec<ApiError> {
+    vec![
+        BodyError::NotExpected.into(),
+        ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },
+        ApiError::UnknownParameter { name: "petID".into(), known: &["petId"] },
+        ApiError::InvalidCursor,
+    ]
+}

@@ -1,0 +1,90 @@
+//! `POST /store/orders`
+
+use hyper::{StatusCode, header};
+use petstore_domain::idempotency::IdempotentRequest;
+use petstore_domain::order as domain;
+use petstore_storage::PlaceOrderOutcome;
+use petstore_wire::json;
+use petstore_wire::order::{NewOrder, Order};
+use petstore_wire::request_body::{BodyError, RequestBody};
+
+use crate::AppState;
+use crate::error::ApiError;
+use crate::idempotency::{IdempotencyKeyHeader, mark_replayed};
+use crate::request::ApiRequest;
+use crate::response::{self, AccessLogIds, Response};
+
+/// Place an order
+///
+/// Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, both or neither. Of concurrent
+/// requests for the same pet, exactly one succeeds. Complete the order to sell the pet, or cancel it to make the pet
+/// `available` again. An order with `expiresAt` ends by itself then: it becomes `expired`, and the pet `available` again.
+#[utoipa::path(
+    post,
+    path = "/v1/store/orders",
+    operation_id = "placeOrder",
+    tag = "store",
+    extensions(("x-stability" = json!("beta"))),
+    params(IdempotencyKeyHeader),
+    request_body(content = NewOrder, content_type = "application/json"),
+    responses(
+        (status = 201, description = "Order placed; the body includes the assigned `id`.", body = Order, headers(
+            ("Location" = String, description = "The URL of the new order."),
+            ("Idempotent-Replayed" = String, description = "`true` if an earlier attempt with the same key took effect."),
+        )),
+    ),
+)]
+pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    let new: domain::NewOrder = request.json_body::<NewOrder>().await?.into();
+    request.refuse_query()?;
+    let lineage = request.caller.key.lineage;
+    let once = request.idempotency_key()?.map(|key| IdempotentRequest::place_order(lineage, &key, &new));
+    let app = request.app;
+    if new.hold.is_some() && app.order_hold.is_none() {
+        return Err(orders_do_not_expire());
+    }
+    // The shorter of what the client asks for and the shop allows.
+    let hold = [new.hold, app.order_hold].into_iter().flatten().min();
+    match app.storage.place_order(&domain::NewOrder { hold, ..new }, once).await? {
+        PlaceOrderOutcome::Placed(order) => Ok(placed(app, order)),
+        PlaceOrderOutcome::Replayed(order) => Ok(mark_replayed(placed(app, order))),
+        PlaceOrderOutcome::PetNotFound => Err(ApiError::PetNotFound),
+        PlaceOrderOutcome::NotAvailable => Err(ApiError::PetNotAvailable),
+        PlaceOrderOutcome::HasOpenOrder => Err(ApiError::PetHasOpenOrder),
+        PlaceOrderOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
+        PlaceOrderOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
+    }
+}
+
+fn placed(app: &AppState, order: domain::Order) -> Response {
+    let (id, pet) = (order.id, order.pet_id.get());
+    let mut response = response::json(StatusCode::CREATED, json::render(&Order::from(order)));
+    response.headers_mut().insert(header::LOCATION, app.links.order(id));
+    response.extensions_mut().insert(AccessLogIds { pet, order: Some(id.get()) });
+    response
+}
+
+fn orders_do_not_expire() -> ApiError {
+    let problem = "is not accepted, because orders do not expire in this shop: leave it out";
+    BodyError::InvalidField { name: "holdSeconds", problem: problem.into() }.into()
+}
+
+/// The errors of this operation, in addition to those of every operation.
+pub(crate) fn place_order_errors() -> Vec<ApiError> {
+    vec![
+        BodyError::InvalidJson { problem: "it is empty".into() }.into(),
+        BodyError::MissingField { name: "petId", expected: "must be the id of a pet" }.into(),
+        ApiError::PetNotFound,
+        orders_do_not_expire(),
+        BodyError::UnknownField { name: "petID".into(), known: &["petId"] }.into(),
+        ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
+        ApiError::RequestTimeout,
+        ApiError::OutcomeUnknown { cause: String::new() },
+        ApiError::PetNotAvailable,
+        ApiError::PetHasOpenOrder,
+        ApiError::IdempotencyInProgress,
+        ApiError::IdempotencyKeyReused,
+        ApiError::BodyTooLarge,
+        ApiError::UnsupportedMediaType { sent: "text/plain".into(), accepted: NewOrder::MEDIA_TYPES },
+    ]
+}

@@ -1,0 +1,185 @@
+//! `GET /pets`
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use petstore_domain::page::{Page, PageLimit};
+use petstore_domain::pet::{self as domain, CategoryId, PetFilter, PetId, PetPageRequest, PetStatus};
+use petstore_domain::reference::{Reference, ReferenceError};
+use petstore_wire::json;
+use petstore_wire::pet::Pet;
+use petstore_wire::request_body::BodyError;
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::conditional::{IfNoneMatchHeader, with_tag};
+use crate::cursor::after_cursor;
+use crate::error::ApiError;
+use crate::request::{ApiRequest, id_in_text};
+use crate::response::Response;
+
+/// List all animals
+///
+/// Returns a page of pets in order of their identifiers. Follow the `Link` header with `rel="next"` to the
+/// next page; it is absent on the last. A pet that existed when you read the first page, and still matches,
+/// appears exactly once, even if others are added meanwhile.
+#[utoipa::path(
+    get,
+    path = "/v1/pets",
+    operation_id = "listPets",
+    tag = "animals",
+    params(ListPetsQuery, IfNoneMatchHeader),
+    responses(
+        (status = 200, description = "A paginated list of animals.", body = [Pet], headers(
+            ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
+            ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
+        )),
+        (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
+    ),
+)]
+pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    request.refuse_body()?;
+    let app = request.app;
+    let wanted = request.query::<ListPetsQuery>()?.page_request()?;
+    let page = app.storage.list_pets(wanted.clone()).await?;
+    let RenderedPetPage { body, tag, next } = app.last_page.rendered(page, |page| {
+        let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), page.next_after);
+        let pets: Vec<Pet<'_>> = page.items.iter().map(Pet::from).collect();
+        let (body, tag) = with_tag(json::render(&pets), next.as_ref());
+        RenderedPetPage { body, tag, next }
+    });
+    Ok(request.if_none_match().answer(body, tag, next))
+}
+
+/// What a response shows of a page.
+#[derive(Clone)]
+struct RenderedPetPage {
+    body: Bytes,
+    tag: Bytes,
+    /// The `Link` to the next page.
+    next: Option<Bytes>,
+}
+
+/// The page that was rendered last. Equal requests that arrive together get the same page from the storage; it is rendered
+/// once for all of them.
+#[derive(Default)]
+pub(crate) struct LastPetPage(Mutex<Option<(Arc<Page<domain::Pet>>, RenderedPetPage)>>);
+
+impl LastPetPage {
+    fn rendered(
+        &self,
+        page: Arc<Page<domain::Pet>>,
+        render: impl FnOnce(&Page<domain::Pet>) -> RenderedPetPage,
+    ) -> RenderedPetPage {
+        if let Some((known, rendered)) = &*self.lock()
+            && Arc::ptr_eq(known, &page)
+        {
+            return rendered.clone();
+        }
+        let rendered = render(&page);
+        *self.lock() = Some((page, rendered.clone()));
+        rendered
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Arc<Page<domain::Pet>>, RenderedPetPage)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The query parameters.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ListPetsQuery {
+    /// Maximum number of items returned: 1 to 100, 20 by default.
+    #[param(inline, nullable = false)]
+    limit: Option<PageLimit>,
+    /// Filters by availability status. A pet without a status matches none.
+    #[param(nullable = false)]
+    status: Option<PetStatus>,
+    /// Only the pets of this category. Any 64-bit integer: it is not checked.
+    #[param(value_type = Option<i64>, nullable = false)]
+    category_id: Option<CategoryId>,
+    /// Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. Identifiers that do not exist are left out.
+    #[param(value_type = Option<Vec<i64>>, nullable = false, minimum = 1, min_items = 1, max_items = 100)]
+    id: PetIds,
+    /// Only the pets with these references, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. References that no pet has are left out.
+    #[param(value_type = Option<Vec<String>>, nullable = false, min_length = 1, max_length = 255, min_items = 1, max_items = 100, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    reference: References,
+    /// Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+    #[param(nullable = false, example = "AQAAAAAAAAAU")]
+    cursor: Option<String>,
+}
+
+impl ListPetsQuery {
+    fn page_request(self) -> Result<PetPageRequest, ApiError> {
+        let (PetIds(ids), References(references)) = (self.id, self.reference);
+        let ids = if ids.is_empty() { None } else { Some(ids) };
+        let references = if references.is_empty() { None } else { Some(references) };
+        // All pets that are named, so that nobody takes the end of a page for the absence of a pet.
+        let are_named = ids.is_some() || references.is_some();
+        let default = if are_named { PageLimit::LARGEST } else { PageLimit::DEFAULT };
+        Ok(PetPageRequest {
+            filter: PetFilter { status: self.status, category_id: self.category_id, ids, references },
+            after: after_cursor(self.cursor.as_deref())?,
+            limit: self.limit.unwrap_or(default),
+        })
+    }
+}
+
+/// The identifiers in a query: none, or up to 100.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct PetIds(Vec<PetId>);
+
+/// One of the identifiers is invalid, or there are too many.
+#[derive(Debug, Error)]
+#[error("must be a positive 64-bit integer, given at most 100 times")]
+struct PetIdsError;
+
+impl TryFrom<Vec<String>> for PetIds {
+    type Error = PetIdsError;
+
+    fn try_from(ids: Vec<String>) -> Result<Self, PetIdsError> {
+        let ids: Option<Vec<PetId>> = ids.iter().map(|id| id_in_text(id)).collect();
+        ids.filter(|ids| ids.len() <= 100).map(Self).ok_or(PetIdsError)
+    }
+}
+
+/// The references in a query: none, or up to 100.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct References(Vec<Reference>);
+
+/// One of the references is invalid, or there are too many.
+#[derive(Debug, Error)]
+#[error("{ReferenceError}, and may be given at most 100 times")]
+struct ReferencesError;
+
+impl TryFrom<Vec<String>> for References {
+    type Error = ReferencesError;
+
+    fn try_from(references: Vec<String>) -> Result<Self, ReferencesError> {
+        let references: Result<Vec<Reference>, _> = references.into_iter().map(Reference::try_from).collect();
+        references.ok().filter(|references| references.len() <= 100).map(Self).ok_or(ReferencesError)
+    }
+}
+
+/// The filters of a list, as query parameters.
+fn filters(PetFilter { status, category_id, ids, references }: &PetFilter) -> Vec<(&'static str, String)> {
+    let status = status.map(|status| ("status", status.as_str().to_owned()));
+    let category_id = category_id.map(|id| ("categoryId", id.0.to_string()));
+    let ids = ids.iter().flatten().map(|id| ("id", id.get().to_string()));
+    let references = references.iter().flatten().map(|text| ("reference", text.as_str().to_owned()));
+    status.into_iter().chain(category_id).chain(ids).chain(references).collect()
+}
+
+/// The errors of this operation, in addition to those of every operation.
+pub(crate) fn list_pets_errors() -> Vec<ApiError> {
+    vec![
+        BodyError::NotExpected.into(),
+        ApiError::InvalidParameter { name: "limit", problem: "must be an integer from 1 to 100".into() },
+        ApiError::UnknownParameter { name: "stauts".into(), known: &["status"] },
+        ApiError::InvalidCursor,
+    ]
+}

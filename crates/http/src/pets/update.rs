@@ -1,0 +1,100 @@
+//! `PATCH /pets/{petId}`
+
+use hyper::{StatusCode, header};
+use petstore_domain::pet::{self as domain, PatchError, PetStatus};
+use petstore_storage::UpdateOutcome;
+use petstore_wire::json;
+use petstore_wire::pet::{Pet, PetPatch};
+use petstore_wire::request_body::{BodyError, RequestBody};
+
+use crate::conditional::{IfMatchHeader, with_etag};
+use crate::error::ApiError;
+use crate::request::ApiRequest;
+use crate::response::{self, AccessLogIds, Response};
+
+/// Change a pet
+///
+/// Fields that the body leaves out do not change; an empty object changes nothing and returns the pet with its `ETag`.
+/// To avoid overwriting another client's change, send the pet's `ETag` in `If-Match`. Any change of `status` is
+/// allowed, except from `sold` to `pending`; while an order is open, only the order changes it.
+#[utoipa::path(
+    patch,
+    path = "/v1/pets/{petId}",
+    operation_id = "updatePet",
+    tag = "animals",
+    extensions(("x-stability" = json!("beta"))),
+    params(
+        ("petId" = i64, Path, description = "The identifier of the pet to change.", example = 7),
+        IfMatchHeader,
+    ),
+    request_body(content(
+        (PetPatch = "application/merge-patch+json"),
+        (PetPatch = "application/json"),
+    )),
+    responses(
+        (status = 200, description = "The changed pet.", body = Pet, headers(
+            ("ETag" = String, description = "Changes with the pet; for `If-Match`."),
+        )),
+    ),
+)]
+pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
+    let patch: domain::PetPatch = request.json_body::<PetPatch>().await?.into();
+    request.refuse_query()?;
+    let (id, known) = (request.pet_id()?, request.if_match());
+    let change = request.app.storage.change_pet(id, |pet, has_open_order| {
+        // As getPet, createPet and updatePet return it, and as `GET /pets?id=…` does.
+        let representations = || {
+            let pet = Pet::from(pet);
+            [json::render(&pet), json::render(&[pet])]
+        };
+        if !known.is_satisfied_by(representations) {
+            return Err(ApiError::PreconditionFailed);
+        }
+        patch.apply(pet, has_open_order).map_err(ApiError::from)
+    });
+    match change.await? {
+        UpdateOutcome::Updated(pet) => {
+            let id = pet.id;
+            let (body, etag) = with_etag(json::render(&Pet::from(&pet)));
+            let mut response = response::json(StatusCode::OK, body);
+            response.headers_mut().insert(header::ETAG, etag);
+            response.extensions_mut().insert(AccessLogIds { pet: id.get(), order: None });
+            Ok(response)
+        }
+        UpdateOutcome::Refused(refusal) => Err(refusal),
+        UpdateOutcome::PetNotFound => Err(ApiError::PetNotFound),
+        UpdateOutcome::ReferenceTaken => Err(ApiError::ReferenceTaken),
+    }
+}
+
+impl From<PatchError> for ApiError {
+    fn from(error: PatchError) -> Self {
+        match error {
+            PatchError::OpenOrder => Self::PetHasOpenOrder,
+            PatchError::Move { from, to } => Self::InvalidTransition {
+                what: "pet",
+                from: from.map_or("", PetStatus::as_str),
+                to: to.as_str(),
+            },
+        }
+    }
+}
+
+/// The errors of this operation, in addition to those of every operation.
+pub(crate) fn update_pet_errors() -> Vec<ApiError> {
+    vec![
+        BodyError::InvalidJson { problem: "it is empty".into() }.into(),
+        BodyError::InvalidField { name: "name", problem: "must have at most 255 characters".into() }.into(),
+        BodyError::UnknownField { name: "nmae".into(), known: &["name"] }.into(),
+        ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
+        ApiError::PetNotFound,
+        ApiError::RequestTimeout,
+        ApiError::OutcomeUnknown { cause: String::new() },
+        ApiError::InvalidTransition { what: "pet", from: "sold", to: "pending" },
+        ApiError::PetHasOpenOrder,
+        ApiError::ReferenceTaken,
+        ApiError::PreconditionFailed,
+        ApiError::BodyTooLarge,
+        ApiError::UnsupportedMediaType { sent: "text/plain".into(), accepted: PetPatch::MEDIA_TYPES },
+    ]
+}

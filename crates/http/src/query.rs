@@ -1,0 +1,57 @@
+//! The query of a request. Each operation with parameters has a struct for them, which is also their documentation.
+
+use std::borrow::Cow;
+
+use hyper::Uri;
+use petstore_wire::field_value::FieldValue;
+use petstore_wire::struct_deserializer::{self, FieldsError, NamedValues};
+use petstore_wire::suggestions::shown;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+
+/// Reads the query of a URI into the struct of its operation. A parameter that the struct does not have is refused, so that a
+/// misspelt filter does not silently list everything.
+pub(crate) fn read<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+    let parameters = QueryParameters::parse(uri.query().unwrap_or_default());
+    struct_deserializer::read(&&parameters).map_err(|error| match error {
+        FieldsError::Unknown { name, known } => ApiError::UnknownParameter { name: shown(&name), known },
+        FieldsError::Field { name, error } => ApiError::invalid_parameter(name, &error),
+        FieldsError::Other(problem) => ApiError::invalid_parameter("", &problem),
+    })
+}
+
+/// Refuses any query.
+pub(crate) fn refuse(uri: &Uri) -> Result<(), ApiError> {
+    #[derive(Deserialize)]
+    struct NoParameters {}
+    read::<NoParameters>(uri).map(drop)
+}
+
+/// The values of each parameter, in the order of their first appearance.
+struct QueryParameters<'a>(Vec<(Cow<'a, str>, Vec<Cow<'a, str>>)>);
+
+impl<'a> QueryParameters<'a> {
+    fn parse(query: &'a str) -> Self {
+        let mut parameters: Vec<(Cow<'a, str>, Vec<Cow<'a, str>>)> = Vec::new();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match parameters.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, values)) => values.push(value),
+                None => parameters.push((name, vec![value])),
+            }
+        }
+        Self(parameters)
+    }
+}
+
+impl<'a> NamedValues<'a> for &'a QueryParameters<'_> {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| &**name)
+    }
+
+    fn get(&self, name: &str) -> FieldValue<'a> {
+        let parameter = self.0.iter().find(|(known, _)| known == name);
+        parameter.map_or(FieldValue::Absent, |(_, values)| FieldValue::Query(values))
+    }
+}

@@ -1,0 +1,279 @@
+//! SQL on the tables `api_keys` and `api_key_events`.
+//!
+//! **Invariants:**
+//! - a key is identified by its digest; the key itself never reaches this file;
+//! - one statement both changes a key and records the event: both happen or neither.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use petstore_batcher::BatchHandler;
+use petstore_domain::api_key::{ApiKey, KeyDigest};
+use petstore_domain::key_record::{ActiveKey, Actor, KeyEvent, KeyId, KeyRecord, NewKey};
+use petstore_domain::rate_limit::RateLimit;
+use petstore_postgres::{Database, unexpected};
+use tokio_postgres::Row;
+
+use super::{Storage, StorageError};
+
+const FIND: &str = "\
+    SELECT digest, id, COALESCE(lineage_id, id) AS lineage_id, scopes, rate_limit_requests, rate_limit_seconds,
+      extract(epoch FROM expires_at - now())::float8 AS expires_in
+    FROM api_keys
+    WHERE digest = ANY ($1) AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())";
+
+/// `$8` is the lineage that the key continues; null if it begins one.
+pub(super) const INSERT: &str = "\
+    WITH new AS (
+      INSERT INTO api_keys
+        (name, prefix, digest, scopes, expires_at, rate_limit_requests, rate_limit_seconds, lineage_id)
+      VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+      RETURNING id)
+    INSERT INTO api_key_events (key_id, action, actor)
+    SELECT id, 'created', $9
+    FROM new
+    RETURNING key_id AS id";
+
+/// A page of all keys: those after an id.
+const LIST: &str = "\
+    SELECT id, prefix, name, scopes, created_at, expires_at, revoked_at, last_used_at,
+      rate_limit_requests, rate_limit_seconds
+    FROM api_keys
+    WHERE id > $1
+    ORDER BY id
+    LIMIT 1000";
+
+const LIST_EVENTS: &str = "\
+    SELECT happened_at, action, actor, successor_id
+    FROM api_key_events
+    WHERE key_id = $1
+    ORDER BY id";
+
+pub(super) const REVOKE: &str = "\
+    WITH revoked AS (
+      UPDATE api_keys
+      SET revoked_at = now()
+      WHERE id = $1 AND revoked_at IS NULL
+      RETURNING id)
+    INSERT INTO api_key_events (key_id, action, actor)
+    SELECT id, 'revoked', $2
+    FROM revoked
+    RETURNING key_id";
+
+/// The successor inherits the key's rights, rate limit and lineage, and its lifetime unless `$5` sets another expiry.
+const ROTATE: &str = "\
+    WITH old AS (
+      SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, scopes, expires_at - created_at AS lifetime,
+        rate_limit_requests, rate_limit_seconds
+      FROM api_keys
+      WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+      -- A concurrent revocation either comes first, and there is no successor, or waits.
+      FOR UPDATE),
+    expiring AS (
+      UPDATE api_keys
+      SET expires_at = LEAST(api_keys.expires_at, now() + make_interval(secs => $4))
+      FROM old
+      WHERE api_keys.id = old.id),
+    new AS (
+      INSERT INTO api_keys
+        (name, prefix, digest, scopes, expires_at, lineage_id, rate_limit_requests, rate_limit_seconds)
+      SELECT name, $2, $3, scopes, COALESCE($5, now() + lifetime), lineage_id, rate_limit_requests, rate_limit_seconds
+      FROM old
+      RETURNING id),
+    events AS (
+      INSERT INTO api_key_events (key_id, action, actor, successor_id)
+      SELECT old.id, 'rotated', $6, new.id FROM old, new
+      UNION ALL
+      SELECT new.id, 'created', $6, NULL FROM new)
+    SELECT id FROM new";
+
+const UPDATE_LAST_USED: &str = "\
+    UPDATE api_keys
+    SET last_used_at = used.at
+    FROM unnest($1::bigint[], $2::timestamptz[]) AS used (id, at)
+    -- Another node may have recorded a later use.
+    WHERE api_keys.id = used.id AND (last_used_at IS NULL OR last_used_at < used.at)";
+
+pub(super) const STATEMENTS: &[&str] = &[FIND, INSERT, LIST, LIST_EVENTS, REVOKE, ROTATE, UPDATE_LAST_USED];
+
+/// Handles batches of key lookups with one statement.
+pub(super) struct FindKeysBatch(pub(super) Database);
+
+impl FindKeysBatch {
+    async fn find(&self, digests: &[KeyDigest]) -> Result<Vec<Option<ActiveKey>>, StorageError> {
+        let bytes: Vec<&[u8]> = digests.iter().map(KeyDigest::as_bytes).collect();
+        let rows = self.0.read(FIND, &[&bytes]).await?;
+        let key = |row| Ok::<_, tokio_postgres::Error>((Row::try_get(row, "digest")?, active_key(row)?));
+        let found: HashMap<&[u8], ActiveKey> =
+            rows.iter().map(key).collect::<Result<_, _>>().map_err(unexpected)?;
+        Ok(bytes.iter().map(|digest| found.get(digest).cloned()).collect())
+    }
+}
+
+impl BatchHandler for FindKeysBatch {
+    type Request = KeyDigest;
+    type Response = Result<Option<ActiveKey>, StorageError>;
+
+    async fn handle(&self, digests: Vec<KeyDigest>) -> Vec<Self::Response> {
+        match self.find(&digests).await {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); digests.len()],
+        }
+    }
+}
+
+impl Storage {
+    /// The key with this digest, if it exists and is neither revoked nor expired.
+    pub async fn find_api_key(&self, digest: KeyDigest) -> Result<Option<ActiveKey>, StorageError> {
+        self.find_api_key.read(digest).await?
+    }
+
+    /// Inserts a new key.
+    pub async fn insert_api_key(
+        &self,
+        new: &NewKey,
+        key: &ApiKey,
+        actor: &Actor,
+    ) -> Result<KeyId, StorageError> {
+        let scopes: Vec<&str> = new.scopes.iter().map(|scope| scope.as_str()).collect();
+        let (requests, seconds) = columns(new.rate_limit);
+        self.database
+            .write(
+                INSERT,
+                &[
+                    &new.name.as_str(),
+                    &key.prefix(),
+                    &key.digest().as_bytes(),
+                    &scopes,
+                    &new.expires_at,
+                    &requests,
+                    &seconds,
+                    &None::<i64>,
+                    &actor.as_str(),
+                ],
+                |rows| first_id(rows)?.ok_or_else(|| unexpected("no key was inserted")),
+            )
+            .await
+    }
+
+    /// Every key, in order of issue.
+    pub async fn list_api_keys(&self) -> Result<Vec<KeyRecord>, StorageError> {
+        let mut keys: Vec<KeyRecord> = Vec::new();
+        loop {
+            let after = keys.last().map_or(0, |key| key.id.0);
+            let rows = self.database.read(LIST, &[&after]).await?;
+            if rows.is_empty() {
+                return Ok(keys);
+            }
+            for row in &rows {
+                keys.push(key_record(row).map_err(unexpected)?);
+            }
+        }
+    }
+
+    /// The key with this id, if it exists.
+    pub async fn find_key_record(&self, id: KeyId) -> Result<Option<KeyRecord>, StorageError> {
+        let rows = self.database.read(LIST, &[&(id.0 - 1)]).await?;
+        let record = rows.first().map(key_record).transpose().map_err(unexpected)?;
+        Ok(record.filter(|record| record.id == id))
+    }
+
+    /// The events of a key, the oldest first.
+    pub async fn key_events(&self, id: KeyId) -> Result<Vec<KeyEvent>, StorageError> {
+        let rows = self.database.read(LIST_EVENTS, &[&id.0]).await?;
+        rows.iter().map(key_event).collect::<Result<_, _>>().map_err(unexpected)
+    }
+
+    /// Revokes a key. Returns whether the key existed and was not revoked yet.
+    pub async fn revoke_api_key(&self, id: KeyId, actor: &Actor) -> Result<bool, StorageError> {
+        self.database.write(REVOKE, &[&id.0, &actor.as_str()], |rows| Ok(!rows.is_empty())).await
+    }
+
+    /// Replaces a valid key with a successor that has the same rights; the old key expires after `overlap`. Returns the
+    /// successor's id, or none if no valid key has this id.
+    pub async fn rotate_api_key(
+        &self,
+        id: KeyId,
+        successor: &ApiKey,
+        overlap: Duration,
+        expires_at: Option<SystemTime>,
+        actor: &Actor,
+    ) -> Result<Option<KeyId>, StorageError> {
+        self.database
+            .write(
+                ROTATE,
+                &[
+                    &id.0,
+                    &successor.prefix(),
+                    &successor.digest().as_bytes(),
+                    &overlap.as_secs_f64(),
+                    &expires_at,
+                    &actor.as_str(),
+                ],
+                first_id,
+            )
+            .await
+    }
+
+    /// Records when keys were last used.
+    pub async fn record_key_uses(&self, uses: &[(KeyId, SystemTime)]) -> Result<(), StorageError> {
+        let (ids, times): (Vec<i64>, Vec<SystemTime>) = uses.iter().map(|(id, at)| (id.0, *at)).unzip();
+        self.database.write(UPDATE_LAST_USED, &[&ids, &times], |_| Ok(())).await
+    }
+}
+
+fn first_id(rows: &[Row]) -> Result<Option<KeyId>, StorageError> {
+    rows.first().map(|row| row.try_get("id").map(KeyId)).transpose().map_err(unexpected)
+}
+
+fn active_key(row: &Row) -> Result<ActiveKey, tokio_postgres::Error> {
+    let scopes: Vec<&str> = row.try_get("scopes")?;
+    Ok(ActiveKey {
+        id: KeyId(row.try_get("id")?),
+        lineage: KeyId(row.try_get("lineage_id")?),
+        // An unknown scope comes from a newer version of this program, and permits nothing here.
+        scopes: scopes.into_iter().filter_map(|scope| scope.parse().ok()).collect(),
+        expires_in: row.try_get::<_, Option<f64>>("expires_in")?.map(|seconds| {
+            // A time beyond what a duration can hold is as good as never.
+            Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+        }),
+        rate_limit: rate_limit(row)?,
+    })
+}
+
+fn key_record(row: &Row) -> Result<KeyRecord, tokio_postgres::Error> {
+    Ok(KeyRecord {
+        id: KeyId(row.try_get("id")?),
+        prefix: row.try_get("prefix")?,
+        name: row.try_get("name")?,
+        scopes: row.try_get("scopes")?,
+        created_at: row.try_get("created_at")?,
+        expires_at: row.try_get("expires_at")?,
+        revoked_at: row.try_get("revoked_at")?,
+        last_used_at: row.try_get("last_used_at")?,
+        rate_limit: rate_limit(row)?,
+    })
+}
+
+fn key_event(row: &Row) -> Result<KeyEvent, tokio_postgres::Error> {
+    Ok(KeyEvent {
+        happened_at: row.try_get("happened_at")?,
+        action: row.try_get("action")?,
+        actor: row.try_get("actor")?,
+        successor: row.try_get::<_, Option<i64>>("successor_id")?.map(KeyId),
+    })
+}
+
+pub(super) fn rate_limit(row: &Row) -> Result<Option<RateLimit>, tokio_postgres::Error> {
+    let requests: Option<i32> = row.try_get("rate_limit_requests")?;
+    let seconds: Option<i32> = row.try_get("rate_limit_seconds")?;
+    // A constraint ensures that both are set and valid, or neither is set.
+    Ok(requests.zip(seconds).and_then(|(requests, seconds)| {
+        RateLimit::new(requests.try_into().ok()?, seconds.try_into().ok()?).ok()
+    }))
+}
+
+pub(super) fn columns(limit: Option<RateLimit>) -> (Option<i32>, Option<i32>) {
+    let column = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    (limit.map(|limit| column(limit.requests().get())), limit.map(|limit| column(limit.seconds())))
+}

@@ -1,0 +1,219 @@
+//! A single value of a request, not yet parsed, and how each type reads it.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::slice;
+
+use serde::de::{self, DeserializeSeed, SeqAccess, Visitor};
+use serde::forward_to_deserialize_any;
+use thiserror::Error;
+
+/// A value in a request body, a file or a query. As a `Deserializer`, it supports the types that fields have: strings, 64-bit
+/// integers, what is made from these, and options and sequences of them.
+#[derive(Debug, Clone, Copy)]
+pub enum FieldValue<'a> {
+    /// There is none.
+    Absent,
+    /// The value as it stands in valid JSON.
+    Json(&'a str),
+    /// The text of a CSV cell.
+    Csv(&'a str),
+    /// The values of a query parameter, which may be repeated.
+    Query(&'a [Cow<'a, str>]),
+}
+
+/// Why a value is refused. The text continues a sentence that starts with the field's name.
+#[derive(Debug, Error)]
+pub enum FieldValueError {
+    /// There is none, and the field is required.
+    #[error("is required")]
+    Missing,
+    /// It is not valid JSON after all: an escape encodes no character.
+    #[error("has an escape that encodes no character")]
+    Malformed,
+    /// It breaks a rule: "must be a string".
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl FieldValueError {
+    fn invalid(problem: &str) -> Self {
+        Self::Invalid(problem.to_owned())
+    }
+}
+
+impl de::Error for FieldValueError {
+    fn custom<T: Display>(problem: T) -> Self {
+        Self::Invalid(problem.to_string())
+    }
+}
+
+impl<'a> FieldValue<'a> {
+    /// The value as a string.
+    pub fn string(self) -> Result<Cow<'a, str>, FieldValueError> {
+        match self {
+            Self::Absent | Self::Query([]) => Err(FieldValueError::Missing),
+            Self::Csv(text) => Ok(text.into()),
+            Self::Query([text, ..]) => Ok((&**text).into()),
+            Self::Json(json) if json.starts_with('"') => {
+                serde_json::from_str(json).map(Cow::Owned).map_err(|_| FieldValueError::Malformed)
+            }
+            Self::Json(_) => Err(FieldValueError::invalid("must be a string")),
+        }
+    }
+
+    /// The value as an integer. JSON may write it in any way: `7`, `7.0`, `70e-1`. A query has digits only, perhaps after a minus.
+    pub fn integer(self) -> Result<i64, FieldValueError> {
+        let range = || FieldValueError::invalid("must be an integer from -2^63 to 2^63 - 1");
+        match self {
+            Self::Absent | Self::Query([]) => Err(FieldValueError::Missing),
+            Self::Csv(text) => text.parse().map_err(|_| range()),
+            Self::Query([text, ..]) => signed_decimal(text).ok_or_else(range),
+            Self::Json(json) => json_integer(json).ok_or_else(range),
+        }
+    }
+}
+
+impl<'de> de::Deserializer<'de> for FieldValue<'de> {
+    type Error = FieldValueError;
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        match self.string()? {
+            Cow::Borrowed(text) => visitor.visit_borrowed_str(text),
+            Cow::Owned(text) => visitor.visit_string(text),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        visitor.visit_i64(self.integer()?)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, FieldValueError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    /// An option is a field that may be absent. `null` is not absent.
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        match self {
+            // An empty cell is the absence of an optional value.
+            Self::Absent | Self::Csv("") => visitor.visit_none(),
+            Self::Json("null") => Err(FieldValueError::invalid("must not be `null`: leave it out")),
+            Self::Query([_, _, ..]) => Err(FieldValueError::invalid("must be given only once")),
+            Self::Json(_) | Self::Csv(_) | Self::Query(_) => visitor.visit_some(self),
+        }
+    }
+
+    /// A sequence is a query parameter that may be repeated.
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        let Self::Query(values) = self else { return visitor.visit_seq(QueryValues([].iter())) };
+        visitor.visit_seq(QueryValues(values.iter()))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, FieldValueError> {
+        unreachable!("no field has such a type: add it above")
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct map struct
+        enum identifier ignored_any
+    }
+}
+
+/// The values of a query parameter, one by one.
+struct QueryValues<'de>(slice::Iter<'de, Cow<'de, str>>);
+
+impl<'de> SeqAccess<'de> for QueryValues<'de> {
+    type Error = FieldValueError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, FieldValueError> {
+        self.0.next().map(|value| seed.deserialize(FieldValue::Query(slice::from_ref(value)))).transpose()
+    }
+}
+
+/// A whole number as people write it: digits, with neither sign nor leading zeros.
+#[must_use]
+pub fn decimal(text: &str) -> Option<i64> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits || (text.len() > 1 && text.starts_with('0')) { None } else { text.parse().ok() }
+}
+
+/// The same, perhaps after a minus.
+fn signed_decimal(text: &str) -> Option<i64> {
+    match text.strip_prefix('-') {
+        None => decimal(text),
+        Some(magnitude) if magnitude.starts_with(|first: char| matches!(first, '1'..='9')) => {
+            text.parse().ok()
+        }
+        Some(_) => None,
+    }
+}
+
+/// The value of a JSON number, if it is a 64-bit integer, however it is written.
+fn json_integer(number: &str) -> Option<i64> {
+    // JSON writes an integer as Rust does; only fractions and exponents need more.
+    if let Ok(integer) = number.parse() {
+        return Some(integer);
+    }
+    let (sign, magnitude) = number.strip_prefix('-').map_or(("", number), |magnitude| ("-", magnitude));
+    if !magnitude.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let (mantissa, exponent) = magnitude.split_once(['e', 'E']).unwrap_or((magnitude, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    let significant = digits.trim_matches('0');
+    if significant.is_empty() {
+        return Some(0);
+    }
+    // The number is `significant` times ten to this power; longer exponents than i32 are out of range anyway.
+    let trailing_zeros = digits.len() - digits.trim_end_matches('0').len();
+    let power = exponent.parse::<i32>().ok()?.checked_sub(fraction.len().try_into().ok()?)?;
+    let power = usize::try_from(power.checked_add(trailing_zeros.try_into().ok()?)?).ok()?;
+    if power > 18 {
+        return None;
+    }
+    format!("{sign}{significant}{}", "0".repeat(power)).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_integer_may_be_written_in_any_way() {
+        for (value, spellings) in [
+            (7, "7 7.0 7.000 70e-1 0.7e1 700e-2"),
+            (-7, "-7 -7.0"),
+            (700, "7E+2"),
+            (0, "0 -0 0.0e99999999999999999999"),
+            (1_000_000_000_000_000_000, "1e18"),
+            (i64::MAX, "9223372036854775807 9223372036854775807.0 9.223372036854775807e18"),
+            (i64::MIN, "-9223372036854775808"),
+        ] {
+            for text in spellings.split(' ') {
+                assert_eq!(json_integer(text), Some(value), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn anything_but_a_64_bit_integer_is_refused() {
+        let fractions = "7.5 75e-1 1e-1 1e-99999999999999999999";
+        let too_large = "9223372036854775808 -9223372036854775809 1e19 1e400 1e99999999999999999999";
+        let others = "\"7\" null true [7] {}";
+        for text in [fractions, too_large, others].iter().flat_map(|texts| texts.split(' ')) {
+            assert_eq!(json_integer(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The pet: in responses, to create, and to change.
+
+use petstore_domain::pet::{self as domain, CategoryId, PetId, PetName, PetStatus};
+use petstore_domain::reference::Reference;
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::json::MEDIA_TYPE;
+use super::request_body::RequestBody;
+
+/// A pet in the inventory.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(example = json!({"id": 7, "name": "Rex", "categoryId": 3, "status": "available"}))]
+pub struct Pet<'a> {
+    /// Unique identifier, assigned by the service on creation.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: PetId,
+    /// The animal's name.
+    #[schema(value_type = String, min_length = 1, max_length = 255)]
+    name: &'a PetName,
+    /// Identifier of the category the animal belongs to.
+    #[schema(value_type = i64)]
+    category_id: CategoryId,
+    /// Availability status. Absent if none was set on creation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    status: Option<PetStatus>,
+    /// Your own number for this animal. Absent unless you set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
+    reference: Option<&'a Reference>,
+}
+
+impl<'a> From<&'a domain::Pet> for Pet<'a> {
+    fn from(domain::Pet { id, name, category_id, status, reference }: &'a domain::Pet) -> Self {
+        Self { id: *id, name, category_id: *category_id, status: *status, reference: reference.as_ref() }
+    }
+}
+
+/// A pet to create.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(example = json!({"name": "Rex", "categoryId": 3, "status": "available"}))]
+pub struct NewPet {
+    /// The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as sent.
+    #[schema(value_type = String, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    name: PetName,
+    /// Identifier of the pet's category. Any 64-bit integer: it is not checked.
+    #[schema(value_type = i64)]
+    category_id: CategoryId,
+    /// Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
+    #[schema(nullable = false)]
+    status: Option<PetStatus>,
+    /// Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    reference: Option<Reference>,
+}
+
+impl RequestBody for NewPet {
+    type Resource = Pet<'static>;
+    const EXPECTED: &'static [(&'static str, &'static str)] =
+        &[("name", "must be a string of 1 to 255 characters"), ("categoryId", "must be an integer")];
+}
+
+/// A column of a file with new pets.
+pub struct NewPetColumn {
+    /// Its name in the first row.
+    pub name: String,
+    /// Whether a file must have it.
+    pub is_required: bool,
+}
+
+impl NewPet {
+    /// The columns of a CSV file, named as the members of the JSON.
+    #[must_use]
+    pub fn columns() -> Vec<NewPetColumn> {
+        let RefOr::T(Schema::Object(schema)) = Self::schema() else { return Vec::new() };
+        let column =
+            |name: &String| NewPetColumn { name: name.clone(), is_required: schema.required.contains(name) };
+        schema.properties.keys().map(column).collect()
+    }
+}
+
+impl From<NewPet> for domain::NewPet {
+    fn from(NewPet { name, category_id, status, reference }: NewPet) -> Self {
+        Self { name, category_id, status, reference }
+    }
+}
+
+/// A change to a pet: a field that is left out keeps its value.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(example = json!({"status": "sold"}))]
+pub struct PetPatch {
+    /// The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as sent.
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    name: Option<PetName>,
+    /// Identifier of the pet's category. Any 64-bit integer: it is not checked.
+    #[schema(value_type = Option<i64>, nullable = false)]
+    category_id: Option<CategoryId>,
+    /// Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
+    #[schema(nullable = false)]
+    status: Option<PetStatus>,
+    /// Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    reference: Option<Reference>,
+}
+
+/// A JSON merge patch (RFC 7396), under its own name or as plain JSON.
+impl RequestBody for PetPatch {
+    type Resource = Pet<'static>;
+    const MEDIA_TYPES: &'static [&'static str] = &["application/merge-patch+json", MEDIA_TYPE];
+    const EXPECTED: &'static [(&'static str, &'static str)] = &[];
+}
+
+impl From<PetPatch> for domain::PetPatch {
+    fn from(PetPatch { name, category_id, status, reference }: PetPatch) -> Self {
+        Self { name, category_id, status, reference }
+    }
+}

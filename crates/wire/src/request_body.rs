@@ -1,0 +1,179 @@
+//! Request bodies, with errors that say what is wrong and where.
+
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use utoipa::PartialSchema;
+use utoipa::openapi::{RefOr, Schema};
+
+use super::field_value::FieldValueError;
+use super::json::{JsonObject, MEDIA_TYPE, NotAnObject};
+use super::struct_deserializer::{self, FieldsError};
+use super::suggestions::{listed, shown, similar};
+
+/// Why a body is refused. The message is for the client.
+#[derive(Debug, Error)]
+pub enum BodyError {
+    /// It is not JSON, or not a JSON object.
+    #[error("The body is not usable JSON: {problem}.")]
+    InvalidJson {
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A required member is missing.
+    #[error("`/{name}` is required: it {expected}.")]
+    MissingField {
+        /// The member.
+        name: &'static str,
+        /// What to send.
+        expected: &'static str,
+    },
+    /// A member breaks a rule.
+    #[error("`/{name}` {problem}.")]
+    InvalidField {
+        /// The member.
+        name: &'static str,
+        /// The rule.
+        problem: String,
+    },
+    /// The body has a member that does not exist, most likely a misspelt one.
+    #[error("`/{}` is not a field that you can set; {}.", pointer(name), meant(name, known))]
+    UnknownField {
+        /// The member.
+        name: String,
+        /// Those that exist.
+        known: &'static [&'static str],
+    },
+    /// The body has a member that only the service sets.
+    #[error("`/{name}` is assigned by the service: leave it out.")]
+    ReadOnlyField {
+        /// The member.
+        name: String,
+    },
+    /// The operation takes no body.
+    #[error("This operation takes no body: send the request without one.")]
+    NotExpected,
+}
+
+impl From<NotAnObject> for BodyError {
+    fn from(error: NotAnObject) -> Self {
+        Self::InvalidJson { problem: error.to_string() }
+    }
+}
+
+impl BodyError {
+    /// The member that is wrong, if it is one.
+    #[must_use]
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Self::InvalidJson { .. } | Self::NotExpected => None,
+            Self::MissingField { name, .. } | Self::InvalidField { name, .. } => Some(name),
+            Self::UnknownField { name, .. } | Self::ReadOnlyField { name } => Some(name),
+        }
+    }
+}
+
+/// The name of a member with the escapes of JSON Pointer.
+fn pointer(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// What the client may have meant by the name of a member.
+fn meant(name: &str, known: &[&'static str]) -> String {
+    if let Some(similar) = similar(name, known.iter().copied()) {
+        return format!("the nearest is `/{similar}`");
+    }
+    let pointers: Vec<String> = known.iter().map(|name| format!("/{name}")).collect();
+    format!("you can set {}", listed(pointers.iter().map(String::as_str)))
+}
+
+/// A struct that is read from a request body, which is one JSON object. With `deny_unknown_fields`, its schema says that it has
+/// no other members.
+pub trait RequestBody: DeserializeOwned {
+    /// What the request creates or changes. Members that this has, and the request has not, are assigned by the service.
+    type Resource: PartialSchema;
+    /// The media types that it may be sent as.
+    const MEDIA_TYPES: &'static [&'static str] = &[MEDIA_TYPE];
+    /// What each required member must be, for the client that left it out.
+    const EXPECTED: &'static [(&'static str, &'static str)];
+
+    /// Reads the body, or says what is wrong with it.
+    fn parse(body: &[u8]) -> Result<Self, BodyError> {
+        Self::from_object(&JsonObject::parse(body)?)
+    }
+
+    /// Reads the members of an object, or says what is wrong with the first wrong one.
+    fn from_object(object: &JsonObject<'_>) -> Result<Self, BodyError> {
+        struct_deserializer::read(object).map_err(|error| match error {
+            FieldsError::Unknown { name, .. } if has_member::<Self::Resource>(&name) => {
+                BodyError::ReadOnlyField { name }
+            }
+            FieldsError::Unknown { name, known } => BodyError::UnknownField { name: shown(&name), known },
+            FieldsError::Field { name, error: FieldValueError::Missing } => {
+                let expected = Self::EXPECTED.iter().find(|(field, _)| *field == name);
+                BodyError::MissingField { name, expected: expected.map_or("must be set", |(_, must)| must) }
+            }
+            FieldsError::Field { name, error: error @ FieldValueError::Malformed } => {
+                BodyError::InvalidJson { problem: format!("`/{name}` {error}") }
+            }
+            FieldsError::Field { name, error: FieldValueError::Invalid(problem) } => {
+                BodyError::InvalidField { name, problem }
+            }
+            FieldsError::Other(problem) => BodyError::InvalidJson { problem },
+        })
+    }
+}
+
+/// Whether a response with this resource may have a member of this name.
+fn has_member<Resource: PartialSchema>(name: &str) -> bool {
+    matches!(Resource::schema(), RefOr::T(Schema::Object(object)) if object.properties.contains_key(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use utoipa::PartialSchema;
+
+    use super::*;
+    use crate::order::NewOrder;
+    use crate::pet::{NewPet, PetPatch};
+
+    fn check<T: RequestBody + PartialSchema>() {
+        let RefOr::T(Schema::Object(schema)) = T::schema() else { panic!("not an object") };
+        let expected: Vec<&str> = T::EXPECTED.iter().map(|(name, _)| *name).collect();
+        assert_eq!(schema.required, expected);
+    }
+
+    #[test]
+    fn every_required_member_says_what_it_must_be() {
+        check::<NewPet>();
+        check::<PetPatch>();
+        check::<NewOrder>();
+    }
+
+    #[test]
+    fn the_first_wrong_member_is_reported_in_the_order_of_the_struct() {
+        for (body, message) in [
+            (
+                r#"{"categoryId": "x", "status": 7}"#,
+                "`/name` is required: it must be a string of 1 to 255 characters.",
+            ),
+            (
+                r#"{"status": 7, "categoryId": null, "name": "Rex"}"#,
+                "`/categoryId` must be an integer from -2^63 to 2^63 - 1.",
+            ),
+            (
+                r#"{"status": null, "categoryId": 7.0, "name": "Rex"}"#,
+                "`/status` must not be `null`: leave it out.",
+            ),
+            (r#"{"id": 7, "nmae": "Rex"}"#, "`/id` is assigned by the service: leave it out."),
+            (r#"{"n/m~e": 7}"#, "`/n~1m~0e` is not a field that you can set; the nearest is `/name`."),
+            (r#"{"n\u0061me": "Rex", "name": "Tom"}"#, "The body is not usable JSON: `name` appears twice."),
+            (
+                r#"{"name": "\ud800", "categoryId": 7}"#,
+                "The body is not usable JSON: `/name` has an escape that encodes no character.",
+            ),
+            (r#"["Rex", 7]"#, "The body is not usable JSON: it is not an object."),
+        ] {
+            assert_eq!(NewPet::parse(body.as_bytes()).unwrap_err().to_string(), message, "{body}");
+        }
+    }
+}
