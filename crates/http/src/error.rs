@@ -239,8 +239,8 @@ impl ApiError {
             Self::RequestTimeout => "The body did not arrive in time: send the request again.",
             Self::OperationRemoved => "This operation has been removed: use `GET /v1/pets?id=…` instead.",
             Self::CursorExpired => {
-                "The events after this position are no longer kept: start with `after=now`, then read all that you follow \
-                 once, and go on from there."
+                "The events after this position are no longer kept: get a new position with `after=now`, read the pets and \
+                 orders that you need, then follow the feed from that position."
             }
             Self::BodyTooLarge => "The body is too large: at most 16384 bytes are allowed.",
             Self::UriTooLong => "The path and query are too long: at most 8192 bytes together are allowed.",
