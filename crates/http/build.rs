@@ -13,8 +13,8 @@ use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, 
 
 /// The pages that are served, in the groups and in the order of the navigation: `docs/guide.md` at `/docs/guide`.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Getting started", &["sdks", "guide"]),
-    ("Topics", &["orders", "events", "retries", "testing"]),
+    ("Getting started", &["guide", "sdks"]),
+    ("Topics", &["orders", "events", "testing"]),
     ("Reference", &["errors", "interface"]),
     ("For operators", &["keys"]),
 ];
@@ -27,6 +27,8 @@ const SERVED_FILES: [&str; 1] = ["../openapi.json"];
 struct Section {
     id: String,
     heading: String,
+    /// A page can have more sections than the navigation has room for, such as one per error code.
+    is_in_navigation: bool,
     lines: Vec<String>,
 }
 
@@ -38,8 +40,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (sections, html) = render(&fs::read_to_string(&source)?);
         let path = format!("/docs/{name}");
         writeln!(articles, "Article {{ path: {path:?}, group: {group:?}, html: {html:?}, sections: &[")?;
-        for Section { id, heading, lines } in sections {
-            writeln!(articles, "Section {{ id: {id:?}, heading: {heading:?}, lines: &{lines:?} }},")?;
+        for Section { id, heading, is_in_navigation, lines } in sections {
+            write!(articles, "Section {{ id: {id:?}, heading: {heading:?}, ")?;
+            writeln!(articles, "is_in_navigation: {is_in_navigation}, lines: &{lines:?} }},")?;
         }
         articles.push_str("] },\n");
     }
@@ -54,7 +57,7 @@ fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
     GROUPS.into_iter().flat_map(|(group, names)| names.iter().map(move |name| (group, *name)))
 }
 
-/// The sections of a page, which start at its title and at headings of the second and third level, and its HTML.
+/// The sections of a page, which start at its title and at headings of the second to fourth level, and its HTML.
 fn render(markdown: &str) -> (Vec<Section>, String) {
     let events: Vec<Event> = Parser::new_ext(markdown, Options::ENABLE_TABLES).collect();
     let (mut sections, mut used) = (Vec::<Section>::new(), BTreeMap::new());
@@ -90,8 +93,9 @@ fn render(markdown: &str) -> (Vec<Section>, String) {
                     classes: Vec::new(),
                     attrs: Vec::new(),
                 }));
-                if level <= HeadingLevel::H3 {
-                    sections.push(Section { id, heading: text, lines: Vec::new() });
+                if level <= HeadingLevel::H4 {
+                    let is_in_navigation = level <= HeadingLevel::H3;
+                    sections.push(Section { id, heading: text, is_in_navigation, lines: Vec::new() });
                 }
             }
             Event::Start(Tag::Link { link_type, dest_url, title, id }) => match target(&dest_url) {

@@ -108,7 +108,8 @@ def test_the_navigation_groups_the_articles(visit):
     groups = page.locator(".navigation > p[id]").all_inner_texts()
     assert groups == ["Getting started", "Topics", "Reference", "For operators", "Animals", "Store", "Events"]
     for group, links in [
-        ("Topics", ["Orders", "Events", "Retries", "Test your integration"]),
+        ("Getting started", ["Quickstart", "Install an SDK"]),
+        ("Topics", ["Orders", "Events", "Test your integration"]),
         ("For operators", ["API keys, rate limits and overload"]),
     ]:
         listed = page.get_by_role("navigation").get_by_role("list", name=group)
@@ -122,6 +123,6 @@ def test_a_link_scrolls_on_a_phone(visit, path):
     visitor = visit(viewport=PHONE)
     page = visitor.open() if path == "/docs" else open_article(visitor, path)
     page.get_by_role("button", name="Menu").click()
-    name, element_id = ("Get an order", "operations-store-getOrder") if path == "/docs" else ("How it is enforced", "how-it-is-enforced")
+    name, element_id = ("Get an order", "operations-store-getOrder") if path == "/docs" else ("Order expiry", "order-expiry")
     link(page, name).click()
     wait_until_at_top(page, element_id)

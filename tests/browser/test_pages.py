@@ -6,7 +6,7 @@ import pytest
 from conftest import KEY, SERVICE
 from test_docs import OVERFLOWING, SCHEMES
 
-ARTICLES = ["sdks", "guide", "orders", "events", "retries", "testing", "errors", "interface", "keys"]
+ARTICLES = ["guide", "sdks", "orders", "events", "testing", "errors", "interface", "keys"]
 AXE = Path(__file__).resolve().parents[2] / "target/tools/axe/node_modules/axe-core/axe.min.js"
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -87,8 +87,8 @@ def test_the_navigation_leads_to_pages_headings_and_operations(visit):
     assert "State transitions" in visible_links(page) and "Managing keys" not in visible_links(page)
     page.get_by_role("navigation").get_by_role("link", name="State transitions").click()
     assert page.url == f"{SERVICE}/docs/orders#state-transitions"
-    page.get_by_role("navigation").get_by_role("link", name="Errors", exact=True).click()
-    page.get_by_role("heading", name="Errors", level=1).wait_for()
+    page.get_by_role("navigation").get_by_role("link", name="Errors and retries", exact=True).click()
+    page.get_by_role("heading", name="Errors and retries", level=1).wait_for()
     page.get_by_role("navigation").get_by_role("link", name="Place an order").click()
     page.locator("#operations-store-placeOrder .opblock-body").wait_for()
     # Within the page, too.

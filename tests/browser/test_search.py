@@ -16,15 +16,15 @@ def search(page, text):
 # What a reader types, and a place that must be among the results, with the text that the result shows.
 WORDS = [
     ("holdSeconds", "/docs#/store/placeOrder", "After how many seconds"),
-    ("429", "/docs/errors#errors", "rate_limited: 429"),
+    ("429", "/docs/errors#rate_limited", "rate_limited"),
     ("429", "/docs/guide#rate-limits", "429"),
     ("410", "/docs#/events/listEvents", "cursor_expired"),
     ("410", "/docs#/animals/getPet", "operation_removed"),
     ("etag", "/docs/orders#conditional-updates", "ETag"),
     ("etag", "/docs#/animals/updatePet", "ETag"),
-    ("invalid_field", "/docs/errors#errors", "invalid_field: 400"),
+    ("invalid_field", "/docs/errors#invalid_field", "invalid_field"),
     ("invalid_field", "/docs#/animals/createPet", "invalid_field"),
-    ("timeout", "/docs/errors#errors", "request_timeout"),
+    ("timeout", "/docs/errors#request_timeout", "request_timeout"),
     ("cursor", "/docs#/animals/listPets", "cursor"),
     ("cursor", "/docs/interface#pagination", "cursor"),
     ("categoryId", "/docs#/animals/createPet", "categoryId"),
@@ -57,8 +57,8 @@ def test_the_best_result_is_the_first(visit):
         ("holdseconds", "/docs#/store/placeOrder"),
         ("conditional", "/docs/orders#conditional-updates"),
         ("rate limits", "/docs/guide#rate-limits"),
-        ("429", "/docs/retries#retryable-responses"),
-        ("invalid_field", "/docs/errors#errors"),
+        ("429", "/docs/errors#retryable-responses"),
+        ("invalid_field", "/docs/errors#invalid_field"),
         ("install", "/docs/sdks#install-an-sdk"),
     ]
     search(page, "x")

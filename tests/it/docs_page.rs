@@ -18,11 +18,10 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SEARCH_INDEX: &str = "/docs/search.json";
 
 /// The pages and all their files, with their media types.
-const FILES: [(&str, &str); 23] = [
+const FILES: [(&str, &str); 22] = [
     ("/docs", HTML),
-    ("/docs/sdks", HTML),
     ("/docs/guide", HTML),
-    ("/docs/retries", HTML),
+    ("/docs/sdks", HTML),
     ("/docs/testing", HTML),
     ("/docs/errors", HTML),
     ("/docs/orders", HTML),
@@ -284,11 +283,31 @@ async fn an_article_has_the_headings_of_its_source_and_no_link_to_files_that_are
     assert!(orders.contains("<h1 id=\"orders\">Orders</h1>"), "{orders}");
     assert!(orders.contains("<h3 id=\"conditional-updates\">Conditional updates</h3>"));
     assert!(orders.contains("<title>Orders – Pet Store API</title>"));
-    // A link to CONTRIBUTING.md in the source.
-    assert!(!orders.contains(".md\""));
+    // Links to the READMEs of the SDKs in the source.
+    assert!(!html(&service, "/docs/guide").await.contains(".md\""));
     let interface = html(&service, "/docs/interface").await;
     assert!(interface.contains("<h2 id=\"the-page-at-docs\">The page at <code>/docs</code></h2>"));
-    assert!(interface.contains("<a href=\"errors\">errors.md</a>"));
+    assert!(interface.contains("<a href=\"errors\">Errors and retries</a>"));
+}
+
+#[tokio::test]
+async fn every_error_code_can_be_linked_to_and_only_their_groups_are_in_the_navigation() {
+    let service = TestService::start().await;
+    let errors = html(&service, "/docs/errors").await;
+    assert!(errors.contains("<h4 id=\"invalid_header\"><code>invalid_header</code></h4>"), "{errors}");
+    assert!(errors.contains("<a href=\"../docs/errors#error-codes\">Error codes</a>"));
+    assert!(!errors.contains("<a href=\"../docs/errors#invalid_header\">"));
+}
+
+#[tokio::test]
+async fn a_page_that_has_moved_redirects() {
+    let service = TestService::start().await;
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let url = format!("http://{}/docs/retries", service.address);
+    let answer = client.get(&url).send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers()["location"].to_str().unwrap()), (303, "errors"));
+    let page = reqwest::get(&url).await.unwrap();
+    assert_eq!((page.status().as_u16(), page.url().path()), (200, "/docs/errors"));
 }
 
 #[tokio::test]

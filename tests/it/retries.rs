@@ -405,8 +405,8 @@ fn any_sequence_of_attempts_and_crashes_adds_each_pet_once() {
 }
 
 #[tokio::test]
-async fn the_examples_match_the_retry_guide_and_add_a_pet_once_through_an_outage() {
-    let guide = std::fs::read_to_string(Path::new(ROOT).join("docs/retries.md")).unwrap();
+async fn the_examples_match_the_page_and_add_a_pet_once_through_an_outage() {
+    let page = std::fs::read_to_string(Path::new(ROOT).join("docs/errors.md")).unwrap();
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(&database.url(), &[]);
     let allow = async |allowed: bool| {
@@ -424,7 +424,7 @@ async fn the_examples_match_the_retry_guide_and_add_a_pet_once_through_an_outage
     let path_with_python = format!("{}:{}", python.display(), std::env::var("PATH").unwrap());
     for example in ["docs/examples/add_pet.py", "docs/examples/add-pet.sh"] {
         let path = Path::new(ROOT).join(example);
-        assert!(guide.contains(&std::fs::read_to_string(&path).unwrap()), "{example} differs from the guide");
+        assert!(page.contains(&std::fs::read_to_string(&path).unwrap()), "{example} differs from the page");
         let before = refused().await;
         allow(false).await;
         database.disconnect_all().await;

@@ -134,9 +134,29 @@ fn the_error_reference_lists_exactly_the_codes_that_exist() {
     let known = source.split("const CODES").nth(1).unwrap().split("];").next().unwrap();
     assert_eq!(known.split('"').skip(1).step_by(2).collect::<BTreeSet<_>>(), codes);
     let page = read("docs/errors.md");
-    let rows = page.lines().filter(|line| line.starts_with("| `"));
-    let listed: BTreeSet<&str> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();
-    assert_eq!(listed, codes);
+    let headings = page.lines().filter_map(|line| line.strip_prefix("#### `")?.strip_suffix('`'));
+    let listed: Vec<&str> = headings.collect();
+    assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), codes);
+    assert_eq!(listed.len(), codes.len(), "a code has two headings");
+}
+
+/// The codes of the errors in a JSON document, with their statuses.
+fn errors_in(value: &serde_json::Value) -> BTreeSet<(String, u64)> {
+    let own = value["code"].as_str().zip(value["status"].as_u64());
+    let members = value.as_object().into_iter().flat_map(serde_json::Map::values);
+    let items = value.as_array().into_iter().flatten();
+    let inside = members.chain(items).flat_map(errors_in);
+    own.map(|(code, status)| (code.to_owned(), status)).into_iter().chain(inside).collect()
+}
+
+#[test]
+fn the_error_reference_has_the_status_of_each_code() {
+    let page = read("docs/errors.md");
+    let errors = errors_in(&serde_json::from_str(&read("openapi.json")).unwrap());
+    assert!(errors.len() > 25, "{errors:?}");
+    for (code, status) in errors {
+        assert!(page.contains(&format!("\n#### `{code}`\n\n**{status}.** ")), "{code}: {status}");
+    }
 }
 
 #[test]

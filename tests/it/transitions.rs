@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use petstore_domain::order::{ORDERABLE, ORDERED, OrderEnd, OrderStatus};
+use petstore_domain::order::{ORDERABLE, ORDERED, OrderEnd, OrderStatus, RELEASED};
 use petstore_domain::pet::{CategoryId, PatchError, Pet, PetPatch, PetStatus};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -60,8 +60,8 @@ fn state(status: Option<PetStatus>, has_open_order: bool) -> &'static str {
 #[test]
 fn the_tables_cover_every_state_and_every_transition() {
     let pets = table("pet");
-    assert_eq!(pets.len(), 5 * 4 + 2);
-    assert_eq!(table("order").len(), 4 * 2);
+    assert_eq!(pets.len(), 5 * 4 + 3);
+    assert_eq!(table("order").len(), 4 * 2 + 1);
     for from in ["no status", "available", "pending", "sold"] {
         for to in ["available", "pending", "sold"] {
             let cell = pets.iter().find(|(state, what, _)| state == from && *what == format!("set {to}"));
@@ -80,6 +80,7 @@ fn the_domain_follows_the_table_of_pets() {
             "placeOrder" => "pet_not_available",
             "completeOrder" => state(Some(OrderEnd::Complete.pet_status()), false),
             "cancelOrder" => state(Some(OrderEnd::Cancel.pet_status()), false),
+            "expiry" => state(Some(RELEASED), false),
             set => {
                 let name = "Rex".to_owned().try_into().unwrap();
                 let pet = Pet {
@@ -104,7 +105,8 @@ fn the_domain_follows_the_table_of_pets() {
 
 #[test]
 fn the_domain_follows_the_table_of_orders() {
-    for (from, what, outcome) in table("order") {
+    // The storage expires orders, not the domain.
+    for (from, what, outcome) in table("order").into_iter().filter(|(_, what, _)| what != "expiry") {
         let end = if what == "completeOrder" { OrderEnd::Complete } else { OrderEnd::Cancel };
         let allowed = from.parse::<OrderStatus>().unwrap().may_end(end);
         assert_eq!(
@@ -124,6 +126,13 @@ async fn place(client: &Client, pet: i64) -> Answer {
     client.post("/v1/store/orders", &json!({"petId": pet})).await
 }
 
+/// Waits until the order has expired, and returns it.
+async fn expiry(client: &Client, order: i64) -> Answer {
+    let path = format!("/v1/store/orders/{order}");
+    eventually("the order expires", async || client.get(&path).await.json()["status"] == "expired").await;
+    client.get(&path).await
+}
+
 /// The state of a pet, according to the service.
 async fn state_of(client: &Client, pet: i64) -> &'static str {
     let body = client.get(&format!("/v1/pets/{pet}")).await.json();
@@ -134,7 +143,7 @@ async fn state_of(client: &Client, pet: i64) -> &'static str {
 
 #[tokio::test]
 async fn the_service_follows_the_table_of_pets() {
-    let service = TestService::start().await;
+    let service = TestService::start_with(&["--order-hold=168h"]).await;
     let client = &service.client;
     for (from, what, outcome) in table("pet") {
         let (status, has_open_order) = parts(&from);
@@ -143,12 +152,17 @@ async fn the_service_follows_the_table_of_pets() {
             .await;
         let mut order = 0;
         if has_open_order {
-            order = place(client, pet).await.json()["id"].as_i64().unwrap();
+            let mut new = json!({"petId": pet});
+            if what == "expiry" {
+                new["holdSeconds"] = 2.into();
+            }
+            order = client.post("/v1/store/orders", &new).await.json()["id"].as_i64().unwrap();
         }
         assert_eq!(state_of(client, pet).await, from);
         let answer = match what.as_str() {
             "placeOrder" => place(client, pet).await,
             "completeOrder" | "cancelOrder" => end(client, order, &what).await,
+            "expiry" => expiry(client, order).await,
             set => client.patch_pet(pet, &json!({"status": set.trim_start_matches("set ")})).await,
         };
         if is_code(&outcome) {
@@ -168,23 +182,21 @@ async fn the_service_follows_the_table_of_orders() {
     for (from, what, outcome) in table("order") {
         let pet = client.add("Rex", Some("available")).await;
         let mut new = json!({"petId": pet});
-        if from == "expired" {
+        if from == "expired" || what == "expiry" {
             new["holdSeconds"] = 1.into();
         }
         let order = client.post("/v1/store/orders", &new).await.json()["id"].as_i64().unwrap();
         match from.as_str() {
-            "expired" => {
-                eventually("the order expires", async || {
-                    client.get(&format!("/v1/store/orders/{order}")).await.json()["status"] == "expired"
-                })
-                .await;
-            }
+            "expired" => drop(expiry(client, order).await),
             "completed" => assert_eq!(end(client, order, "completeOrder").await.status, 200),
             "cancelled" => assert_eq!(end(client, order, "cancelOrder").await.status, 200),
             _ => {}
         }
         let before = client.get(&format!("/v1/store/orders/{order}")).await;
-        let answer = end(client, order, &what).await;
+        let answer = match what.as_str() {
+            "expiry" => expiry(client, order).await,
+            end_order => end(client, order, end_order).await,
+        };
         let after = client.get(&format!("/v1/store/orders/{order}")).await;
         if is_code(&outcome) {
             assert_eq!(answer.error(), (409, outcome), "{from}: {what}");
@@ -351,8 +363,7 @@ const DARK: &str = "<style>@media (prefers-color-scheme: dark) { \
     .operation { fill: #7fd6a0 } \
     }</style>\n";
 
-/// The state diagrams of a pet and of an order, as SVG: an arrow for every transition. An expiry is no operation, so the tables
-/// do not have it.
+/// The state diagrams of a pet and of an order, as SVG: an arrow for every transition.
 fn diagram() -> String {
     let mut arrows: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for (from, what, to) in table("pet") {
@@ -361,13 +372,11 @@ fn diagram() -> String {
             arrows.entry((from, to)).or_default().push(by);
         }
     }
-    arrows.entry(("ordered".into(), "available".into())).or_default().push("expiry".into());
     for (from, what, to) in table("order") {
         if !is_code(&to) && from != to {
             arrows.entry((from, to)).or_default().push(what);
         }
     }
-    arrows.entry(("placed".into(), "expired".into())).or_default().push("expiry".into());
     let mut svg = String::from(concat!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 610" font-family="system-ui, sans-serif" font-size="14">"##,
         "\n",

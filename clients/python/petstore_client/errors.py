@@ -90,8 +90,7 @@ class ConflictError(PetstoreError):
 class CursorExpiredError(PetstoreError):
     """410 `cursor_expired`: the events after this position are no longer kept, or the database was restored.
 
-    Start again: take `events.position()` (or follow with `after="now"`), read all that you follow once, and go on from
-    there.
+    Start again: get `events.position()`, read the pets and orders that you need, then follow from that position.
     """
 
 

@@ -13,7 +13,7 @@ use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::path::Operation as OperationDescription;
 
-use super::api_docs::{self, DocsPage};
+use super::api_docs::{self, DocsPage, MOVED_PAGES};
 use super::error::ApiError;
 use super::request::ApiRequest;
 use super::response::Response;
@@ -94,8 +94,8 @@ pub(crate) enum Endpoint {
     Document,
     /// A file of the documentation page.
     DocsFile(usize),
-    /// Redirects people to the documentation page.
-    Root,
+    /// Redirects people to a page of the documentation.
+    Redirect(&'static str),
     Livez,
     Startupz,
     Readyz,
@@ -161,10 +161,13 @@ impl Routes {
             routes.add(path, operations.into_iter().map(endpoint).collect());
             routes.operation_paths.push(path.clone());
         }
-        routes.add("/", vec![(Method::GET, Endpoint::Root)]);
+        routes.add("/", vec![(Method::GET, Endpoint::Redirect("/docs"))]);
         routes.add("/openapi.json", vec![(Method::GET, Endpoint::Document)]);
         for (index, path) in DocsPage::paths().enumerate() {
             routes.add(path, vec![(Method::GET, Endpoint::DocsFile(index))]);
+        }
+        for (path, target) in MOVED_PAGES {
+            routes.add(path, vec![(Method::GET, Endpoint::Redirect(target))]);
         }
         routes
     }

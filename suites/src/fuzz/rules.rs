@@ -77,17 +77,16 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Reads the documented codes and their statuses from the table.
+    /// Reads the documented codes and their statuses: each code is a heading, and its section starts with the status.
     pub(super) fn read() -> Outcome<Self> {
         let page = fs::read_to_string(DOCUMENTED)?;
-        let row = |line: &str| {
-            let mut cells = line.strip_prefix("| `")?.split(" | ");
-            let code = cells.next()?.strip_suffix('`')?.to_owned();
-            Some((code, cells.next()?.parse().ok()?))
+        let entry = |section: &str| {
+            let (code, text) = section.split_once("`\n\n**")?;
+            Some((code.to_owned(), text.split('.').next()?.parse().ok()?))
         };
-        let statuses: HashMap<_, _> = page.lines().filter_map(row).collect();
+        let statuses: HashMap<_, _> = page.split("\n#### `").skip(1).filter_map(entry).collect();
         if statuses.is_empty() {
-            return Err(format!("{DOCUMENTED} has no table of codes").into());
+            return Err(format!("{DOCUMENTED} has no codes").into());
         }
         Ok(Self { statuses })
     }

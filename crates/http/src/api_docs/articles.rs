@@ -17,12 +17,13 @@ pub(crate) struct Article {
 struct Section {
     id: &'static str,
     heading: &'static str,
+    is_in_navigation: bool,
     /// Its text for the search, one block per line.
     lines: &'static [&'static str],
 }
 
 /// The articles in the order of the navigation.
-pub(crate) const ARTICLES: [Article; 9] = include!(concat!(env!("OUT_DIR"), "/articles.rs"));
+pub(crate) const ARTICLES: &[Article] = &include!(concat!(env!("OUT_DIR"), "/articles.rs"));
 
 /// What all pages have in common, with a place for what differs.
 const PAGE: &str = include_str!("../../assets/page.html");
@@ -141,10 +142,9 @@ fn heading_links(root: &str, article: &Article) -> String {
     let link = |Section { id, heading, .. }: &Section| {
         format!("<li><a href=\"{root}{}#{id}\">{}</a></li>\n", &article.path[1..], escaped(heading))
     };
-    match &article.sections[1..] {
-        [] => String::new(),
-        headings => format!("\n<ul>\n{}</ul>", headings.iter().map(link).collect::<String>()),
-    }
+    let headings = article.sections[1..].iter().filter(|section| section.is_in_navigation);
+    let links: String = headings.map(link).collect();
+    if links.is_empty() { links } else { format!("\n<ul>\n{links}</ul>") }
 }
 
 fn operation_links(document: &Value, root: &str, tag: &str) -> String {

@@ -6,5 +6,5 @@ mod openapi;
 mod precompressed;
 mod shared_components;
 
-pub(crate) use docs_page::DocsPage;
+pub(crate) use docs_page::{DocsPage, MOVED_PAGES};
 pub(crate) use openapi::{ServedDocument, base_document, describe_operation, render};

@@ -238,7 +238,7 @@ impl ConnectionPipeline {
             }
             Endpoint::Document => app.document.answer(head),
             Endpoint::DocsFile(file) => app.docs_page.answer(file, head),
-            Endpoint::Root => Ok(response::see_other("/docs")),
+            Endpoint::Redirect(path) => Ok(response::see_other(path)),
             Endpoint::Livez => Ok(health::livez()),
             Endpoint::Startupz => health::startupz(app),
             Endpoint::Readyz => health::readyz(app),
