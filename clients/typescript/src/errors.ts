@@ -95,8 +95,7 @@ export class ConflictError extends PetstoreError {
 
 /**
  * The events after this position are no longer kept, or the database was restored from a backup: 410 `cursor_expired`.
- * Start again: take `events.position()` (or follow with `after: 'now'`), read all that you follow once, and go on from
- * there.
+ * Start again: get `events.position()`, read the pets and orders that you need, then follow from that position.
  */
 export class CursorExpiredError extends PetstoreError {
   static {
