@@ -24,10 +24,9 @@ const MAX_PAGES: usize = 10;
 
 /// Follow the changes
 ///
-/// Returns what happened to pets and orders, in the order in which it took effect on each of them. Nothing is left out and
-/// nothing is repeated for a reader that follows the `Link` header with `rel="next"`, which is always there: on an empty
-/// page, it is where to ask next. Events are kept for 30 days by default. An event says what changed, not how: fetch the
-/// pet or the order.
+/// Returns what happened to pets and orders. The events of each pet are in the order of their effects. Every page has a
+/// `Link` header with `rel="next"`, even an empty one: follow it, and you get every event once. Events are kept for 30 days by
+/// default. An event says what changed, not how: fetch the pet or the order.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -37,7 +36,7 @@ const MAX_PAGES: usize = 10;
     params(ListEventsQuery, IfNoneMatchHeader),
     responses(
         (status = 200, description = "The next events; an empty array if there are none yet.", body = [Event], headers(
-            ("Link" = String, description = "Where to go on, with `rel=\"next\"`. Always there."),
+            ("Link" = String, description = "Where to continue, with `rel=\"next\"`. On every page."),
             ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
         )),
         (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),

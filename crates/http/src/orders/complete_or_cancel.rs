@@ -15,7 +15,7 @@ use crate::response::{self, AccessLogIds, Response};
 
 /// Complete an order
 ///
-/// Sells the pet: the order becomes `completed` and the pet `sold`, both or neither. Completing a completed order again
+/// Sells the pet: the order becomes `completed` and the pet `sold`, in one transaction. Completing a completed order again
 /// changes nothing, and the response is the same. A cancelled order cannot be completed.
 #[utoipa::path(
     post,
@@ -39,7 +39,7 @@ pub(crate) async fn complete_order(request: ApiRequest<'_>) -> Result<Response, 
 
 /// Cancel an order
 ///
-/// Releases the pet: the order becomes `cancelled` and the pet `available` again, both or neither. Cancelling a cancelled
+/// Releases the pet: the order becomes `cancelled` and the pet `available` again, in one transaction. Cancelling a cancelled
 /// order again changes nothing, and the response is the same. A completed order cannot be cancelled.
 #[utoipa::path(
     post,

@@ -16,9 +16,9 @@ use crate::response::{self, AccessLogIds, Response};
 
 /// Place an order
 ///
-/// Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, both or neither. Of concurrent
-/// requests for the same pet, exactly one succeeds. Complete the order to sell the pet, or cancel it to make the pet
-/// `available` again. An order with `expiresAt` ends by itself then: it becomes `expired`, and the pet `available` again.
+/// Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, in one transaction. If several
+/// requests order the same pet at the same time, one succeeds. Complete the order to sell the pet, or cancel it to make the
+/// pet `available` again. At its `expiresAt`, an open order becomes `expired` and its pet `available` again.
 #[utoipa::path(
     post,
     path = "/v1/store/orders",
