@@ -14,10 +14,9 @@ use tokio::time::{interval, sleep};
 
 use crate::Outcome;
 use crate::http::{Connection, probe};
+use crate::measure::{Samples, verdict};
 use crate::overload::{new_key, unknown_key};
-use crate::report::{Samples, verdict};
-use crate::rolling::{Balancer, Node};
-use crate::tools::{Server, database_url, prepare};
+use crate::topology::{Balancer, Node, Server, database_url, prepare};
 
 /// Requests per second of the attacker, which is the rate limit of its key.
 const RATE: u32 = 300;

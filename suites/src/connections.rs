@@ -11,8 +11,8 @@ use tokio::time::sleep;
 
 use crate::Outcome;
 use crate::http::{Connection, probe, slow_reader};
-use crate::report::{Samples, verdict};
-use crate::tools::{Server, database_url, prepare};
+use crate::measure::{Samples, verdict};
+use crate::topology::{Server, database_url, prepare};
 
 /// The most memory per idle connection, in kilobytes.
 const BAR: f64 = 25.0;

@@ -9,7 +9,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, interval};
 
 use crate::Outcome;
-use crate::report::Samples;
+use crate::measure::Samples;
 
 /// A keep-alive connection.
 pub(crate) struct Connection {
@@ -33,34 +33,19 @@ impl Connection {
 
     /// Sends a request and returns the status and the body of its answer.
     pub(crate) async fn send(&mut self, method: &str, path: &str, body: &str) -> Outcome<(u16, String)> {
-        let (status, body, _) = self.exchange(method, path, body, "").await?;
+        let Response { status, body, .. } = self.exchange(method, path, body, None).await?;
         Ok((status, body))
     }
 
-    /// Sends a request with an `Idempotency-Key`, and also returns whether the answer is a replay.
-    pub(crate) async fn send_idempotent(
+    /// Sends a request, perhaps with an `Idempotency-Key`, and returns its answer.
+    pub(crate) async fn exchange(
         &mut self,
         method: &str,
         path: &str,
         body: &str,
-        key: &str,
-    ) -> Outcome<(u16, String, bool)> {
-        self.exchange(method, path, body, &format!("Idempotency-Key: {key}\r\n")).await
-    }
-
-    /// The head of the last answer.
-    pub(crate) fn head(&self) -> String {
-        let text = String::from_utf8_lossy(&self.buffer);
-        text.split_once("\r\n\r\n").map_or_else(String::new, |(head, _)| format!("{head}\r\n"))
-    }
-
-    async fn exchange(
-        &mut self,
-        method: &str,
-        path: &str,
-        body: &str,
-        header: &str,
-    ) -> Outcome<(u16, String, bool)> {
+        idempotency_key: Option<&str>,
+    ) -> Outcome<Response> {
+        let header = idempotency_key.map_or(String::new(), |key| format!("Idempotency-Key: {key}\r\n"));
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: suite\r\nAuthorization: Bearer {}\r\n{header}\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -73,21 +58,41 @@ impl Connection {
             if self.socket.read_buf(&mut self.buffer).await? == 0 {
                 return Err("the service closed the connection".into());
             }
-            if let Some(answer) = parse(&self.buffer) {
-                return Ok(answer);
+            if let Some(response) = parse(&self.buffer) {
+                return Ok(response);
             }
         }
     }
 }
 
-/// The answer, once all of it has arrived: status, body, and whether it is a replay.
-fn parse(bytes: &[u8]) -> Option<(u16, String, bool)> {
+/// An answer.
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    head: String,
+    pub(crate) body: String,
+}
+
+impl Response {
+    /// The value of a header.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.filter(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
+    }
+
+    /// Whether the service closes the connection after it.
+    pub(crate) fn closes(&self) -> bool {
+        self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
+    }
+}
+
+/// The answer, once all of it has arrived.
+fn parse(bytes: &[u8]) -> Option<Response> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
-    let length: usize = head.lines().find_map(|line| line.strip_prefix("content-length: "))?.parse().ok()?;
     let status = head.get(9..12)?.parse().ok()?;
-    let replayed = head.contains("\r\nidempotent-replayed: true");
-    (body.len() >= length).then(|| (status, body.to_owned(), replayed))
+    let response = Response { status, head: head.to_owned(), body: body.to_owned() };
+    let length: usize = response.header("content-length")?.parse().ok()?;
+    (body.len() >= length).then_some(response)
 }
 
 /// The `id` of a pet or an order.

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use crate::Outcome;
-use crate::report::Samples;
-use crate::tools::{Server, database_url, prepare, wrk};
+use crate::measure::{Samples, wrk};
+use crate::topology::{Server, database_url, prepare};
 
 /// The highest cost of a create with a key, as a multiple of one without.
 const BAR: f64 = 1.6;

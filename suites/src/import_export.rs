@@ -14,9 +14,9 @@ use clap::{Args, Subcommand};
 use crate::Outcome;
 use crate::compare::latency;
 use crate::http::{Connection, cursor};
+use crate::measure::{Samples, verdict};
 use crate::random::Random;
-use crate::report::{Samples, verdict};
-use crate::tools::{PETSTORE, Server, database_url, output, peak_megabytes, prepare, psql};
+use crate::topology::{PETSTORE, Server, database_url, output, peak_megabytes, prepare, psql};
 
 #[derive(Subcommand)]
 pub(crate) enum ImportExport {

@@ -8,26 +8,29 @@
 mod attack;
 mod compare;
 mod connections;
+mod costs;
 mod crash;
 mod events;
 mod faults;
 mod fresh_reads;
 mod fuzz;
+mod history;
 mod http;
 mod idempotency_cost;
 mod import_export;
+mod measure;
 mod order_history;
 mod outage;
 mod overload;
 mod random;
 mod report;
 mod rolling;
-mod rounds;
 mod scale;
 mod stale_reads;
 mod telemetry_cost;
-mod tools;
+mod topology;
 mod upgrade;
+mod workload;
 
 use std::error::Error;
 

@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Outcome;
 use crate::http::{Connection, cursor, probe};
+use crate::measure::Samples;
 use crate::random::Random;
-use crate::report::Samples;
-use crate::tools::{PETSTORE, Server, database_url, output, prepare, psql};
+use crate::topology::{PETSTORE, Server, database_url, output, prepare, psql};
 
 /// Two nodes over one database.
 #[derive(Args)]

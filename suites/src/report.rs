@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::Outcome;
-use crate::tools::output;
+use crate::topology::output;
 
 /// A figure that was measured several times.
 #[derive(Clone, Default)]

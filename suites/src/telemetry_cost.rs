@@ -3,9 +3,8 @@
 use clap::Args;
 
 use crate::Outcome;
-use crate::report::verdict;
-use crate::rounds::wrk_in_turn;
-use crate::tools::{Server, database_url, prepare};
+use crate::measure::{verdict, wrk_in_turn};
+use crate::topology::{Server, database_url, prepare};
 
 /// The lowest throughput with them, as a multiple of that without.
 const BAR: f64 = 0.95;

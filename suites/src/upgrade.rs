@@ -1,20 +1,17 @@
 //! Upgrades from the previous release, rolls back and upgrades again, under load behind HAProxy and with a reader of the feed:
 //! no request may fail, and every pet that was added since the migration must be in the feed once, whichever version added it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::Outcome;
-use crate::events::follow;
+use crate::history::feed::Reader;
 use crate::http::Connection;
-use crate::rolling::{Balancer, Node, send};
-use crate::tools::{PETSTORE, database_url, new_key, output, psql};
+use crate::rolling::Traffic;
+use crate::topology::{Balancer, Node, PETSTORE, database_url, new_key, output, psql};
+use crate::workload::none_of;
 
 /// Two nodes behind a load balancer, and a third for the reader.
 #[derive(Args)]
@@ -39,8 +36,7 @@ impl Upgrade {
         let key = output(previous, &create)?.trim().to_owned();
         let mut nodes = [Node::start_version(previous, &url)?, Node::start_version(previous, &url)?];
         let balancer = Balancer::start(&nodes)?;
-        let done = Arc::new(AtomicBool::new(false));
-        let clients = tokio::spawn(send(balancer.address, key, self.rate, done.clone()));
+        let traffic = Traffic::start(&url, balancer.address, &key, self.rate)?;
         sleep(Duration::from_secs(2)).await;
 
         let started = Instant::now();
@@ -54,9 +50,7 @@ impl Upgrade {
         let position = position(&reading_node, &reader_key).await?;
         // Pets with a later id were added after the position.
         let last_before: i64 = psql(&url, "SELECT last_value FROM pets_id_seq")?.trim().parse()?;
-        let (count, (stop, stopped)) = (Arc::new(AtomicU64::new(0)), watch::channel(false));
-        let addresses = vec![reading_node.address()];
-        let reader = tokio::spawn(follow(addresses, reader_key, Some(position), count.clone(), stopped));
+        let reader = Reader::start(&[reading_node.address()], &reader_key, 100, Some(position));
 
         let mut running = [previous; 2];
         for (what, programs) in [
@@ -75,33 +69,16 @@ impl Upgrade {
                 }
             }
             sleep(Duration::from_secs(2)).await;
-            println!("{what}: {} events read", count.load(Ordering::Relaxed));
+            println!("{what}: {} events read", reader.count());
         }
-        done.store(true, Ordering::Release);
-        clients.await?.check(&url)?;
-
-        let added = format!("SELECT id FROM pets WHERE id > {last_before} ORDER BY id");
-        let added: Vec<i64> = psql(&url, &added)?.lines().map(str::parse).collect::<Result<_, _>>()?;
-        let deadline = Instant::now() + Duration::from_mins(1);
-        while count.load(Ordering::Relaxed) < added.len() as u64 {
-            if Instant::now() > deadline {
-                return Err("the reader did not get all events within a minute".into());
-            }
-            sleep(Duration::from_millis(200)).await;
-        }
-        stop.send_replace(true);
-        let record = reader.await??;
-        let mut seen: BTreeMap<i64, u32> = BTreeMap::new();
-        for (event, _) in record.events.iter().filter(|(event, _)| event.pet_id > last_before) {
-            if event.kind != "pet.created" {
-                return Err(format!("an unexpected event: {event:?}").into());
-            }
-            *seen.entry(event.pet_id).or_default() += 1;
-        }
-        if seen.values().any(|times| *times != 1) || !seen.keys().eq(added.iter()) {
-            return Err(format!("{} pets were added, and {} are in the feed", added.len(), seen.len()).into());
-        }
-        println!("{} pets were added by both versions; each is in the feed once", added.len());
+        let load = traffic.finish(&url).await?;
+        // All but that of its position, which is the oldest.
+        let stored = reader.catch_up(&url, 1).await?;
+        let reading = reader.stop().await?;
+        let mut problems = reading.problems(&stored, false);
+        problems.extend(reading.differences(&load.journal(&url)?, last_before));
+        none_of(&problems)?;
+        println!("both versions added pets: each is in the feed once, in {} events", reading.events.len());
         drop((nodes, reading_node));
         write_without_partitions(previous, &url).await
     }

@@ -23,9 +23,9 @@ use self::thin::{Pair, PairSamples, tables};
 use self::workloads::{PEER_GOAL, WORKLOADS, Workload};
 use crate::Outcome;
 use crate::http::{Connection, cursor};
+use crate::measure::{Samples, draw, machine, pgbench, replace_measured, wrk, wrk_version};
 use crate::random::Random;
-use crate::report::{Samples, draw, machine, replace_measured};
-use crate::tools::{Server, database_url, pgbench, psql, wrk, wrk_version};
+use crate::topology::{Server, database_url, psql};
 
 /// The extent of the measurement.
 #[derive(Args)]

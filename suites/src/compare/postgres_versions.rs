@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::workloads::WORKLOADS;
 use crate::Outcome;
-use crate::report::{Samples, verdict};
-use crate::tools::{Postgres, Server, prepare, psql, wrk};
+use crate::measure::{Samples, verdict, wrk};
+use crate::topology::{Postgres, Server, prepare, psql};
 
 /// The lowest throughput, as a multiple of that on the first version. A statement that scans a table is slower by far more.
 const LEAST: f64 = 0.5;

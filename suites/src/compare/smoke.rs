@@ -6,8 +6,8 @@ use super::Compare;
 use super::thin::{CONNECTIONS, Pair, PairSamples};
 use super::workloads::{Ratio, WORKLOADS, Workload};
 use crate::Outcome;
-use crate::report::{Samples, verdict};
-use crate::tools::{database_url, wait_until_idle};
+use crate::measure::{Samples, verdict};
+use crate::topology::{database_url, wait_until_idle};
 
 /// The lowest ratios to pgbench at 64 connections and at one, as fractions of the recorded ones. pgbench is a different
 /// program, which other load on the machine affects differently.

@@ -6,9 +6,8 @@ use clap::Args;
 
 use super::workloads::{CPU_GOAL, Ratio, WORKLOADS, Workload};
 use crate::Outcome;
-use crate::report::Samples;
-use crate::rounds::CostSamples;
-use crate::tools::{Server, database_url, prepare, wrk};
+use crate::measure::{CostSamples, Samples, wrk};
+use crate::topology::{Server, database_url, prepare};
 
 /// The connections of the two measurements: requests are batched, or not at all.
 pub(super) const CONNECTIONS: [u16; 2] = [64, 1];

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::Outcome;
-use crate::rounds::wrk_in_turn;
-use crate::tools::{Server, database_url, output, prepare, psql, sibling};
+use crate::measure::wrk_in_turn;
+use crate::topology::{Server, database_url, output, prepare, psql, sibling};
 
 /// The lowest throughput, as a fraction of that without events.
 const BAR: f64 = 0.85;

@@ -3,8 +3,6 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -12,11 +10,11 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{interval, sleep};
 
-use super::follower::{Event, follow};
 use crate::Outcome;
+use crate::history::feed::{Event, Reader};
 use crate::http::Connection;
-use crate::report::Samples;
-use crate::tools::{PETSTORE, Server, database_url, prepare};
+use crate::measure::Samples;
+use crate::topology::{PETSTORE, Server, database_url, prepare};
 
 /// One node, one reader.
 #[derive(Args)]
@@ -87,13 +85,7 @@ impl Lag {
     ) -> Outcome<Samples> {
         let (stop, stopped) = watch::channel(false);
         let began = SystemTime::now();
-        let reader = tokio::spawn(follow(
-            vec![service.address],
-            key.to_owned(),
-            Some("now".to_owned()),
-            Arc::new(AtomicU64::new(0)),
-            stopped.clone(),
-        ));
+        let reader = Reader::start(&[service.address], key, 100, Some("now".to_owned()));
         let clients = rate.min(64);
         let mut adding = JoinSet::new();
         for number in 0..clients {
@@ -118,7 +110,7 @@ impl Lag {
             return Err("a pet was not added".into());
         }
         let mut lag = Samples::default();
-        for (event, arrived) in reader.await??.events {
+        for (event, arrived) in reader.stop().await?.events {
             if let Some(at) = time(&event)
                 // Not what happened before, which the reader reads first.
                 && at > began + Duration::from_secs(2)

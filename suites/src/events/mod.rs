@@ -2,18 +2,13 @@
 //! events cost.
 
 mod cost;
-mod follower;
-mod history;
 mod kills;
 mod lag;
 mod model;
-mod reader;
 
 use clap::Subcommand;
 
 use crate::Outcome;
-pub(crate) use follower::follow;
-pub(crate) use reader::Reader;
 
 #[derive(Subcommand)]
 pub(crate) enum Events {

@@ -2,27 +2,27 @@
 //! and an operator in psql who updates, deletes, adds many and keeps transactions open. Afterwards the sequence of each of seven
 //! readers must be that of the table of events, and an index that one of them kept by `pet.…` events alone must equal the pets.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
-use super::follower::{Event, Record, follow_pages};
-use super::kills::{Client, Shared, kill_in_turn};
-use super::reader::EVENTS;
+use super::kills::{CLIENTS, FEW};
 use crate::Outcome;
+use crate::history::feed::{Event, Reader};
 use crate::http::Connection;
 use crate::random::Random;
-use crate::tools::{PETSTORE, Postgres, Server, free_addresses, prepare, psql};
+use crate::topology::{Nodes, PETSTORE, Postgres, prepare, psql};
+use crate::workload::{Load, none_of};
 
 /// A private PostgreSQL, two nodes, writers of every kind, seven readers.
 #[derive(Args)]
@@ -54,68 +54,55 @@ const OPERATOR: [&str; 6] = [
 
 const IMPORT: &str = "target/events-model.ndjson";
 
-type Reading = JoinHandle<Outcome<Record>>;
-
 impl Model {
     pub(crate) async fn run(self) -> Outcome {
         let postgres = Postgres::temporary();
         let mut url = postgres.start()?;
         let key = prepare(&url, 0)?;
-        let addresses: [_; 2] = free_addresses()?.into();
-        let mut nodes = [Server::petstore_at(&url, addresses[0])?, Server::petstore_at(&url, addresses[1])?];
+        let mut nodes = Nodes::start(&url)?;
+        let load = Arc::new(Load::new(&url, &nodes.addresses, &key, self.seed, FEW)?.beside_others());
         let (stop, stopped) = watch::channel(false);
-        let mut readers: Vec<(Reading, Arc<AtomicU64>)> = Vec::new();
-        let mut next_reader = READERS.into_iter();
-        let mirror = tokio::spawn(mirror(addresses.to_vec(), key.clone(), stopped.clone()));
-
-        let shared = Arc::new(Shared::default());
-        let mut clients = JoinSet::new();
-        for number in 0..self.clients {
-            let random = Random::of_worker(self.seed, number);
-            let address = addresses[usize::from(number % 2 == 0)];
-            clients.spawn(Client { address, key: key.clone(), random, shared: shared.clone() }.work());
-        }
+        let mirror = tokio::spawn(mirror(nodes.addresses, key.clone(), stopped));
+        let mut tasks = JoinSet::new();
+        load.spawn(&mut tasks, self.clients, &CLIENTS);
         let done = Arc::new(AtomicBool::new(false));
         let operator = spawn_blocking({
             let (url, done, seed) = (url.clone(), done.clone(), self.seed);
             move || operate(&url, seed, &done)
         });
         let (started, mut random) = (Instant::now(), Random(self.seed));
+        let mut readers: Vec<Reader> = Vec::new();
         for kill in 0..self.rounds {
-            while let Some((limit, start)) = next_reader.clone().next()
+            while let Some((limit, start)) = READERS.get(readers.len())
                 && start.is_none_or(|start| start <= kill)
             {
-                next_reader.next();
                 let position = match start {
                     None => None,
-                    Some(_) => Some(end_of_feed(addresses, &key).await?),
+                    Some(_) => Some(end_of_feed(nodes.addresses, &key).await?),
                 };
-                let count = Arc::new(AtomicU64::new(0));
-                let reading = follow_pages(
-                    addresses.to_vec(),
-                    key.clone(),
-                    limit,
-                    position,
-                    count.clone(),
-                    stopped.clone(),
-                );
-                readers.push((tokio::spawn(reading), count));
+                readers.push(Reader::start(&nodes.addresses, &key, *limit, position));
             }
             sleep(Duration::from_millis(500 + random.below(2_000))).await;
-            kill_in_turn(kill, &postgres, &mut url, &mut nodes, addresses)?;
+            nodes.restart_in_turn(kill, &postgres, &mut url)?;
         }
-        shared.finish();
-        clients.join_all().await;
+        load.stop();
+        tasks.join_all().await;
         done.store(true, Ordering::Relaxed);
         let operations = operator.await??;
-        let events = wait_for_the_last(&url, &readers[0].1).await?;
+        let stored = readers[0].catch_up(&url, 0).await?;
         // Time for the slowest reader and the mirror, of which the last page is the proof.
         sleep(Duration::from_secs(3)).await;
         stop.send_replace(true);
-        for ((reading, _), (limit, start)) in readers.into_iter().zip(READERS) {
-            check(&reading.await??, &events, start.is_none())
-                .map_err(|problem| format!("limit {limit}: {problem}"))?;
+        let (journal, mut problems) = load.check(&url)?;
+        for (reader, (limit, start)) in readers.into_iter().zip(READERS) {
+            let reading = reader.stop().await?;
+            let found = reading.problems(&stored, start.is_none());
+            problems.extend(found.into_iter().map(|problem| format!("limit {limit}: {problem}")));
+            if limit == 100 && start.is_none() {
+                problems.extend(reading.differences(&journal, 0));
+            }
         }
+        none_of(&problems)?;
         let pets = compare(&url, &mirror.await??)?;
         println!(
             "{} kills in {} s, {} clients, {operations} changes by imports and in SQL: {} events; the sequences of {} readers \
@@ -123,7 +110,7 @@ impl Model {
             self.rounds,
             started.elapsed().as_secs(),
             self.clients,
-            events.len(),
+            stored.len(),
             READERS.len()
         );
         Ok(())
@@ -155,10 +142,11 @@ fn operate(url: &str, seed: u64, done: &AtomicBool) -> Outcome<u64> {
 async fn end_of_feed(addresses: [SocketAddr; 2], key: &str) -> Outcome<String> {
     for attempt in 0..200 {
         if let Ok(mut connection) = Connection::open(addresses[attempt % 2], key).await
-            && let Ok((200, _)) = connection.send("GET", "/v1/events?after=now", "").await
+            && let Ok(response) = connection.exchange("GET", "/v1/events?after=now", "", None).await
+            && response.status == 200
         {
-            let head = connection.head();
-            let position = head.split("after=").nth(1).and_then(|rest| rest.split(['&', '>']).next());
+            let link = response.header("link").unwrap_or_default();
+            let position = link.split("after=").nth(1).and_then(|rest| rest.split(['&', '>']).next());
             return position.map(ToOwned::to_owned).ok_or_else(|| "no position".into());
         }
         sleep(Duration::from_millis(100)).await;
@@ -166,53 +154,11 @@ async fn end_of_feed(addresses: [SocketAddr; 2], key: &str) -> Outcome<String> {
     Err("no node answered".into())
 }
 
-/// Waits until all orders that are due have expired and the first reader has everything, and returns all events.
-async fn wait_for_the_last(url: &str, read: &AtomicU64) -> Outcome<Vec<String>> {
-    let deadline = Instant::now() + Duration::from_mins(2);
-    let in_order = format!("{EVENTS} ORDER BY events.xid, number, event.pet_id");
-    let due =
-        "SELECT count(*) FROM orders WHERE status = 'placed' AND expires_at <= now() + interval '2 seconds'";
-    loop {
-        // Before the events: then there are no more of them.
-        let is_quiet = psql(url, due)?.trim() == "0";
-        let events: Vec<String> = psql(url, &in_order)?.lines().map(ToOwned::to_owned).collect();
-        if is_quiet && read.load(Ordering::Relaxed) == events.len() as u64 {
-            return Ok(events);
-        }
-        if Instant::now() > deadline {
-            return Err(
-                format!("{} of {} events were read", read.load(Ordering::Relaxed), events.len()).into()
-            );
-        }
-        sleep(Duration::from_millis(500)).await;
-    }
-}
-
-/// Checks that a reader has all events in their order, or all from its first one on.
-fn check(record: &Record, events: &[String], from_the_beginning: bool) -> Result<(), String> {
-    let line =
-        |event: &Event| format!("{}|{}|{}", event.kind, event.pet_id, event.order_id.unwrap_or_default());
-    let read: Vec<String> = record.events.iter().map(|(event, _)| line(event)).collect();
-    let expected =
-        if from_the_beginning { events } else { &events[events.len().saturating_sub(read.len())..] };
-    let ids: HashSet<&str> = record.events.iter().map(|(event, _)| &*event.id).collect();
-    if ids.len() != read.len() {
-        return Err(format!("{} of {} events were shown twice", read.len() - ids.len(), read.len()));
-    }
-    match read.iter().zip(expected).position(|(read, expected)| read != expected) {
-        Some(place) => Err(format!("event {place} is {}, and {} in the table", read[place], expected[place])),
-        None if read.len() != expected.len() || read.is_empty() => {
-            Err(format!("{} events of {}", read.len(), expected.len()))
-        }
-        None => Ok(()),
-    }
-}
-
 /// A copy of the pets: name, category and status by id.
 type Mirror = BTreeMap<i64, (String, i64, Option<String>)>;
 
 /// Keeps a copy of all pets by the events of pets alone, fetching each pet that an event names.
-async fn mirror(addresses: Vec<SocketAddr>, key: String, stop: watch::Receiver<bool>) -> Outcome<Mirror> {
+async fn mirror(addresses: [SocketAddr; 2], key: String, stop: watch::Receiver<bool>) -> Outcome<Mirror> {
     let (mut copy, mut after, mut node) = (Mirror::new(), String::new(), 0);
     while !*stop.borrow() {
         let attempt = async {

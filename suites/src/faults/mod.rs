@@ -4,29 +4,28 @@
 //! Runs in the hub of the cluster that `tests/cluster/cluster` starts: `tests/cluster/cluster run petstore-suites
 //! faults`.
 
-mod load;
-mod proxy;
+mod hub;
+mod kinds;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::iter;
 use std::net::SocketAddr;
-use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use crate::Outcome;
-use crate::events::Reader;
-use crate::random::Random;
-use crate::report::{Samples, verdict};
-use crate::tools::{Postgres, Server, database_url, fill, free_addresses, output, psql, wrk};
-use load::Load;
-use proxy::{NetworkFault, Proxy};
+use crate::costs;
+use crate::history::feed::Reader;
+use crate::measure::{Samples, verdict};
+use crate::topology::{NetworkFault, Proxy, Server, database_url, fill, free_addresses, psql};
+use crate::workload::{Clients, Kind, Load, none_of};
+use hub::{address_of, cluster, partition, unreplicated_on};
+use kinds::{Fault, random_faults};
 
-const CLUSTER: &str = "tests/cluster/cluster";
 const DATABASE_NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// The pause between two faults.
 const CALM: Duration = Duration::from_secs(3);
@@ -39,6 +38,17 @@ const FROZEN: Duration = Duration::from_secs(40);
 const CHECKPOINTER_PAUSE: Duration = Duration::from_secs(10);
 /// The highest p99 of the refusals while there is no primary, in seconds.
 const REFUSED_WITHIN: f64 = 0.25;
+
+/// No request may take longer: the queue, the connection and the statement each have a deadline. Half a second more for the
+/// round trip.
+const DEADLINE: f64 = 10.5;
+/// They retry as soon as `Retry-After` says.
+const CLIENTS: Clients = Clients {
+    mix: &[(3, Kind::Available), (2, Kind::Find), (1, Kind::Page), (3, Kind::Create), (1, Kind::Contest)],
+    retry: Some(Duration::from_secs(1)),
+    patience: Duration::from_secs(11),
+    ..Clients::DEFAULT
+};
 
 /// How often each fault is injected.
 #[derive(Args)]
@@ -105,100 +115,6 @@ pub(crate) struct Faults {
     cost: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    Kill,
-    Postmaster,
-    Switchover,
-    Pause,
-    Cut,
-    Etcd,
-    EtcdLeader,
-    FrozenPatroni,
-    Isolate,
-    StandbyBehind,
-    Checkpointer,
-    Standbys,
-    Service,
-    Disk,
-    PoolHeld,
-    BlackHole,
-    Slow,
-}
-
-impl Fault {
-    /// The longest time without an acknowledged write, in seconds.
-    fn bar(self) -> f64 {
-        match self {
-            Self::Kill => 25.0,
-            Self::Postmaster | Self::Switchover => 5.0,
-            Self::Pause | Self::Cut | Self::Isolate | Self::FrozenPatroni => 30.0,
-            Self::StandbyBehind => 15.0,
-            Self::Checkpointer => 8.0,
-            Self::Standbys => 20.0,
-            Self::Etcd | Self::EtcdLeader | Self::Service => 1.0,
-            // The duration of the fault, and 2 s.
-            Self::Disk | Self::Slow => 12.0,
-            Self::PoolHeld | Self::BlackHole => 7.0,
-        }
-    }
-
-    /// The longest time without a successful read, in seconds.
-    fn read_bar(self) -> f64 {
-        match self {
-            Self::Etcd | Self::EtcdLeader | Self::Service => 1.0,
-            // Without two of three servers, or without the only one that the service knows, no read is known to be fresh.
-            Self::StandbyBehind | Self::Standbys | Self::PoolHeld | Self::BlackHole | Self::Slow => {
-                self.bar()
-            }
-            _ => 1.5,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "primary node killed",
-            Self::Postmaster => "postmaster killed",
-            Self::Switchover => "switchover",
-            Self::Pause => "primary paused for 40 s",
-            Self::Cut => "primary partitioned for 40 s",
-            Self::Etcd => "etcd's majority lost for 20 s",
-            Self::EtcdLeader => "etcd's leader lost for 20 s",
-            Self::FrozenPatroni => "primary's Patroni paused for 40 s",
-            Self::Isolate => "primary cut off from its peers for 40 s",
-            Self::StandbyBehind => "primary and standby that is behind crash",
-            Self::Checkpointer => "failover with paused checkpointers",
-            Self::Standbys => "both standbys killed for 10 s",
-            Self::Service => "node of the service killed",
-            Self::Disk => "primary's disk full for 10 s",
-            Self::PoolHeld => "table locked for 5 s",
-            Self::BlackHole => "packets dropped for 5 s",
-            Self::Slow => "50 ms each way and 5 % resets for 10 s",
-        }
-    }
-}
-
-/// Random faults of the cluster and of the service, for so long.
-fn random_faults(seed: u64, time: Duration) -> impl Iterator<Item = Fault> {
-    let all = [
-        Fault::Service,
-        Fault::Postmaster,
-        Fault::Switchover,
-        Fault::Etcd,
-        Fault::EtcdLeader,
-        Fault::Kill,
-        Fault::Cut,
-        Fault::Isolate,
-        Fault::Pause,
-        Fault::FrozenPatroni,
-        Fault::StandbyBehind,
-        Fault::Checkpointer,
-        Fault::Standbys,
-    ];
-    let (mut random, started) = (Random(seed), Instant::now());
-    iter::repeat_with(move || *random.pick(&all)).take_while(move |_| started.elapsed() < time)
-}
-
 /// Two nodes of the service under load, and a proxy in front of their database if the network is to fail.
 struct Test {
     url: String,
@@ -208,7 +124,6 @@ struct Test {
     nodes: Vec<Server>,
     addresses: Vec<(SocketAddr, SocketAddr)>,
     key: String,
-    run: String,
     /// Memory in kilobytes and file descriptors of the node that is never killed, after the first fault.
     baseline: Option<(f64, f64)>,
     slack: f64,
@@ -221,7 +136,7 @@ impl Faults {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
         if self.cost {
-            return spawn_blocking(move || cost(&url)).await?;
+            return costs::replication(&url);
         }
         let key = fill(&url, 1_000)?;
         let mut failures = Vec::new();
@@ -274,7 +189,6 @@ impl Test {
             nodes: Vec::new(),
             addresses: Vec::new(),
             key: key.to_owned(),
-            run: format!("f{}-{with_proxy}", std::process::id()),
             baseline: None,
             slack,
             gaps: BTreeMap::new(),
@@ -297,24 +211,36 @@ impl Test {
     /// Injects these faults one after another, and then checks the record.
     async fn run(&mut self, faults: impl Iterator<Item = Fault>, rate: u32) -> Outcome {
         let addresses: Vec<SocketAddr> = self.addresses.iter().map(|(address, _)| *address).collect();
-        let (load, clients) = Load::start(&addresses, &self.key, &self.run, rate);
-        let reader = Reader::start(addresses, &self.key);
+        let load = Load::new(&self.url, &addresses, &self.key, 1, 50)?.beside_others();
+        let (load, mut tasks) = (Arc::new(load), JoinSet::new());
+        load.spawn_at_rate(&mut tasks, rate, &CLIENTS);
+        let reader = Reader::start(&addresses, &self.key, 100, None);
         sleep(CALM).await;
         for fault in faults {
             self.inject(fault, &load).await?;
         }
         load.stop();
-        clients.await?;
+        tasks.join_all().await;
         fs::create_dir_all("target/faults")?;
-        fs::write("target/faults/timeline.csv", load.record().timeline())?;
+        fs::write("target/faults/timeline.csv", load.log().timeline())?;
         for (name, (writes, reads)) in &self.gaps {
             let (times, writes, reads) = (writes.0.len(), writes.spread(), reads.spread());
             println!("{name:<40} {times:>3} times: no write for {writes} s, no read for {reads} s");
         }
-        println!("{}", load.record().check(&self.url, &self.run)?);
-        let (record, _) = reader.finish(&self.url).await?;
-        let (events, failures) = (record.events.len(), record.failures);
-        println!("a reader of the feed got {events} events, each once, with {failures} failures");
+        let stored = reader.catch_up(&self.url, 0).await?;
+        let reading = reader.stop().await?;
+        let (journal, mut problems) = load.check(&self.url)?;
+        problems.extend(reading.problems(&stored, true));
+        problems.extend(reading.differences(&journal, load.last_before()));
+        none_of(&problems)?;
+        println!(
+            "{} attempts, {} writes acknowledged: none lost, none duplicated, no pet in two open orders; a reader of the feed \
+             got {} events, each once, with {} failures",
+            load.log().attempts.len(),
+            load.history().counts.writes,
+            reading.events.len(),
+            reading.failures
+        );
         Ok(())
     }
 
@@ -407,30 +333,28 @@ impl Test {
     /// Reports what the clients saw of a fault that began at `from`.
     fn report(&mut self, fault: Fault, load: &Load, from: f64, back: f64) -> Outcome {
         let to = load.now();
-        let mut record = load.record();
-        let stale = record.take_stale();
-        let [gap, read_gap] = [true, false].map(|of_writes| record.longest_gap(of_writes, from, to));
-        let ((failed, p99), (broken, _)) =
-            (record.with_status(503, from, to), record.with_status(0, from, to));
+        let log = load.log();
+        let [gap, read_gap] = [true, false].map(|of_writes| log.longest_gap(of_writes, None, from, to));
+        let ((failed, p99), (broken, _)) = (log.with_status(503, from, to), log.with_status(0, from, to));
+        let slowest = log.between(from, to).map(|attempt| attempt.seconds).fold(0.0, f64::max);
+        drop(log);
+        let problems = load.history().take_problems();
         let refused_late = fault == Fault::Kill && p99 > REFUSED_WITHIN * self.slack;
         let read_late = read_gap > fault.read_bar() * self.slack;
         let verdict =
             if gap > fault.bar() * self.slack || refused_late || read_late { "  TOO LONG" } else { "" };
         println!(
             "{:<40} no write for {gap:>5.1} s, no read for {read_gap:>5.1} s, recovered {back:>4.1} s after its end; \
-             {:>3} stale reads; {failed:>5} answers of 503, p99 {:>5.0} ms; {broken:>4} broken connections{verdict}",
+             {failed:>5} answers of 503, p99 {:>5.0} ms; {broken:>4} broken connections{verdict}",
             fault.name(),
-            stale.len(),
             p99 * 1000.0
         );
         let gaps = self.gaps.entry(fault.name()).or_default();
         gaps.0.push(gap);
         gaps.1.push(read_gap);
-        if let Some(first) = stale.first() {
-            return Err(first.clone().into());
-        }
-        if let Some(problem) = record.problems().first() {
-            return Err(problem.clone().into());
+        none_of(&problems)?;
+        if slowest > DEADLINE {
+            return Err(format!("a request took {slowest:.1} s").into());
         }
         if !verdict.is_empty() {
             let milliseconds = p99 * 1000.0;
@@ -482,12 +406,12 @@ impl Test {
         println!("         {new} is the primary after {:.1} s", started.elapsed().as_secs_f64());
         let url = format!("postgresql://petstore:petstore@{}/petstore", address_of(&new));
         while started.elapsed() < FROZEN {
-            let (url, name) = (url.clone(), format!("{}-frozen-{}", self.run, load.now()));
+            let (url, name) = (url.clone(), load.new_name());
             let insert = format!(
                 "INSERT INTO pets (name, category_id, status) VALUES ('{name}', 1, 'available') RETURNING id"
             );
             let id = spawn_blocking(move || psql(&url, &insert)).await??.trim().parse()?;
-            load.record().acknowledge(name, id);
+            load.created_in_sql(id, &name, "available");
             sleep(Duration::from_millis(200)).await;
         }
         cluster(&["resume"]).await.map(drop)
@@ -505,125 +429,12 @@ impl Test {
 /// Waits for a write that is acknowledged after this time, and returns when that was.
 async fn until_written(load: &Load, after: f64) -> Outcome<f64> {
     loop {
-        let written =
-            |attempt: &&load::Attempt| attempt.is_write && attempt.status == 201 && attempt.at > after;
-        if let Some(first) = load.record().attempts.iter().find(written) {
-            return Ok(first.at);
+        if let Some(at) = load.log().first_write(after) {
+            return Ok(at);
         }
         if load.now() > after + 120.0 {
             return Err("no write was acknowledged for two minutes".into());
         }
         sleep(Duration::from_millis(20)).await;
     }
-}
-
-/// The address of a node of the cluster.
-fn address_of(node: &str) -> String {
-    format!("10.86.0.1{}", node.trim_start_matches('n'))
-}
-
-/// Cuts the primary off for 40 s. It must not acknowledge a write to a client on its side.
-async fn partition(cut: &[&str]) -> Outcome {
-    let node = cluster(&["leader"]).await?.trim().to_owned();
-    // The write that must fail behind the partition must succeed without it.
-    let before = node.clone();
-    if !spawn_blocking(move || is_acknowledged_on(&before)).await?? {
-        return Err(format!("{node} acknowledged no write before the partition").into());
-    }
-    cluster(&[cut, &[&node]].concat()).await?;
-    let acknowledged = spawn_blocking(move || acknowledged_on(&node, Duration::from_secs(40))).await??;
-    cluster(&["heal"]).await?;
-    println!("         {acknowledged} writes were acknowledged behind the partition");
-    if acknowledged > 0 { Err("a write was acknowledged behind the partition".into()) } else { Ok(()) }
-}
-
-/// The number of writes that a node acknowledges to clients on its side of the partition, during this time.
-fn acknowledged_on(node: &str, time: Duration) -> Outcome<u32> {
-    let started = Instant::now();
-    let mut acknowledged = 0;
-    while started.elapsed() < time {
-        acknowledged += u32::from(is_acknowledged_on(node)?);
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    Ok(acknowledged)
-}
-
-/// Whether a node acknowledges a write to a client on its side within 4 s.
-fn is_acknowledged_on(node: &str) -> Outcome<bool> {
-    Ok(psql_on(node, &[INSERT])?.is_some())
-}
-
-/// The number of writes that a node acknowledges during this time although no standby has flushed them.
-fn unreplicated_on(node: &str, time: Duration) -> Outcome<u32> {
-    let insert =
-        format!("{INSERT} RETURNING set_config('suite.written', pg_current_wal_insert_lsn()::text, false)");
-    let standbys = "SELECT count(*) || ' standbys' FROM pg_stat_replication \
-                    WHERE flush_lsn >= current_setting('suite.written')::pg_lsn";
-    let started = Instant::now();
-    let mut unreplicated = 0;
-    while started.elapsed() < time {
-        let printed = psql_on(node, &[&insert, standbys])?;
-        unreplicated += u32::from(printed.is_some_and(|printed| printed.contains("\n0 standbys")));
-    }
-    Ok(unreplicated)
-}
-
-const INSERT: &str = "INSERT INTO pets (name, category_id) VALUES ('of another client', 1)";
-
-/// Runs commands in one session of a client on a node's side of the network; `None` if they failed or took more than 4 s.
-/// Then the client is killed, without a cancel.
-fn psql_on(node: &str, commands: &[&str]) -> Outcome<Option<String>> {
-    let url = format!("postgresql://petstore:petstore@{}/petstore?connect_timeout=3", address_of(node));
-    let side = format!("petstore-{node}");
-    let client = ["netns", "exec", &side, "timeout", "--signal", "KILL", "4"];
-    let psql =
-        ["psql", &url, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1"];
-    let output = Command::new("ip")
-        .args(client)
-        .args(psql)
-        .args(commands.iter().flat_map(|command| ["--command", command]))
-        .output()?;
-    Ok(if output.status.success() { Some(String::from_utf8(output.stdout)?) } else { None })
-}
-
-async fn cluster(arguments: &[&str]) -> Outcome<String> {
-    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    spawn_blocking(move || output(CLUSTER, &arguments.iter().map(String::as_str).collect::<Vec<_>>())).await?
-}
-
-/// Compares the creates per second at 64 connections: on the cluster, on the cluster without synchronous replication, and
-/// on a single server, in turn.
-fn cost(url: &str) -> Outcome {
-    let postgres = Postgres::temporary();
-    let single = postgres.start()?;
-    let (key, single_key) = (fill(url, 1_000)?, fill(&single, 1_000)?);
-    let without_waiting = format!("{url}&options=-c%20synchronous_commit%3Dlocal");
-    let services = [
-        (Server::petstore(url)?, &key),
-        (Server::petstore(&without_waiting)?, &key),
-        (Server::petstore(&single)?, &single_key),
-    ];
-    let (mut of_waiting, mut of_all) = (Samples::default(), Samples::default());
-    for round in 0..=7 {
-        let mut rates = [0.0; 3];
-        for (rate, (service, key)) in rates.iter_mut().zip(&services) {
-            *rate = wrk(service, "create_without_key", key, 1_000, 64, 4)?.rate;
-        }
-        // The first round warms up.
-        if round > 0 {
-            let [waiting, not_waiting, single] = rates;
-            println!(
-                "round {round}: {waiting:.0} creates per second on the cluster, {not_waiting:.0} without synchronous replication, \
-                 {single:.0} on a single server"
-            );
-            of_waiting.push(waiting / not_waiting);
-            of_all.push(waiting / single);
-        }
-    }
-    println!("synchronous replication keeps {} of the throughput; the bar is 0.8", of_waiting.spread());
-    println!(
-        "the whole cluster has {} of the throughput of a single server, with all three nodes on one machine",
-        of_all.spread()
-    );
-    if of_waiting.median() < 0.8 { Err("synchronous replication costs too much".into()) } else { Ok(()) }
 }

@@ -6,11 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::sleep;
 
-use super::cluster::{Cluster, Process};
 use crate::Outcome;
-use crate::report::{Samples, verdict};
-use crate::rounds::wrk_in_turn;
-use crate::tools::{Server, fill, load};
+use crate::measure::{Samples, load, verdict, wrk_in_turn};
+use crate::topology::{Cluster, Process, Server, fill};
 
 /// The lowest throughput with proof, as a multiple of that without.
 const BAR: f64 = 0.9;

@@ -23,7 +23,7 @@ use super::wire::Wire;
 use super::{ORDERS, PETS, create_fixtures, keys, malformed};
 use crate::Outcome;
 use crate::random::Random;
-use crate::tools::{PETSTORE, Server, database_url, prepare, psql, sibling};
+use crate::topology::{PETSTORE, Server, database_url, prepare, psql, sibling};
 
 /// The requests of the contract test, as schemathesis records them.
 const RECORDING: &str = "target/contract.har";

@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep};
 use crate::Outcome;
 use crate::http::Connection;
 use crate::random::{Random, printed_seed};
-use crate::tools::{LOG, PETSTORE, Server, database_url, output, prepare, psql};
+use crate::topology::{LOG, PETSTORE, Server, database_url, output, prepare, psql};
 pub(crate) use differential::Differential;
 use findings::{Exchange, Record};
 use grammar::{Fixtures, Key, SCOPES};

@@ -12,7 +12,7 @@ use super::findings::Exchange;
 use super::rules::Case;
 use super::wire::{NoAnswer, PATIENCE};
 use crate::http::{Connection, slow_reader};
-use crate::report::Samples;
+use crate::measure::Samples;
 
 /// The pause of a slow client between two bytes.
 const STEP: Duration = Duration::from_millis(100);

@@ -5,8 +5,8 @@ use std::thread;
 use super::model::{Configuration, Measured, Model};
 use super::{Database, with_retries};
 use crate::Outcome;
-use crate::report::Samples;
-use crate::tools::{Load, Postgres, Server, cpu_seconds, load, output};
+use crate::measure::{Load, Samples, load};
+use crate::topology::{Postgres, Server, cpu_seconds, output};
 
 /// The three operations: workload, name, and the queue in which requests are batched.
 pub(super) const OPERATIONS: [(&str, &str, &str); 3] = [

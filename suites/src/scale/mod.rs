@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 use crate::Outcome;
 use crate::compare::latency;
 use crate::http::{Connection, id_of};
+use crate::measure::{Samples, verdict, wrk};
 use crate::random::Random;
-use crate::report::{Samples, verdict};
-use crate::tools::{Postgres, Server, new_key, output, prepare, psql, sibling, wrk};
+use crate::topology::{Postgres, Server, new_key, output, prepare, psql, sibling};
 use grid::Grid;
 
 /// A database with more pets than this is skipped unless so many gigabytes of disk are free.

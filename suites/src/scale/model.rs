@@ -107,7 +107,7 @@ fn per_node(configuration: Configuration) -> f64 {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    crate::report::Samples(values.collect()).median()
+    crate::measure::Samples(values.collect()).median()
 }
 
 /// The coefficients with the least sum of squared relative errors; none is negative, because more work never costs less.

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::grid::{CONNECTIONS, Grid, NODES, OPERATIONS, cores};
 use super::{BAR, Cold, Database, Growth, LATENCIES, Maintenance, Scale, WORKLOADS};
 use crate::Outcome;
-use crate::report::{draw, grouped, machine, replace_measured};
-use crate::tools::{psql, wrk_version};
+use crate::measure::{draw, grouped, machine, replace_measured, wrk_version};
+use crate::topology::psql;
 
 /// All tables.
 pub(super) fn text(

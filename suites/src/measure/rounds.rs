@@ -1,8 +1,8 @@
 //! Measurements in alternating rounds: many short ones, so that other load on the machine affects all servers alike.
 
+use super::{Cost, Samples, wrk};
 use crate::Outcome;
-use crate::report::Samples;
-use crate::tools::{Cost, Server, wrk};
+use crate::topology::Server;
 
 /// The measurements of one server, one sample per round.
 #[derive(Default)]

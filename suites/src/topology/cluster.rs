@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use super::postgres::{Postgres, psql};
+use super::process::{cpu_seconds, output, signal};
 use crate::Outcome;
-use crate::tools::{Postgres, cpu_seconds, output, psql};
 
 const NAMES: [&str; 3] = ["s0", "s1", "s2"];
 /// Each server waits for any other one when it is the primary, from its first write on: a list that is set only after
@@ -21,24 +22,24 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process of a standby.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Process {
+pub(crate) enum Process {
     /// Receives what the primary writes, and acknowledges it.
     Receiver,
     /// Makes it visible.
     Replay,
 }
 
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     servers: [Postgres; 3],
     urls: [String; 3],
-    pub(super) primary: usize,
+    pub(crate) primary: usize,
     /// Last, so that it is removed when the servers have stopped.
     _directory: Directory,
 }
 
 impl Cluster {
     /// The first server is the primary, the others are its standbys.
-    pub(super) fn start() -> Outcome<Self> {
+    pub(crate) fn start() -> Outcome<Self> {
         let directory = Directory(env::temp_dir().join(format!("petstore-suites-{}", std::process::id())));
         let servers = NAMES.map(|name| Postgres::member(directory.0.join(name), OPTIONS));
         let urls = [
@@ -50,42 +51,42 @@ impl Cluster {
     }
 
     /// The URL that names all servers.
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let addresses = self.urls.each_ref().map(|url| url.split(['@', '/']).nth(3).unwrap_or_default());
         format!("postgresql://postgres@{}/postgres?target_session_attrs=read-write", addresses.join(","))
     }
 
     /// The URL that names the primary alone.
-    pub(super) fn primary_url(&self) -> &str {
+    pub(crate) fn primary_url(&self) -> &str {
         &self.urls[self.primary]
     }
 
-    pub(super) fn standbys(&self) -> [usize; 2] {
+    pub(crate) fn standbys(&self) -> [usize; 2] {
         [(self.primary + 1) % 3, (self.primary + 2) % 3]
     }
 
     /// Runs SQL on one server.
-    pub(super) fn sql(&self, server: usize, sql: &str) -> Outcome<String> {
+    pub(crate) fn sql(&self, server: usize, sql: &str) -> Outcome<String> {
         psql(&self.urls[server], sql).map(|printed| printed.trim().to_owned())
     }
 
     /// Starts a server that was stopped.
-    pub(super) fn start_server(&self, server: usize) -> Outcome {
+    pub(crate) fn start_server(&self, server: usize) -> Outcome {
         self.check_address(server, &self.servers[server].start()?)
     }
 
     /// Stops a server at once, as in a crash.
-    pub(super) fn crash(&self, server: usize) -> Outcome {
+    pub(crate) fn crash(&self, server: usize) -> Outcome {
         self.servers[server].crash()
     }
 
     /// Kills the postmaster of a server. Its other processes notice that, unless they are frozen, and exit.
-    pub(super) fn kill(&self, server: usize) -> Outcome {
+    pub(crate) fn kill(&self, server: usize) -> Outcome {
         signal(self.servers[server].pid()?, "KILL")
     }
 
     /// Replaces a server that is stopped by a standby with a new copy of the primary's data.
-    pub(super) fn rebuild(&self, server: usize) -> Outcome {
+    pub(crate) fn rebuild(&self, server: usize) -> Outcome {
         self.check_address(server, &self.servers[server].start_as_standby_of(&self.servers[self.primary])?)
     }
 
@@ -94,14 +95,14 @@ impl Cluster {
     }
 
     /// Makes a standby the primary. The former one is not told.
-    pub(super) fn promote(&mut self, server: usize) -> Outcome {
+    pub(crate) fn promote(&mut self, server: usize) -> Outcome {
         self.servers[server].promote()?;
         self.primary = server;
         Ok(())
     }
 
     /// Makes a standby follow another server.
-    pub(super) fn follow(&self, standby: usize, upstream: usize) -> Outcome {
+    pub(crate) fn follow(&self, standby: usize, upstream: usize) -> Outcome {
         let set = format!("ALTER SYSTEM SET primary_conninfo = '{}'", self.urls[upstream]);
         self.sql(standby, &set)?;
         self.sql(standby, "SELECT pg_reload_conf()").map(drop)
@@ -109,14 +110,14 @@ impl Cluster {
 
     /// How far a standby has received the write-ahead log. When the timeline changes, PostgreSQL counts from the start of
     /// a segment again.
-    pub(super) fn received(&self, standby: usize) -> Outcome<u64> {
+    pub(crate) fn received(&self, standby: usize) -> Outcome<u64> {
         let position = "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0'::pg_lsn";
         Ok(self.sql(standby, position)?.parse()?)
     }
 
     /// Waits until so many standbys stream from a server, and returns when that was. Each of them is synchronous if the
     /// server is the primary.
-    pub(super) async fn wait_for_standbys(&self, server: usize, count: u64) -> Outcome<Instant> {
+    pub(crate) async fn wait_for_standbys(&self, server: usize, count: u64) -> Outcome<Instant> {
         let followers = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
         self.wait_for(&format!("{count} standbys of {}", NAMES[server]), || {
             Ok(self.sql(server, followers)?.parse::<u64>()? >= count)
@@ -125,7 +126,7 @@ impl Cluster {
     }
 
     /// Waits for a condition, and returns when it was met.
-    pub(super) async fn wait_for(&self, what: &str, is_met: impl Fn() -> Outcome<bool>) -> Outcome<Instant> {
+    pub(crate) async fn wait_for(&self, what: &str, is_met: impl Fn() -> Outcome<bool>) -> Outcome<Instant> {
         let deadline = Instant::now() + PATIENCE;
         while !is_met()? {
             if Instant::now() > deadline {
@@ -138,7 +139,7 @@ impl Cluster {
     }
 
     /// Stops a process of a standby until the result is dropped. `None` if it does not run.
-    pub(super) fn freeze(&self, standby: usize, process: Process) -> Outcome<Option<Frozen>> {
+    pub(crate) fn freeze(&self, standby: usize, process: Process) -> Outcome<Option<Frozen>> {
         let title = match process {
             Process::Receiver => ": walreceiver",
             Process::Replay => ": startup",
@@ -149,7 +150,7 @@ impl Cluster {
     }
 
     /// Stops all processes of a server until the result is dropped.
-    pub(super) fn freeze_all(&self, server: usize) -> Outcome<Vec<Frozen>> {
+    pub(crate) fn freeze_all(&self, server: usize) -> Outcome<Vec<Frozen>> {
         // The postmaster first: it starts no more processes then.
         let postmaster = Frozen::stop(self.servers[server].pid()?)?;
         let mut frozen = vec![postmaster];
@@ -161,7 +162,7 @@ impl Cluster {
     }
 
     /// The CPU time that the processes of a server have used so far.
-    pub(super) fn cpu_seconds(&self, server: usize) -> Outcome<f64> {
+    pub(crate) fn cpu_seconds(&self, server: usize) -> Outcome<f64> {
         let exited = cpu_seconds(self.servers[server].pid()?)?.exited_children;
         let running = self.processes(server)?.into_iter().map(|(process, _)| Ok(cpu_seconds(process)?.own));
         Ok(exited + running.sum::<Outcome<f64>>()?)
@@ -177,7 +178,7 @@ impl Cluster {
 }
 
 /// A process that is stopped with SIGSTOP, and continues on drop.
-pub(super) struct Frozen(u32);
+pub(crate) struct Frozen(u32);
 
 impl Frozen {
     fn stop(process: u32) -> Outcome<Self> {
@@ -185,7 +186,7 @@ impl Frozen {
     }
 
     /// Ends a receiver before it reads what was sent to it while it was frozen.
-    pub(super) fn terminate(self) -> Outcome {
+    pub(crate) fn terminate(self) -> Outcome {
         signal(self.0, "TERM")
     }
 }
@@ -195,10 +196,6 @@ impl Drop for Frozen {
         // The process may have exited.
         let _ = signal(self.0, "CONT");
     }
-}
-
-fn signal(process: u32, name: &str) -> Outcome {
-    output("kill", &["-s", name, &process.to_string()]).map(drop)
 }
 
 /// Removed on drop.

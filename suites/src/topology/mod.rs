@@ -1,0 +1,19 @@
+//! What a suite runs on: PostgreSQL servers, nodes of the service, a load balancer, a cluster, and a network that fails.
+//!
+//! Everything that is started is stopped when its value is dropped.
+
+mod balancer;
+mod cluster;
+mod nodes;
+mod postgres;
+mod process;
+mod proxy;
+mod server;
+
+pub(crate) use balancer::{Balancer, Node};
+pub(crate) use cluster::{Cluster, Process};
+pub(crate) use nodes::Nodes;
+pub(crate) use postgres::{Postgres, database_url, fill, new_key, prepare, psql, sibling};
+pub(crate) use process::{cpu_seconds, free_addresses, output, peak_megabytes, wait_until_idle};
+pub(crate) use proxy::{NetworkFault, Proxy};
+pub(crate) use server::{LOG, PETSTORE, Server};
