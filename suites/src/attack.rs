@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
 
 use crate::Outcome;
-use crate::http::{Connection, probe};
-use crate::measure::{Samples, verdict};
+use crate::http::Connection;
+use crate::measure::{Bars, Samples, alternate, p99_of_probe};
 use crate::overload::{new_key, unknown_key};
 use crate::topology::{Balancer, Node, Server, database_url, prepare};
 
@@ -30,7 +30,7 @@ const FLOODS: u64 = 64;
 pub(crate) struct Attack {
     /// Rounds, each with the normal client alone and under attack.
     #[arg(long, default_value_t = 5)]
-    rounds: u32,
+    rounds: usize,
     /// Requests of the normal client in each measurement, 40 per second.
     #[arg(long, default_value_t = 400)]
     requests: u32,
@@ -47,17 +47,18 @@ impl Attack {
         let direct = Server::petstore(&url)?;
         let nodes = [Node::start(&url)?, Node::start(&url)?];
         let balancer = Balancer::start(&nodes)?;
-        let mut failures = Vec::new();
+        let mut bars = Bars::default();
         for (what, address, slow) in [
             ("slow bodies, directly", direct.address, true),
             ("slow bodies, behind HAProxy", balancer.address, true),
             ("invalid keys, directly", direct.address, false),
             ("invalid keys, behind HAProxy", balancer.address, false),
         ] {
-            let mut ratios = Samples::default();
-            for _ in 0..self.rounds {
-                let alone = self.p99(address, &key).await?;
-                let sent = Arc::new(AtomicU64::new(0));
+            let sent = Arc::new(AtomicU64::new(0));
+            let p99s = alternate(2, (0, self.rounds), async |side, _| {
+                if side == 0 {
+                    return self.p99(address, &key).await;
+                }
                 let attack = if slow {
                     tokio::spawn(send_slow_bodies(address, limited.clone(), sent.clone()))
                 } else {
@@ -67,24 +68,16 @@ impl Attack {
                 let attacked = self.p99(address, &key).await?;
                 attack.abort();
                 let _ = attack.await;
-                ratios.push(attacked / alone);
-                println!(
-                    "{what}: {} requests of the attacker; p99 of the normal client {alone:.2} ms alone, {attacked:.2} ms \
-                     under attack",
-                    sent.load(Ordering::Relaxed)
-                );
                 // Until the attacker's connections are gone.
                 sleep(Duration::from_secs(2)).await;
-            }
-            println!(
-                "{what}: all requests of the normal client served; p99 {} times that alone",
-                ratios.spread()
-            );
-            if ratios.median() > self.bar {
-                failures.push(format!("{what}: {:.2}, above the bar of {}", ratios.median(), self.bar));
-            }
+                Ok(attacked)
+            });
+            let [alone, attacked] = &p99s.await?[..] else { return Err("two sides".into()) };
+            println!("{what}: {} requests of the attacker", sent.load(Ordering::Relaxed));
+            let ratio = Samples(attacked.clone()).ratio_to(&Samples(alone.clone()));
+            bars.at_most(&format!("{what}: p99 of a normal client, times that alone"), &ratio, self.bar);
         }
-        verdict(&failures)
+        bars.finish()
     }
 
     /// The p99 in milliseconds of a client that lists and creates pets.
@@ -93,7 +86,7 @@ impl Attack {
             0 => ("GET", "/v1/pets?status=available&limit=20".to_owned(), ""),
             _ => ("POST", "/v1/pets".to_owned(), r#"{"name":"Rex","categoryId":1}"#),
         };
-        Ok(probe(address, key, 40, self.requests, request).await?.at(0.99))
+        p99_of_probe(address, key, 40, self.requests, request).await
     }
 }
 

@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::Outcome;
-use crate::http::{Connection, probe, slow_reader};
-use crate::measure::{Samples, verdict};
+use crate::http::{Connection, slow_reader};
+use crate::measure::{Bars, Samples, alternate, p99_of_probe};
 use crate::topology::{Server, database_url, prepare};
 
 /// The most memory per idle connection, in kilobytes.
@@ -32,7 +32,7 @@ pub(crate) struct Connections {
     slow: u32,
     /// Rounds, each with the normal client alone, beside idle connections and beside slow clients.
     #[arg(long, default_value_t = 5)]
-    rounds: u32,
+    rounds: usize,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
@@ -46,60 +46,49 @@ impl Connections {
         let url = database_url()?;
         let key = prepare(&url, 10_000)?;
         let service = Server::with_many_connections(&url)?;
-        let (mut idle_ratio, mut slow_ratio) = (Samples::default(), Samples::default());
-        let mut each = 0.0;
-        for round in 1..=self.rounds {
-            let alone = self.p99(service.address, &key).await?;
-
-            let before = service.kilobytes()?;
-            let mut idle = Vec::new();
-            for _ in 0..self.idle {
-                let mut connection = Connection::open(service.address, &key).await?;
-                connection.send("GET", "/v1/pets?limit=1", "").await?;
-                idle.push(connection);
+        let mut each = None;
+        let p99s = alternate(3, (0, self.rounds), async |side, _| match side {
+            0 => self.p99(service.address, &key).await,
+            1 => {
+                let before = service.kilobytes()?;
+                let mut idle = Vec::new();
+                for _ in 0..self.idle {
+                    let mut connection = Connection::open(service.address, &key).await?;
+                    connection.send("GET", "/v1/pets?limit=1", "").await?;
+                    idle.push(connection);
+                }
+                // Later rounds reuse memory that the process kept from the first.
+                each.get_or_insert((service.kilobytes()? - before) / f64::from(self.idle));
+                self.p99(service.address, &key).await
             }
-            // Later rounds reuse memory that the process kept from the first.
-            if round == 1 {
-                each = (service.kilobytes()? - before) / f64::from(self.idle);
+            _ => {
+                let mut slow = JoinSet::new();
+                for number in 0..self.slow {
+                    let delay = SETTLING * number / self.slow;
+                    slow.spawn(send_slowly(service.address, delay));
+                    slow.spawn(read_slowly(service.address, key.clone(), delay));
+                }
+                sleep(SETTLING).await;
+                let p99 = self.p99(service.address, &key).await;
+                slow.shutdown().await;
+                p99
             }
-            let beside_idle = self.p99(service.address, &key).await?;
-            drop(idle);
-
-            let mut slow = JoinSet::new();
-            for number in 0..self.slow {
-                let delay = SETTLING * number / self.slow;
-                slow.spawn(send_slowly(service.address, delay));
-                slow.spawn(read_slowly(service.address, key.clone(), delay));
-            }
-            sleep(SETTLING).await;
-            let beside_slow = self.p99(service.address, &key).await?;
-            slow.shutdown().await;
-
-            println!(
-                "round {round}: p99 of a normal client {alone:.1} ms alone, {beside_idle:.1} ms beside idle connections, \
-                 {beside_slow:.1} ms beside slow clients"
-            );
-            idle_ratio.push(beside_idle / alone);
-            slow_ratio.push(beside_slow / alone);
+        });
+        let p99s: Vec<Samples> = p99s.await?.into_iter().map(Samples).collect();
+        let mut bars = Bars::default();
+        let what = format!("kilobytes of memory for each of {} idle connections", self.idle);
+        bars.at_most(&what, &Samples(each.into_iter().collect()), BAR);
+        for (name, beside) in [("idle connections", &p99s[1]), ("slow senders and readers", &p99s[2])] {
+            let what = format!("p99 of a normal client beside {name}, times that alone");
+            bars.at_most(&what, &beside.ratio_to(&p99s[0]), self.bar);
         }
-        println!("{} idle connections: {each:.1} KB of memory each; the bar is {BAR} KB", self.idle);
-        let mut failures = Vec::new();
-        if each > BAR {
-            failures.push(format!("a connection costs {each:.1} KB"));
-        }
-        for (name, ratio) in [("idle connections", &idle_ratio), ("slow senders and readers", &slow_ratio)] {
-            println!("p99 of a normal client beside {name}: {} times that alone", ratio.spread());
-            if ratio.median() > self.bar {
-                failures.push(format!("p99 beside {name} is {:.2} times that alone", ratio.median()));
-            }
-        }
-        verdict(&failures)
+        bars.finish()
     }
 
     /// The p99 in milliseconds of a client that sends 100 requests per second.
     async fn p99(&self, address: SocketAddr, key: &str) -> Outcome<f64> {
         let request = |number| ("GET", format!("/v1/pets?id={}", 1 + number), "");
-        Ok(probe(address, key, 100, self.seconds * 100, request).await?.at(0.99))
+        p99_of_probe(address, key, 100, self.seconds * 100, request).await
     }
 }
 

@@ -1,42 +1,143 @@
-//! What features cost: throughput with and without them, in alternating rounds.
+//! What features cost: the throughput of the service with and without each of them.
+
+use std::path::PathBuf;
+
+use clap::Args;
 
 use crate::Outcome;
-use crate::measure::{Samples, wrk};
-use crate::topology::{Postgres, Server, fill};
+use crate::measure::{Bars, Extent, Side, throughput};
+use crate::topology::{Postgres, Server, database_url, fill, output, prepare, psql, sibling};
 
-/// Compares the creates per second at 64 connections: on the cluster, on the cluster without synchronous replication, and
-/// on a single server, in turn.
-pub(crate) fn replication(url: &str) -> Outcome {
-    let postgres = Postgres::temporary();
-    let single = postgres.start()?;
-    let (key, single_key) = (fill(url, 1_000)?, fill(&single, 1_000)?);
-    let without_waiting = format!("{url}&options=-c%20synchronous_commit%3Dlocal");
-    let services = [
-        (Server::petstore(url)?, &key),
-        (Server::petstore(&without_waiting)?, &key),
-        (Server::petstore(&single)?, &single_key),
-    ];
-    let (mut of_waiting, mut of_all) = (Samples::default(), Samples::default());
-    for round in 0..=7 {
-        let mut rates = [0.0; 3];
-        for (rate, (service, key)) in rates.iter_mut().zip(&services) {
-            *rate = wrk(service, "create_without_key", key, 1_000, 64, 4)?.rate;
+const PETS: u64 = 100_000;
+
+/// A create with an `Idempotency-Key` against one without.
+#[derive(Args)]
+pub(crate) struct IdempotencyCost {
+    /// Rounds.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 4)]
+    seconds: u16,
+    /// The highest cost of a create with a key, as a multiple of one without.
+    #[arg(long, default_value_t = 1.6)]
+    bar: f64,
+}
+
+impl IdempotencyCost {
+    pub(crate) async fn run(self) -> Outcome {
+        let url = database_url()?;
+        let key = prepare(&url, PETS)?;
+        let service = Server::petstore(&url)?;
+        let mut bars = Bars::default();
+        for (connections, bar) in [(64, self.bar), (1, f64::INFINITY)] {
+            let extent = Extent { pets: PETS, connections, rounds: self.rounds, seconds: self.seconds };
+            let sides = ["create_without_key", "create_with_key"].map(|script| Side(&service, script, &key));
+            let [without, with] = throughput(sides, extent).await?;
+            let what =
+                format!("{connections} connections: the cost of a create with a key, times one without");
+            bars.at_most(&what, &without.rate.ratio_to(&with.rate), bar);
         }
-        // The first round warms up.
-        if round > 0 {
-            let [waiting, not_waiting, single] = rates;
-            println!(
-                "round {round}: {waiting:.0} creates per second on the cluster, {not_waiting:.0} without synchronous replication, \
-                 {single:.0} on a single server"
-            );
-            of_waiting.push(waiting / not_waiting);
-            of_all.push(waiting / single);
-        }
+        bars.finish()
     }
-    println!("synchronous replication keeps {} of the throughput; the bar is 0.8", of_waiting.spread());
-    println!(
-        "the whole cluster has {} of the throughput of a single server, with all three nodes on one machine",
-        of_all.spread()
-    );
-    if of_waiting.median() < 0.8 { Err("synchronous replication costs too much".into()) } else { Ok(()) }
+}
+
+/// The service against one without log and metrics, over the same database.
+#[derive(Args)]
+pub(crate) struct TelemetryCost {
+    /// Rounds.
+    #[arg(long, default_value_t = 31)]
+    rounds: usize,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 1)]
+    seconds: u16,
+    /// The lowest throughput with them, as a multiple of that without.
+    #[arg(long, default_value_t = 0.95)]
+    bar: f64,
+}
+
+impl TelemetryCost {
+    pub(crate) async fn run(self) -> Outcome {
+        let url = database_url()?;
+        let key = prepare(&url, PETS)?;
+        let services =
+            [Server::petstore(&url)?, Server::with_flags(&url, &["--log", "off", "--without-metrics"])?];
+        let extent = Extent { pets: PETS, connections: 64, rounds: self.rounds, seconds: self.seconds };
+        let mut bars = Bars::default();
+        for script in ["get", "list", "create_without_key"] {
+            let sides = services.each_ref().map(|service| Side(service, script, &key));
+            let [with, without] = throughput(sides, extent).await?;
+            let what = format!("{script}: throughput, times that without log and metrics");
+            bars.at_least(&what, &with.rate.ratio_to(&without.rate), self.bar);
+            let [with, without] = [&with, &without].map(|side| side.cpu_micros.median());
+            println!("  {with:.1} against {without:.1} microseconds of CPU time per request");
+        }
+        bars.finish()
+    }
+}
+
+/// The service against a version that records no events, on two databases of one server.
+#[derive(Args)]
+pub(crate) struct EventsCost {
+    /// The program without events: `petstore` of version 1.0.0.
+    #[arg(long)]
+    without: PathBuf,
+    /// Rounds.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 4)]
+    seconds: u16,
+    /// The lowest throughput, as a multiple of that without events.
+    #[arg(long, default_value_t = 0.85)]
+    bar: f64,
+}
+
+impl EventsCost {
+    pub(crate) async fn run(self) -> Outcome {
+        let url = database_url()?;
+        let key = prepare(&url, PETS)?;
+        psql(&url, "CREATE DATABASE without_events")?;
+        let without_url = sibling(&url, "without_events");
+        let program = self.without.to_str().ok_or("the path is not UTF-8")?;
+        output(program, &["migrate", "--database-url", &without_url])?;
+        // The same key on both.
+        let copy = "SELECT format('INSERT INTO api_keys (name, prefix, digest, scopes) VALUES (%L, %L, %L, %L)', \
+            name, prefix, digest, scopes) FROM api_keys LIMIT 1";
+        psql(&without_url, psql(&url, copy)?.trim())?;
+        let with = Server::petstore(&url)?;
+        let without = Server::program(program, &without_url, &[], "target/suite-other-version.log")?;
+        let mut bars = Bars::default();
+        for (connections, bar) in [(64, self.bar), (1, 0.0)] {
+            let extent = Extent { pets: PETS, connections, rounds: self.rounds, seconds: self.seconds };
+            let sides = [&with, &without].map(|server| Side(server, "create_without_key", &key));
+            let [with, without] = throughput(sides, extent).await?;
+            let what = format!("{connections} connections: throughput, times that without events");
+            bars.at_least(&what, &with.rate.ratio_to(&without.rate), bar);
+            let [with, without] = [&with, &without].map(|side| side.cpu_micros.spread());
+            println!("  CPU time of the service: {with} and {without} microseconds per request");
+        }
+        bars.finish()
+    }
+}
+
+/// Creates on a cluster, against the cluster without synchronous replication and a single server.
+pub(crate) async fn replication(url: &str) -> Outcome {
+    let postgres = Postgres::temporary();
+    let single_url = postgres.start()?;
+    let (key, single_key) = (fill(url, 1_000)?, fill(&single_url, 1_000)?);
+    let without_waiting = format!("{url}&options=-c%20synchronous_commit%3Dlocal");
+    let [cluster, local, single] =
+        [Server::petstore(url)?, Server::petstore(&without_waiting)?, Server::petstore(&single_url)?];
+    let script = "create_without_key";
+    let sides =
+        [Side(&cluster, script, &key), Side(&local, script, &key), Side(&single, script, &single_key)];
+    let extent = Extent { pets: 1_000, connections: 64, rounds: 7, seconds: 4 };
+    let [waiting, not_waiting, single] = throughput(sides, extent).await?;
+    let mut bars = Bars::default();
+    let of_waiting = waiting.rate.ratio_to(&not_waiting.rate);
+    bars.at_least("throughput of the cluster, times that without synchronous replication", &of_waiting, 0.8);
+    let of_all = waiting.rate.ratio_to(&single.rate);
+    bars.at_least("throughput of the cluster, times that of a single server", &of_all, 0.0);
+    bars.finish()
 }

@@ -1,15 +1,12 @@
 //! A minimal HTTP client: one connection, one request at a time, and no more than the measurements need.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, interval};
 
 use crate::Outcome;
-use crate::measure::Samples;
 
 /// A keep-alive connection.
 pub(crate) struct Connection {
@@ -108,31 +105,6 @@ pub(crate) fn cursor(id: i64) -> String {
     let groups =
         bytes.chunks(3).map(|group| group.iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte)));
     groups.flat_map(|group| [18, 12, 6, 0].map(|shift| char::from(ALPHABET[group >> shift & 63]))).collect()
-}
-
-/// A normal client: sends requests at a steady rate over one connection, each of which must succeed. Returns their
-/// latencies in milliseconds.
-pub(crate) async fn probe(
-    address: SocketAddr,
-    key: &str,
-    rate: u32,
-    requests: u32,
-    request: impl Fn(u32) -> (&'static str, String, &'static str),
-) -> Outcome<Samples> {
-    let mut connection = Connection::open(address, key).await?;
-    let mut times = Samples::default();
-    let mut ticks = interval(Duration::from_secs(1) / rate);
-    for number in 0..requests {
-        ticks.tick().await;
-        let (method, path, body) = request(number);
-        let started = Instant::now();
-        let (status, answer) = connection.send(method, &path, body).await?;
-        if !matches!(status, 200 | 201) {
-            return Err(format!("a normal client was answered {status}: {answer}").into());
-        }
-        times.push(started.elapsed().as_secs_f64() * 1_000.0);
-    }
-    Ok(times)
 }
 
 /// Asks for 20 pages of 6.6 KB at once, of which the client's side of the connection holds a few: the service blocks at

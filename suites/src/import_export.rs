@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 
 use crate::Outcome;
-use crate::compare::latency;
 use crate::http::{Connection, cursor};
-use crate::measure::{Samples, verdict};
+use crate::measure::{Bars, Samples, alternate, latency};
 use crate::random::Random;
 use crate::topology::{PETSTORE, Server, database_url, output, peak_megabytes, prepare, psql};
 
@@ -31,7 +30,7 @@ pub(crate) enum ImportExport {
 impl ImportExport {
     pub(crate) async fn run(self) -> Outcome {
         let outcome = match self {
-            Self::Throughput(throughput) => throughput.run(),
+            Self::Throughput(throughput) => throughput.run().await,
             Self::Kill(kill) => kill.run(),
             Self::Latency(latency) => latency.run().await,
         };
@@ -58,14 +57,14 @@ pub(crate) struct Throughput {
     rows: u64,
     /// Rounds, each with every import and export.
     #[arg(long, default_value_t = 3)]
-    rounds: u32,
+    rounds: usize,
     /// The lowest throughput, as a multiple of that of `\copy`.
     #[arg(long, default_value_t = 0.6)]
     bar: f64,
 }
 
 impl Throughput {
-    fn run(self) -> Outcome {
+    async fn run(self) -> Outcome {
         let url = database_url()?;
         output(PETSTORE, &["migrate", "--database-url", &url])?;
         write_rows(PLAIN, self.rows, false, |row| row)?;
@@ -75,52 +74,39 @@ impl Throughput {
         let copy_out = format!(
             "\\copy (select id, name, category_id, status from pets order by id) to '{EXPORTED}' with (format csv, header)"
         );
-        let mut ways: [(&str, Samples); 5] = [
-            ("\\copy in", Samples::default()),
-            ("import, one transaction", Samples::default()),
-            ("import with keys, in chunks", Samples::default()),
-            ("\\copy out", Samples::default()),
-            ("export", Samples::default()),
-        ];
+        let names =
+            ["\\copy in", "import, one transaction", "import with keys, in chunks", "\\copy out", "export"];
         let mut memory: f64 = 0.0;
-        for round in 1..=self.rounds {
-            for (place, (name, samples)) in ways.iter_mut().enumerate() {
-                if place < 3 {
-                    psql(&url, "TRUNCATE pets, orders, imported_chunks")?;
-                    psql(&url, "CHECKPOINT")?;
-                }
-                let started = Instant::now();
-                match place {
-                    0 => drop(psql(&url, &copy_in)?),
-                    1 => memory = memory.max(peak_memory(&url, &["import", PLAIN])?),
-                    2 => {
-                        memory = memory.max(peak_memory(&url, &["import", KEYED, "--key-column", "key"])?);
-                    }
-                    3 => drop(psql(&url, &copy_out)?),
-                    _ => memory = memory.max(peak_memory(&url, &["export", EXPORTED])?),
-                }
-                let seconds = started.elapsed().as_secs_f64();
-                if place < 3 {
-                    check_each_once(&url, self.rows)?;
-                    psql(&url, "VACUUM (ANALYZE, FREEZE) pets")?;
-                }
-                println!("round {round}: {name}: {} rows in {seconds:.1} s", self.rows);
-                samples.push(1.0 / seconds);
+        let rates = alternate(names.len(), (0, self.rounds), async |side, _| {
+            let is_import = side < 3;
+            if is_import {
+                psql(&url, "TRUNCATE pets, orders, imported_chunks")?;
+                psql(&url, "CHECKPOINT")?;
             }
-        }
-        let mut failures = Vec::new();
+            let started = Instant::now();
+            match side {
+                0 => drop(psql(&url, &copy_in)?),
+                1 => memory = memory.max(peak_memory(&url, &["import", PLAIN])?),
+                2 => memory = memory.max(peak_memory(&url, &["import", KEYED, "--key-column", "key"])?),
+                3 => drop(psql(&url, &copy_out)?),
+                _ => memory = memory.max(peak_memory(&url, &["export", EXPORTED])?),
+            }
+            let seconds = started.elapsed().as_secs_f64();
+            if is_import {
+                check_each_once(&url, self.rows)?;
+                psql(&url, "VACUUM (ANALYZE, FREEZE) pets")?;
+            }
+            println!("{}: {} rows in {seconds:.1} s", names[side], self.rows);
+            Ok(1.0 / seconds)
+        });
+        let rates: Vec<Samples> = rates.await?.into_iter().map(Samples).collect();
+        let mut bars = Bars::default();
         for (way, against) in [(1, 0), (2, 0), (4, 3)] {
-            let ratio = ways[way].1.ratio_to(&ways[against].1);
-            println!("{}: {} times the throughput of {}", ways[way].0, ratio.spread(), ways[against].0);
-            if ratio.median() < self.bar {
-                failures.push(format!("{} is below {}", ways[way].0, self.bar));
-            }
+            let what = format!("{}: throughput, times {}", names[way], names[against]);
+            bars.at_least(&what, &rates[way].ratio_to(&rates[against]), self.bar);
         }
-        println!("peak memory: {memory:.0} MB");
-        if memory >= MEGABYTES {
-            failures.push(format!("more than {MEGABYTES} MB of memory"));
-        }
-        verdict(&failures)
+        bars.at_most("peak memory in megabytes", &Samples(vec![memory]), MEGABYTES);
+        bars.finish()
     }
 }
 

@@ -16,7 +16,6 @@ mod fresh_reads;
 mod fuzz;
 mod history;
 mod http;
-mod idempotency_cost;
 mod import_export;
 mod measure;
 mod order_history;
@@ -27,7 +26,6 @@ mod report;
 mod rolling;
 mod scale;
 mod stale_reads;
-mod telemetry_cost;
 mod topology;
 mod upgrade;
 mod workload;
@@ -60,9 +58,9 @@ enum Command {
     /// Measures API keys and limits under too much load.
     Overload(overload::Overload),
     /// Measures the cost of the log and the metrics.
-    TelemetryCost(telemetry_cost::TelemetryCost),
+    TelemetryCost(costs::TelemetryCost),
     /// Measures the cost of an `Idempotency-Key`.
-    IdempotencyCost(idempotency_cost::IdempotencyCost),
+    IdempotencyCost(costs::IdempotencyCost),
     /// Kills the service and the database under clients that retry.
     Crash(crash::Crash),
     /// Tests and measures the feed of events.
@@ -101,12 +99,12 @@ async fn main() -> Outcome {
     match Cli::parse().command {
         Command::Attack(attack) => attack.run().await,
         Command::Compare(compare) => compare.run().await,
-        Command::Thin(thin) => thin.run(),
-        Command::Smoke => compare::smoke(),
-        Command::PostgresVersions(versions) => versions.run(),
+        Command::Thin(thin) => thin.run().await,
+        Command::Smoke => compare::smoke().await,
+        Command::PostgresVersions(versions) => versions.run().await,
         Command::Overload(overload) => overload.run().await,
-        Command::TelemetryCost(telemetry_cost) => telemetry_cost.run(),
-        Command::IdempotencyCost(idempotency_cost) => idempotency_cost.run(),
+        Command::TelemetryCost(telemetry_cost) => telemetry_cost.run().await,
+        Command::IdempotencyCost(idempotency_cost) => idempotency_cost.run().await,
         Command::Crash(crash) => crash.run().await,
         Command::Events(events) => events.run().await,
         Command::Connections(connections) => connections.run().await,

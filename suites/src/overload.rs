@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Outcome;
-use crate::http::{Connection, cursor, probe};
-use crate::measure::Samples;
+use crate::http::{Connection, cursor};
+use crate::measure::{Samples, probe};
 use crate::random::Random;
 use crate::topology::{PETSTORE, Server, database_url, output, prepare, psql};
 

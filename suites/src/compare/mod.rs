@@ -13,19 +13,18 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 pub(crate) use self::postgres_versions::PostgresVersions;
 pub(crate) use self::smoke::smoke;
 pub(crate) use self::thin::Thin;
-use self::thin::{Pair, PairSamples, tables};
 use self::workloads::{PEER_GOAL, WORKLOADS, Workload};
 use crate::Outcome;
-use crate::http::{Connection, cursor};
-use crate::measure::{Samples, draw, machine, pgbench, replace_measured, wrk, wrk_version};
-use crate::random::Random;
-use crate::topology::{Server, database_url, psql};
+use crate::measure::{
+    Cost, CostSamples, Samples, alternate, draw, latency, machine, pgbench, replace_measured, wrk,
+    wrk_version,
+};
+use crate::topology::{Server, database_url, prepare, psql, wait_until_idle};
 
 /// The extent of the measurement.
 #[derive(Args)]
@@ -33,7 +32,7 @@ pub(crate) struct Compare {
     /// Pets in the database at the start.
     #[arg(long, default_value_t = 1_000_000)]
     pets: u64,
-    /// Rounds, each with every workload on pgbench, the service, the thinnest server and the peers.
+    /// Rounds, each on pgbench, the service, the thinnest server and the peers.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of each measurement.
@@ -43,15 +42,42 @@ pub(crate) struct Compare {
 
 /// How long latency is measured.
 const LATENCY_TIME: Duration = Duration::from_secs(5);
+/// The connections of the two measurements: requests are batched, or not at all.
+const CONNECTIONS: [u16; 2] = [64, 1];
+
+/// One side of the comparison: at 64 connections, or at one.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Pgbench(usize),
+    Service(usize),
+    Thin(usize),
+    /// FastAPI, Fastify or axum.
+    Peer(usize),
+}
+
+const ALL: [Side; 6] =
+    [Side::Pgbench(0), Side::Service(0), Side::Thin(0), Side::Pgbench(1), Side::Service(1), Side::Thin(1)];
+
+/// All servers, on one database.
+struct Contest {
+    url: String,
+    key: String,
+    pets: u64,
+    service: Server,
+    thin: Server,
+    peers: Vec<Server>,
+    /// Until then, each measurement waits until nothing else runs on the machine.
+    wait_until: Option<std::time::Instant>,
+}
 
 /// The measurements of one workload, one sample per round.
 #[derive(Default)]
 struct Figures {
     best_clients: u16,
-    /// At 64 connections and at one, as in the next.
+    /// At 64 connections and at one, as in the next two.
     pgbench: [Samples; 2],
-    servers: [PairSamples; 2],
-    /// FastAPI, Fastify, axum.
+    service: [CostSamples; 2],
+    thin: [CostSamples; 2],
     peers: [Samples; 3],
     /// Milliseconds at half of the peak rate, and that rate.
     latency: Samples,
@@ -59,60 +85,103 @@ struct Figures {
 }
 
 impl Figures {
-    /// The throughput of the service at 64 connections.
-    fn service(&self) -> &Samples {
-        &self.servers[0].service.rate
-    }
-
     /// The throughput of the service as a multiple of that of pgbench: at 64 connections and at one.
     fn to_pgbench(&self) -> [Samples; 2] {
-        [0, 1].map(|place| self.servers[place].service.rate.ratio_to(&self.pgbench[place]))
+        [0, 1].map(|place| self.service[place].rate.ratio_to(&self.pgbench[place]))
+    }
+
+    /// The same as a multiple of that of the thinnest server.
+    fn to_thin(&self, place: usize) -> Samples {
+        self.service[place].rate.ratio_to(&self.thin[place].rate)
+    }
+
+    /// The CPU time per request as a multiple of that of the thinnest server.
+    fn cpu_to_thin(&self, place: usize) -> Samples {
+        self.service[place].cpu_micros.ratio_to(&self.thin[place].cpu_micros)
+    }
+}
+
+impl Contest {
+    fn start(pets: u64) -> Outcome<Self> {
+        let url = database_url()?;
+        let key = prepare(&url, pets)?;
+        let (service, thin) = (Server::petstore(&url)?, Server::thin(&url)?);
+        Ok(Self { url, key, pets, service, thin, peers: Vec::new(), wait_until: None })
+    }
+
+    /// Measures these sides in alternating rounds. A workload that is not compared with the thinnest server skips that.
+    async fn measure(
+        &self,
+        workload: &Workload,
+        sides: &[Side],
+        rounds: usize,
+        seconds: u16,
+    ) -> Outcome<Figures> {
+        let is_compared = |side: &&Side| workload.to_thin.is_some() || !matches!(side, Side::Thin(_));
+        let sides: Vec<Side> = sides.iter().filter(is_compared).copied().collect();
+        let mut figures = Figures::default();
+        if sides.iter().any(|side| matches!(side, Side::Pgbench(_))) {
+            figures.best_clients = best_clients(&self.url, workload, self.pets)?;
+        }
+        let clients = [figures.best_clients, 1];
+        let measured = alternate(sides.len(), (1, rounds), async |side, is_warm_up| {
+            let seconds = if is_warm_up { 1 } else { seconds };
+            if let Some(deadline) = self.wait_until {
+                wait_until_idle(deadline)?;
+            }
+            let at = |server, script, place: usize| {
+                let seconds = if CONNECTIONS[place] == 1 { seconds.min(2) } else { seconds };
+                wrk(server, script, &self.key, self.pets, CONNECTIONS[place], seconds)
+            };
+            match sides[side] {
+                Side::Pgbench(place) => {
+                    let seconds = if place == 1 { seconds.min(2) } else { seconds };
+                    let rate = pgbench(&self.url, workload.pgbench, self.pets, clients[place], seconds)?;
+                    Ok(Cost { rate, cpu_micros: f64::NAN })
+                }
+                Side::Service(place) => at(&self.service, workload.service, place),
+                Side::Thin(place) => at(&self.thin, workload.service, place),
+                Side::Peer(peer) => {
+                    wrk(&self.peers[peer], workload.peer, &self.key, self.pets, 64, seconds.min(2))
+                }
+            }
+        });
+        for (side, costs) in sides.iter().zip(measured.await?) {
+            let samples = CostSamples::of(&costs);
+            match *side {
+                Side::Pgbench(place) => figures.pgbench[place] = samples.rate,
+                Side::Service(place) => figures.service[place] = samples,
+                Side::Thin(place) => figures.thin[place] = samples,
+                Side::Peer(peer) => figures.peers[peer] = samples.rate,
+            }
+        }
+        println!("measured: {}", workload.name);
+        Ok(figures)
     }
 }
 
 impl Compare {
     pub(crate) async fn run(self) -> Outcome {
-        let url = database_url()?;
-        let pair = Pair::start(&url, self.pets)?;
-        let key = &pair.key;
-        let peers = [Server::fastapi(&url, key)?, Server::fastify(&url, key)?, Server::axum(&url, key)?];
-        let mut figures = self.rounds(&url, &pair, &peers)?;
-        for (workload, figures) in WORKLOADS.iter().zip(&mut figures) {
-            figures.rate = (figures.service().median() / 2.0).round();
+        let mut contest = Contest::start(self.pets)?;
+        let (url, key) = (contest.url.clone(), contest.key.clone());
+        contest.peers =
+            vec![Server::fastapi(&url, &key)?, Server::fastify(&url, &key)?, Server::axum(&url, &key)?];
+        let sides = [&ALL[..], &[Side::Peer(0), Side::Peer(1), Side::Peer(2)]].concat();
+        let mut all = Vec::new();
+        for workload in &WORKLOADS {
+            let mut figures = contest.measure(workload, &sides, self.rounds, self.seconds).await?;
+            figures.rate = (figures.service[0].rate.median() / 2.0).round();
             let end = Instant::now() + LATENCY_TIME;
             let goes_on = Arc::new(move || Instant::now() < end);
             figures.latency =
-                latency(&pair.service, workload.service, &pair.key, self.pets, figures.rate, goes_on).await?;
+                latency(&contest.service, workload.service, &key, self.pets, figures.rate, goes_on).await?;
+            all.push(figures);
         }
-        let Pair { service, key, .. } = pair;
-        drop(service);
+        drop(contest);
         let service = Server::petstore(&url)?;
         wrk(&service, "mix", &key, self.pets, 1_000, self.seconds)?;
         let memory = service.peak_megabytes()?;
-        self.write(&url, &figures, memory)
-    }
-
-    fn rounds(&self, url: &str, pair: &Pair, peers: &[Server]) -> Outcome<Vec<Figures>> {
-        let mut all: Vec<Figures> = WORKLOADS.iter().map(|_| Figures::default()).collect();
-        for (workload, figures) in WORKLOADS.iter().zip(&mut all) {
-            figures.best_clients = best_clients(url, workload, self.pets)?;
-            pair.measure(&mut PairSamples::default(), workload, 64, 1)?;
-        }
-        let single_seconds = self.seconds.min(2);
-        for round in 1..=self.rounds {
-            for (workload, figures) in WORKLOADS.iter().zip(&mut all) {
-                let Figures { best_clients, pgbench: alone, servers, .. } = figures;
-                alone[0].push(pgbench(url, workload.pgbench, self.pets, *best_clients, self.seconds)?);
-                pair.measure(&mut servers[0], workload, 64, self.seconds)?;
-                alone[1].push(pgbench(url, workload.pgbench, self.pets, 1, single_seconds)?);
-                pair.measure(&mut servers[1], workload, 1, single_seconds)?;
-                for (peer, samples) in peers.iter().zip(&mut figures.peers) {
-                    samples.push(wrk(peer, workload.peer, &pair.key, self.pets, 64, 2)?.rate);
-                }
-            }
-            println!("round {round} of {}", self.rounds);
-        }
-        Ok(all)
+        self.write(&url, &all, memory)
     }
 
     fn write(&self, url: &str, figures: &[Figures], memory: f64) -> Outcome {
@@ -137,7 +206,7 @@ impl Compare {
                 workload.name,
                 figures.pgbench[0].median(),
                 figures.best_clients,
-                figures.service().median(),
+                figures.service[0].rate.median(),
                 ratio.spread(),
                 workload.to_pgbench[0].goal
             )?;
@@ -153,12 +222,12 @@ impl Compare {
                 "| {} | {:.0} | {:.0} | {} | {} |",
                 workload.name,
                 figures.pgbench[1].median(),
-                figures.servers[1].service.rate.median(),
+                figures.service[1].rate.median(),
                 ratio.spread(),
                 workload.to_pgbench[1].goal
             )?;
         }
-        text.push_str(&tables(&figures.iter().map(|figures| &figures.servers).collect::<Vec<_>>())?);
+        text.push_str(&thin::tables(figures)?);
         text.push_str(
             "\n### Against peers, at 64 connections\n\n\
              | operation | FastAPI, requests/s | Fastify, requests/s | axum, requests/s \
@@ -167,7 +236,7 @@ impl Compare {
         );
         for (workload, figures) in WORKLOADS.iter().zip(figures) {
             let [fastapi, fastify, axum] = figures.peers.each_ref().map(Samples::median);
-            let times = figures.peers.each_ref().map(|peer| figures.service().ratio_to(peer).spread());
+            let times = figures.peers.each_ref().map(|peer| figures.service[0].rate.ratio_to(peer).spread());
             writeln!(
                 text,
                 "| {} | {fastapi:.0} | {fastify:.0} | {axum:.0} | {} | {PEER_GOAL} |",
@@ -211,67 +280,4 @@ fn best_clients(url: &str, workload: &Workload, pets: u64) -> Outcome<u16> {
         }
     }
     Ok(best.1)
-}
-
-/// The latency of each request in milliseconds, when requests are sent at a fixed rate, whether or not earlier ones are
-/// answered (open loop), while `goes_on`.
-pub(crate) async fn latency(
-    service: &Server,
-    workload: &str,
-    key: &str,
-    pets: u64,
-    rate: f64,
-    goes_on: Arc<dyn Fn() -> bool + Send + Sync>,
-) -> Outcome<Samples> {
-    const CONNECTIONS: u32 = 64;
-    let every = Duration::from_secs_f64(f64::from(CONNECTIONS) / rate);
-    let begin = Instant::now() + Duration::from_millis(200);
-    let mut clients = JoinSet::new();
-    for number in 0..CONNECTIONS {
-        let mut connection = Connection::open(service.address, key).await?;
-        let (workload, goes_on) = (workload.to_owned(), goes_on.clone());
-        let mut due = begin + every * number / CONNECTIONS;
-        let mut random = Random(u64::from(number) * 7_919 + 1);
-        clients.spawn(async move {
-            let mut samples = Vec::new();
-            while goes_on() {
-                // A request that is late because the one before took long has waited since it was due, or the
-                // measurement would omit that wait. One that is late because the timer is coarse has not.
-                let late = Instant::now() >= due;
-                sleep_until(due).await;
-                let started = if late { due } else { Instant::now() };
-                let (method, path, body) = request(&workload, random.next(), pets);
-                let (status, answer) = connection.send(method, &path, body).await?;
-                if status >= 300 {
-                    return Err(format!("{status} {answer}").into());
-                }
-                samples.push(started.elapsed().as_secs_f64() * 1_000.0);
-                due += every;
-            }
-            Outcome::Ok(samples)
-        });
-    }
-    let mut all = Samples::default();
-    for samples in clients.join_all().await {
-        all.0.extend(samples?);
-    }
-    Ok(all)
-}
-
-fn request(workload: &str, random: u64, pets: u64) -> (&'static str, String, &'static str) {
-    let id = random % pets + 1;
-    match workload {
-        "get" => ("GET", format!("/v1/pets/{id}"), ""),
-        "list" => ("GET", "/v1/pets?status=available".to_owned(), ""),
-        "cursor" => ("GET", format!("/v1/pets?cursor={}", cursor(id.cast_signed())), ""),
-        "status_cursor" => {
-            ("GET", format!("/v1/pets?status=available&cursor={}", cursor(id.cast_signed())), "")
-        }
-        "create" => ("POST", "/v1/pets".to_owned(), r#"{"name":"Rex","categoryId":3,"status":"available"}"#),
-        _ => match random % 100 {
-            0..80 => request("list", random, pets),
-            80..95 => request("get", random, pets),
-            _ => request("create", random, pets),
-        },
-    }
 }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::workloads::WORKLOADS;
 use crate::Outcome;
-use crate::measure::{Samples, verdict, wrk};
+use crate::measure::{Samples, alternate, verdict, wrk};
 use crate::topology::{Postgres, Server, prepare, psql};
 
 /// The lowest throughput, as a multiple of that on the first version. A statement that scans a table is slower by far more.
@@ -51,24 +51,17 @@ impl Version {
 }
 
 impl PostgresVersions {
-    pub(crate) fn run(self) -> Outcome {
+    pub(crate) async fn run(self) -> Outcome {
         let start = |(place, bin): (usize, &PathBuf)| Version::start(place, bin, self.pets);
         let versions = self.bins.iter().enumerate().map(start).collect::<Outcome<Vec<_>>>()?;
-        let mut rates = vec![vec![Samples::default(); versions.len()]; WORKLOADS.len()];
-        for round in 0..=self.rounds {
-            for (workload, rates) in WORKLOADS.iter().zip(&mut rates) {
-                for turn in 0..versions.len() {
-                    // Each goes first in turn.
-                    let place = (round + turn) % versions.len();
-                    let Version { service, key, .. } = &versions[place];
-                    let cost = wrk(service, workload.service, key, self.pets, 64, self.seconds)?;
-                    // The first round warms up.
-                    if round > 0 {
-                        rates[place].push(cost.rate);
-                    }
-                }
-            }
-            println!("round {round} of {}", self.rounds);
+        let mut rates = Vec::new();
+        for workload in &WORKLOADS {
+            let measured = alternate(versions.len(), (1, self.rounds), async |side, _| {
+                let Version { service, key, .. } = &versions[side];
+                Ok(wrk(service, workload.service, key, self.pets, 64, self.seconds)?.rate)
+            });
+            rates.push(measured.await?.into_iter().map(Samples).collect());
+            println!("measured: {}", workload.name);
         }
         let names: Vec<&str> = versions.iter().map(|version| &*version.name).collect();
         report(&names, &rates)

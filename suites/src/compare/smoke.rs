@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::Compare;
-use super::thin::{CONNECTIONS, Pair, PairSamples};
 use super::workloads::{Ratio, WORKLOADS, Workload};
+use super::{ALL, Contest, Figures, Side};
 use crate::Outcome;
 use crate::measure::{Samples, verdict};
-use crate::topology::{database_url, wait_until_idle};
 
 /// The lowest ratios to pgbench at 64 connections and at one, as fractions of the recorded ones. pgbench is a different
 /// program, which other load on the machine affects differently.
@@ -20,28 +18,22 @@ const MORE_ROUNDS: usize = 9;
 /// How long the second measurement waits for other processes, in total.
 const WAIT_FOR_OTHERS: Duration = Duration::from_mins(2);
 
-pub(crate) fn smoke() -> Outcome {
-    let compare = Compare { pets: 100_000, rounds: 3, seconds: 1 };
-    let url = database_url()?;
-    let pair = Pair::start(&url, compare.pets)?;
-    let figures = compare.rounds(&url, &pair, &[])?;
+pub(crate) async fn smoke() -> Outcome {
+    let mut contest = Contest::start(100_000)?;
     let mut failures = Vec::new();
-    for (workload, figures) in WORKLOADS.iter().zip(&figures) {
+    for workload in &WORKLOADS {
+        let figures = contest.measure(workload, &ALL, 3, 1).await?;
         for (place, measured) in figures.to_pgbench().iter().enumerate() {
             let what = format!("{} at {}, times pgbench", workload.name, connections(place));
             failures.extend(check(&what, measured, workload.to_pgbench[place], LEAST_TO_PGBENCH[place]));
         }
-    }
-    for (workload, figures) in WORKLOADS.iter().zip(&figures) {
-        let Some(ratios) = workload.to_thin else { continue };
-        for (place, ratio) in ratios.into_iter().enumerate() {
+        for (place, ratio) in workload.to_thin.into_iter().flatten().enumerate() {
             let what = format!("{} at {}, times thin", workload.name, connections(place));
-            let measured = figures.servers[place].ratio();
-            if check(&what, &measured, ratio, LEAST_TO_THIN[place]).is_some() {
-                let (again, was_idle) = measure_again(&pair, workload, place, compare.seconds)?;
+            if check(&what, &figures.to_thin(place), ratio, LEAST_TO_THIN[place]).is_some() {
+                let (again, was_idle) = measure_again(&mut contest, workload, place).await?;
                 let what = format!("{what}, measured again");
-                let failure = check(&what, &again.ratio(), ratio, LEAST_TO_THIN[place]);
-                let (cpu, recorded) = (again.cpu_ratio(), workload.cpu_to_thin[place]);
+                let failure = check(&what, &again.to_thin(place), ratio, LEAST_TO_THIN[place]);
+                let (cpu, recorded) = (again.cpu_to_thin(place), workload.cpu_to_thin[place]);
                 let most = recorded / LEAST_TO_THIN[place];
                 println!("CPU time: {} times thin, recorded {recorded}, at most {most:.2}", cpu.spread());
                 // Beside other processes, a lower throughput with the usual CPU time is their doing.
@@ -52,25 +44,19 @@ pub(crate) fn smoke() -> Outcome {
     verdict(&failures)
 }
 
-/// Measures both servers in more rounds, each of which starts when the machine is idle: other processes slow down the server
-/// that needs more CPU time per request more. Returns whether the machine was idle each time.
-fn measure_again(
-    pair: &Pair,
-    workload: &Workload,
-    place: usize,
-    seconds: u16,
-) -> Outcome<(PairSamples, bool)> {
+/// Measures both servers in more rounds, each when the machine is idle: other processes slow down the server that needs more
+/// CPU time per request more. Returns whether the machine was idle each time.
+async fn measure_again(contest: &mut Contest, workload: &Workload, place: usize) -> Outcome<(Figures, bool)> {
     let deadline = Instant::now() + WAIT_FOR_OTHERS;
-    let mut samples = PairSamples::default();
-    for _ in 0..MORE_ROUNDS {
-        wait_until_idle(deadline)?;
-        pair.measure(&mut samples, workload, CONNECTIONS[place], seconds)?;
-    }
+    contest.wait_until = Some(deadline);
+    let sides = [Side::Service(place), Side::Thin(place)];
+    let figures = contest.measure(workload, &sides, MORE_ROUNDS, 1).await?;
+    contest.wait_until = None;
     let was_idle = Instant::now() < deadline;
     if !was_idle {
-        println!("other processes kept the machine busy during the next measurement");
+        println!("other processes kept the machine busy during the last measurement");
     }
-    Ok((samples, was_idle))
+    Ok((figures, was_idle))
 }
 
 fn connections(place: usize) -> &'static str {

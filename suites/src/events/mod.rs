@@ -1,14 +1,13 @@
 //! The feed of events: whether a reader misses or repeats one while everything is killed, how far it is behind, and what the
 //! events cost.
 
-mod cost;
 mod kills;
 mod lag;
 mod model;
 
 use clap::Subcommand;
 
-use crate::Outcome;
+use crate::{Outcome, costs};
 
 #[derive(Subcommand)]
 pub(crate) enum Events {
@@ -19,7 +18,7 @@ pub(crate) enum Events {
     /// Measures how far a reader is behind, under load and during imports.
     Lag(lag::Lag),
     /// Measures the cost of the events, against a version of the service without them.
-    Cost(cost::EventsCost),
+    Cost(costs::EventsCost),
 }
 
 impl Events {
@@ -28,7 +27,7 @@ impl Events {
             Self::Kills(kills) => kills.run().await,
             Self::Model(model) => model.run().await,
             Self::Lag(lag) => lag.run().await,
-            Self::Cost(cost) => cost.run(),
+            Self::Cost(cost) => cost.run().await,
         }
     }
 }

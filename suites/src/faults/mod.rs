@@ -17,12 +17,11 @@ use clap::Args;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
-use crate::Outcome;
-use crate::costs;
 use crate::history::feed::Reader;
 use crate::measure::{Samples, verdict};
 use crate::topology::{NetworkFault, Proxy, Server, database_url, fill, free_addresses, psql};
 use crate::workload::{Clients, Kind, Load, none_of};
+use crate::{Outcome, costs};
 use hub::{address_of, cluster, partition, unreplicated_on};
 use kinds::{Fault, random_faults};
 
@@ -136,7 +135,7 @@ impl Faults {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
         if self.cost {
-            return costs::replication(&url);
+            return costs::replication(&url).await;
         }
         let key = fill(&url, 1_000)?;
         let mut failures = Vec::new();

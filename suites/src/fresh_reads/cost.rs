@@ -7,7 +7,7 @@ use clap::Args;
 use tokio::time::sleep;
 
 use crate::Outcome;
-use crate::measure::{Samples, load, verdict, wrk_in_turn};
+use crate::measure::{Bars, Extent, Samples, Side, alternate, load, throughput};
 use crate::topology::{Cluster, Process, Server, fill};
 
 /// The lowest throughput with proof, as a multiple of that without.
@@ -52,7 +52,9 @@ impl FreshReadsCost {
         cluster.sql(cluster.primary, "VACUUM ANALYZE")?;
         cluster.wait_for_standbys(cluster.primary, 2).await?;
         let [trusting, proving] = [Server::petstore(primary)?, Server::petstore(&all)?];
-        let mut failures = Vec::new();
+        let mut bars = Bars::default();
+        let extent =
+            Extent { pets: PETS, connections: CONNECTIONS, rounds: self.rounds, seconds: self.seconds };
 
         let mut healthy = Vec::new();
         for (state, name) in [
@@ -76,18 +78,17 @@ impl FreshReadsCost {
             }
             sleep(SETTLED).await;
             for (place, script) in ["get", "list"].into_iter().enumerate() {
-                let servers = [&proving, &trusting];
-                let [proven, trusted] =
-                    wrk_in_turn(servers, script, &key, PETS, CONNECTIONS, self.rounds, self.seconds)?;
+                let sides = [&proving, &trusting].map(|server| Side(server, script, &key));
+                let [proven, trusted] = throughput(sides, extent).await?;
                 let ratio = proven.rate.ratio_to(&trusted.rate);
-                println!("{name}: {script}: {} of the throughput without proof", ratio.spread());
+                let bar = if state == State::Healthy { BAR } else { healthy[place] / FAULT_BAR };
+                bars.at_least(
+                    &format!("{name}: {script}: throughput, times that without proof"),
+                    &ratio,
+                    bar,
+                );
                 if state == State::Healthy {
-                    if ratio.median() < BAR {
-                        failures.push(format!("{script}: below {BAR} of the throughput without proof"));
-                    }
                     healthy.push(ratio.median());
-                } else if ratio.median() < healthy[place] / FAULT_BAR {
-                    failures.push(format!("{name}: {script}: more than {FAULT_BAR} times slower"));
                 }
             }
             drop(frozen);
@@ -102,25 +103,17 @@ impl FreshReadsCost {
         let standbys = Server::with_flags(&all, &["--reads", "quorum"])?;
         sleep(SETTLED).await;
         for script in ["get", "list"] {
-            let mut times = [Samples::default(), Samples::default()];
-            for _ in 0..self.rounds {
-                for (time, server) in times.iter_mut().zip([&standbys, &trusting]) {
-                    let before = cluster.cpu_seconds(cluster.primary)?;
-                    let load = load(server.address, script, &key, PETS, CONNECTIONS, self.seconds)?;
-                    time.push((cluster.cpu_seconds(cluster.primary)? - before) / load.requests);
-                }
-            }
-            let share = times[0].ratio_to(&times[1]);
-            println!(
-                "reads from standbys: {script}: {} of the primary's CPU time per request",
-                share.spread()
-            );
-            if share.median() > PRIMARY_BAR {
-                failures.push(format!(
-                    "reads from standbys: {script}: more than {PRIMARY_BAR} of the primary's time"
-                ));
-            }
+            let times = alternate(2, (0, self.rounds), async |side, _| {
+                let before = cluster.cpu_seconds(cluster.primary)?;
+                let address = [&standbys, &trusting][side].address;
+                let load = load(address, script, &key, PETS, CONNECTIONS, self.seconds)?;
+                Ok((cluster.cpu_seconds(cluster.primary)? - before) / load.requests)
+            });
+            let [from_standbys, from_primary] = &times.await?[..] else { return Err("two sides".into()) };
+            let share = Samples(from_standbys.clone()).ratio_to(&Samples(from_primary.clone()));
+            let what = format!("reads from standbys: {script}: share of the primary's CPU time per request");
+            bars.at_most(&what, &share, PRIMARY_BAR);
         }
-        verdict(&failures)
+        bars.finish()
     }
 }

@@ -14,9 +14,8 @@ use clap::Args;
 use tokio::task::JoinSet;
 
 use crate::Outcome;
-use crate::compare::latency;
 use crate::http::{Connection, id_of};
-use crate::measure::{Samples, verdict, wrk};
+use crate::measure::{Samples, alternate, latency, verdict, wrk};
 use crate::random::Random;
 use crate::topology::{Postgres, Server, new_key, output, prepare, psql, sibling};
 use grid::Grid;
@@ -181,26 +180,19 @@ impl Scale {
     async fn growth(&self, databases: &[Database]) -> Outcome<Growth> {
         let services: Vec<_> =
             databases.iter().map(|database| Server::petstore(&database.url)).collect::<Outcome<_>>()?;
-        let mut rates: Vec<Vec<Samples>> =
-            WORKLOADS.iter().map(|_| vec![Samples::default(); databases.len()]).collect();
-        // The first round warms up.
-        for round in 0..=self.rounds {
-            for (workload, rates) in WORKLOADS.iter().zip(&mut rates) {
-                for ((database, service), rates) in databases.iter().zip(&services).zip(rates) {
-                    let rate = if workload.script == ORDERS {
-                        orders(service, database, self.seconds).await?
-                    } else {
-                        with_retries(|| {
-                            wrk(service, workload.script, &database.key, database.pets, 64, self.seconds)
-                        })?
-                        .rate
-                    };
-                    if round > 0 {
-                        rates.push(rate);
-                    }
+        let mut rates: Vec<Vec<Samples>> = Vec::new();
+        for workload in &WORKLOADS {
+            let measured = alternate(databases.len(), (1, self.rounds), async |side, _| {
+                let (database, service) = (&databases[side], &services[side]);
+                if workload.script == ORDERS {
+                    return orders(service, database, self.seconds).await;
                 }
-            }
-            println!("round {round} of {}", self.rounds);
+                let measure =
+                    || wrk(service, workload.script, &database.key, database.pets, 64, self.seconds);
+                Ok(with_retries(measure)?.rate)
+            });
+            rates.push(measured.await?.into_iter().map(Samples).collect());
+            println!("measured: {}", workload.name);
         }
         let mut latencies = Vec::new();
         for (name, _) in LATENCIES {

@@ -149,7 +149,7 @@ impl Server {
     /// The thinnest server on the same parts.
     pub(crate) fn thin(url: &str) -> Outcome<Self> {
         let address = free_address()?;
-        let mut command = Command::new("target/release/petstore-thin");
+        let mut command = Command::new(PETSTORE.replace("petstore", "petstore-thin"));
         command.env("DATABASE_URL", url).env("PORT", address.port().to_string());
         Self::start(command, address)
     }
