@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
@@ -203,42 +203,6 @@ fn masked(line: &str) -> String {
     quoted.join("\"")
 }
 
-/// The part of a HAR file that matters here.
-#[derive(Deserialize)]
-struct Har {
-    log: HarLog,
-}
-
-#[derive(Deserialize)]
-struct HarLog {
-    entries: Vec<HarEntry>,
-}
-
-#[derive(Deserialize)]
-struct HarEntry {
-    request: HarRequest,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct HarRequest {
-    method: String,
-    url: String,
-    headers: Vec<HarHeader>,
-    post_data: Option<HarBody>,
-}
-
-#[derive(Deserialize)]
-struct HarHeader {
-    name: String,
-    value: String,
-}
-
-#[derive(Deserialize)]
-struct HarBody {
-    text: String,
-}
-
 /// Runs the contract test, and returns the requests that it sent.
 fn contract_requests(address: SocketAddr, key: &str) -> Outcome<Vec<Vec<u8>>> {
     let mut contract = Command::new("scripts/contract");
@@ -250,25 +214,28 @@ fn contract_requests(address: SocketAddr, key: &str) -> Outcome<Vec<Vec<u8>>> {
     if !contract.status()?.success() {
         return Err("the contract test failed".into());
     }
-    let har: Har = serde_json::from_slice(&fs::read(RECORDING)?)?;
-    Ok(har.log.entries.into_iter().map(|entry| entry.request.render(address)).collect())
+    let recorded: Value = serde_json::from_slice(&fs::read(RECORDING)?)?;
+    let entries = recorded["log"]["entries"].as_array().ok_or("not a recording")?;
+    entries.iter().map(|entry| render(&entry["request"], address).ok_or("not a request".into())).collect()
 }
 
-impl HarRequest {
-    fn render(self, address: SocketAddr) -> Vec<u8> {
-        let is_framing = |name: &str| {
-            ["content-length", "transfer-encoding"].contains(&name.to_ascii_lowercase().as_str())
-        };
-        let headers = self.headers.into_iter().filter(|header| !is_framing(&header.name));
-        let target = self.url.strip_prefix(&format!("http://{address}")).unwrap_or(&self.url);
-        let request = Request {
-            method: self.method.into(),
-            target: target.into(),
-            version: "HTTP/1.1",
-            headers: headers.map(|header| (header.name.into(), header.value.into())).collect(),
-            body: self.post_data.map(|body| body.text.into()),
-            chunks: Vec::new(),
-        };
-        request.render()
+/// A recorded request, with framing of its own.
+fn render(recorded: &Value, address: SocketAddr) -> Option<Vec<u8>> {
+    let mut headers = Vec::new();
+    for header in recorded["headers"].as_array()? {
+        let (name, value) = (header["name"].as_str()?, header["value"].as_str()?);
+        if !["content-length", "transfer-encoding"].contains(&&*name.to_ascii_lowercase()) {
+            headers.push((name.into(), value.into()));
+        }
     }
+    let url = recorded["url"].as_str()?;
+    let request = Request {
+        method: recorded["method"].as_str()?.into(),
+        target: url.strip_prefix(&format!("http://{address}")).unwrap_or(url).into(),
+        version: "HTTP/1.1",
+        headers,
+        body: recorded["postData"]["text"].as_str().map(Into::into),
+        chunks: Vec::new(),
+    };
+    Some(request.render())
 }

@@ -3,8 +3,7 @@
 use super::mutate;
 use super::mutate_json;
 use super::request::Request;
-use super::rules::{Case, Expected, Shape};
-use crate::http::cursor;
+use super::rules::{Case, Expected};
 use crate::random::Random;
 
 /// The contents of the database before the first request.
@@ -27,92 +26,88 @@ pub(super) struct Key {
 pub(super) const SCOPES: [&str; 5] =
     ["pets:read", "pets:write", "orders:read", "orders:write", "events:read"];
 
-/// The kind of a request's body.
-#[derive(Clone, Copy, PartialEq)]
-enum Body {
-    None,
-    Pet,
-    Patch,
-    Order,
-}
-
+/// An operation, with targets and bodies that the service accepts. `{pet}` and `{order}` are replaced by ids, `{name}`,
+/// `{category}`, `{status}` and `{unique}` by values.
 struct Operation {
     name: &'static str,
     method: &'static str,
-    /// `{pet}` and `{order}` are replaced by ids.
-    path: &'static str,
+    /// Without a scope, the path is not under `/v1` or needs no key.
     scope: Option<&'static str>,
-    shape: Shape,
-    body: Body,
-    /// The values of its `status` filter; empty if it is not a list.
-    filters: &'static [&'static str],
+    targets: &'static [&'static str],
+    bodies: &'static [(&'static str, &'static str)],
 }
 
+const JSON: &str = "application/json";
+
 const OPERATIONS: &[Operation] = &[
-    operation("listPets", "GET", "/v1/pets", "pets:read", Shape::Pets, Body::None).list(&[
-        "available",
-        "pending",
-        "sold",
+    operation("listPets", "GET", "pets:read").at(&[
+        "/v1/pets",
+        "/v1/pets?limit=7&status={status}&cursor=AQAAAAAAAAAU",
+        "/v1/pets?id={pet}&categoryId=-1",
+        "/v1/pets?reference={order}&limit=100",
     ]),
-    operation("createPet", "POST", "/v1/pets", "pets:write", Shape::Pet, Body::Pet),
-    operation("getPet", "GET", "/v1/pets/{pet}", "pets:read", Shape::Pet, Body::None),
-    operation("updatePet", "PATCH", "/v1/pets/{pet}", "pets:write", Shape::Pet, Body::Patch),
-    operation("listOrders", "GET", "/v1/store/orders", "orders:read", Shape::Orders, Body::None).list(&[
-        "placed",
-        "completed",
-        "cancelled",
-        "expired",
+    operation("createPet", "POST", "pets:write").at(&["/v1/pets"]).with(&[
+        (r#"{"name":"{name}","categoryId":{category}}"#, JSON),
+        (
+            r#" { "status" : "{status}", "categoryId":{category},"name":"{name}","reference":"{unique}"}"#,
+            "application/json; charset=utf-8",
+        ),
     ]),
-    operation("placeOrder", "POST", "/v1/store/orders", "orders:write", Shape::Order, Body::Order),
-    operation("getOrder", "GET", "/v1/store/orders/{order}", "orders:read", Shape::Order, Body::None),
-    operation(
-        "completeOrder",
-        "POST",
-        "/v1/store/orders/{order}/complete",
-        "orders:write",
-        Shape::Order,
-        Body::None,
-    ),
-    operation(
-        "cancelOrder",
-        "POST",
-        "/v1/store/orders/{order}/cancel",
-        "orders:write",
-        Shape::Order,
-        Body::None,
-    ),
-    operation("listEvents", "GET", "/v1/events", "events:read", Shape::Events, Body::None),
+    operation("getPet", "GET", "pets:read").at(&["/v1/pets/{pet}"]),
+    operation("updatePet", "PATCH", "pets:write").at(&["/v1/pets/{pet}"]).with(&[
+        (r#"{"status":"{status}"}"#, JSON),
+        (r#"{"name":"{name}"}"#, "application/merge-patch+json"),
+    ]),
+    operation("listOrders", "GET", "orders:read").at(&[
+        "/v1/store/orders",
+        "/v1/store/orders?limit=7&status=placed&cursor=AQAAAAAAAAAU",
+        "/v1/store/orders?petId={pet}&status=cancelled",
+    ]),
+    operation("placeOrder", "POST", "orders:write").at(&["/v1/store/orders"]).with(&[
+        (r#"{"petId":{pet}}"#, JSON),
+        (r#"{"petId":{pet},"holdSeconds":1}"#, JSON),
+        (r#"{"petId":{pet},"reference":"basket 7"}"#, JSON),
+    ]),
+    operation("getOrder", "GET", "orders:read").at(&["/v1/store/orders/{order}"]),
+    operation("completeOrder", "POST", "orders:write").at(&["/v1/store/orders/{order}/complete"]),
+    operation("cancelOrder", "POST", "orders:write").at(&["/v1/store/orders/{order}/cancel"]),
+    operation("listEvents", "GET", "events:read").at(&[
+        "/v1/events",
+        "/v1/events?limit=100",
+        "/v1/events?after=now",
+        "/v1/events?after=now&wait=1",
+        "/v1/events?wait=0&limit=1",
+    ]),
 ];
 
 /// What the listener serves besides.
 const OTHERS: &[Operation] = &[
-    operation("options", "OPTIONS", "/v1/pets/{pet}", "", Shape::Other, Body::None),
-    operation("openapi", "GET", "/openapi.json", "", Shape::Other, Body::None),
-    operation("docs", "GET", "/docs", "", Shape::Other, Body::None),
+    operation("options", "OPTIONS", "").at(&["/v1/pets/{pet}"]),
+    operation("openapi", "GET", "").at(&["/openapi.json"]),
+    operation("docs", "GET", "").at(&["/docs"]),
 ];
 
-const fn operation(
-    name: &'static str,
-    method: &'static str,
-    path: &'static str,
-    scope: &'static str,
-    shape: Shape,
-    body: Body,
-) -> Operation {
+const fn operation(name: &'static str, method: &'static str, scope: &'static str) -> Operation {
     let scope = if scope.is_empty() { None } else { Some(scope) };
-    Operation { name, method, path, scope, shape, body, filters: &[] }
+    Operation { name, method, scope, targets: &[], bodies: &[] }
 }
 
 impl Operation {
-    const fn list(mut self, filters: &'static [&'static str]) -> Self {
-        self.filters = filters;
+    const fn at(mut self, targets: &'static [&'static str]) -> Self {
+        self.targets = targets;
+        self
+    }
+
+    const fn with(mut self, bodies: &'static [(&'static str, &'static str)]) -> Self {
+        self.bodies = bodies;
         self
     }
 
     /// Whether the method and the path are still those of the operation.
     fn is_reached_by(&self, request: &Request) -> bool {
         let path = request.target.split(|byte| *byte == b'?').next().unwrap_or_default();
-        let (pattern, parts) = (self.path.split('/'), path.split(|byte| *byte == b'/'));
+        let pattern = self.targets[0].split('?').next().unwrap_or_default().split('/');
+        let parts = path.split(|byte| *byte == b'/');
         let is_part = |(pattern, part): (&str, &[u8])| {
             pattern.as_bytes() == part || pattern.starts_with('{') && part.iter().all(u8::is_ascii_digit)
         };
@@ -169,7 +164,7 @@ impl Fixtures {
                 Expected::Any
             };
             case.label = if unchanged { operation.name } else { "another path or method" };
-            case.shape = if unchanged { operation.shape } else { Shape::Other };
+            case.is_json &= unchanged;
             case.name = None;
         }
         case.expected = expected;
@@ -190,11 +185,22 @@ impl Fixtures {
     }
 
     fn valid(&self, random: &mut Random, operation: &Operation, key: &Key, case: &mut Case) -> Request {
-        let path = operation.path.replace("{pet}", &(1 + random.index(self.pets)).to_string());
-        let path = path.replace("{order}", &(1 + random.index(self.orders)).to_string());
+        let name = format!("{} {}", random.pick(&NAMES), random.index(1000));
+        let values = [
+            ("{pet}", (1 + random.index(self.pets)).to_string()),
+            ("{order}", (1 + random.index(self.orders)).to_string()),
+            ("{status}", (*random.pick(&["available", "available", "pending", "sold"])).to_owned()),
+            ("{category}", (*random.pick(&INTEGERS)).to_owned()),
+            ("{unique}", random.unique()),
+            ("{name}", name.replace('\\', "\\\\").replace('"', "\\\"")),
+        ];
+        let fill = |template: &str| -> String {
+            values.iter().fold(template.to_owned(), |text, (part, value)| text.replace(part, value))
+        };
+        let target: &str = random.pick::<&str>(operation.targets);
         let mut request = Request {
             method: operation.method.into(),
-            target: path.into(),
+            target: fill(target).into(),
             version: "HTTP/1.1",
             headers: vec![(b"Host".to_vec(), b"fuzz".to_vec())],
             body: None,
@@ -206,80 +212,20 @@ impl Fixtures {
         if random.chance(50) {
             request.add("X-Request-Id", random.unique());
         }
-        if !operation.filters.is_empty() {
-            self.query(random, operation, &mut request.target);
-        }
-        if operation.shape == Shape::Events {
-            let query =
-                random.pick(&["", "?limit=100", "?after=now", "?after=now&wait=1", "?wait=0&limit=1"]);
-            request.target.extend(query.bytes());
-        }
         if operation.method == "POST" && random.chance(30) {
             request.add("Idempotency-Key", random.unique());
         }
-        case.shape = operation.shape;
-        self.body(random, operation.body, &mut request, case);
-        if request.body.is_some() && random.chance(25) {
-            request.chunks = (0..=random.index(3)).map(|_| 1 + random.index(100)).collect();
+        case.is_json = operation.scope.is_some();
+        if !operation.bodies.is_empty() {
+            let (body, media_type) = *random.pick(operation.bodies);
+            case.name = body.contains("{name}").then_some(name);
+            request.add("Content-Type", media_type);
+            request.body = Some(fill(body).into());
+            if random.chance(25) {
+                request.chunks = (0..=random.index(3)).map(|_| 1 + random.index(100)).collect();
+            }
         }
         request
-    }
-
-    fn query(&self, random: &mut Random, operation: &Operation, target: &mut Vec<u8>) {
-        let mut pairs = Vec::new();
-        if random.chance(50) {
-            pairs.push(format!("limit={}", 1 + random.index(100)));
-        }
-        if random.chance(30) {
-            pairs.push(format!("status={}", random.pick(operation.filters)));
-        }
-        if random.chance(30) {
-            let after = i64::try_from(1 + random.index(2 * self.pets)).unwrap_or(1);
-            pairs.push(format!("cursor={}", cursor(after)));
-        }
-        if random.chance(30) {
-            let name = if operation.shape == Shape::Pets { "id" } else { "petId" };
-            pairs.push(format!("{name}={}", 1 + random.index(2 * self.pets)));
-        }
-        if operation.shape == Shape::Pets && random.chance(30) {
-            pairs.push(format!("categoryId={}", random.pick(&["0", "-1", "42"])));
-        }
-        if operation.shape == Shape::Pets && random.chance(20) {
-            pairs.push(format!("reference={}", random.index(1000)));
-        }
-        if !pairs.is_empty() {
-            target.extend(format!("?{}", pairs.join("&")).bytes());
-        }
-    }
-
-    fn body(&self, random: &mut Random, body: Body, request: &mut Request, case: &mut Case) {
-        let name = format!("{} {}", random.pick(&NAMES), random.index(1000));
-        let quoted = name.replace('\\', "\\\\").replace('"', "\\\"");
-        let category = *random.pick(&INTEGERS);
-        let status = *random.pick(&["available", "available", "pending", "sold"]);
-        let (json, media_type) = match body {
-            Body::None => return,
-            Body::Pet if random.chance(50) => {
-                (format!(r#"{{"name":"{quoted}","categoryId":{category}}}"#), "application/json")
-            }
-            // A reference that is most likely free.
-            Body::Pet => (
-                format!(
-                    r#" {{ "status" : "{status}", "categoryId":{category},"name":"{quoted}","reference":"{}"}}"#,
-                    random.index(1 << 40)
-                ),
-                "application/json; charset=utf-8",
-            ),
-            Body::Patch if random.chance(50) => (format!(r#"{{"status":"{status}"}}"#), "application/json"),
-            Body::Patch => (format!(r#"{{"name":"{quoted}"}}"#), "application/merge-patch+json"),
-            Body::Order => {
-                let rest = *random.pick(&["", r#","holdSeconds":1"#, r#","reference":"basket 7""#]);
-                (format!(r#"{{"petId":{}{rest}}}"#, 1 + random.index(self.pets)), "application/json")
-            }
-        };
-        case.name = json.contains("name").then_some(name);
-        request.add("Content-Type", media_type);
-        request.body = Some(json.into());
     }
 
     fn mutate(&self, random: &mut Random, request: &mut Request) {

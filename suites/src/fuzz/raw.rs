@@ -13,7 +13,7 @@ use super::findings::Exchange;
 use super::grammar::Fixtures;
 use super::malformed::{self, Wanted};
 use super::mutate;
-use super::rules::{Case, Shape};
+use super::rules::Case;
 use super::wire::{NoAnswer, Wire};
 use crate::random::Random;
 
@@ -157,7 +157,7 @@ async fn answers(
         let mut case = Case::any("");
         // Changed bytes before it may have turned it into another request.
         if is_sentinel && !matches!(wanted, Wanted::Any) {
-            case.shape = Shape::Pets;
+            case.is_json = true;
         }
         run.rules.check(&case, &answer)?;
         seen.push((answer.status, is_sentinel));
