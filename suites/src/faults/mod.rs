@@ -9,6 +9,7 @@ mod kinds;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::iter;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use crate::topology::{NetworkFault, Proxy, Server, database_url, fill, free_addr
 use crate::workload::{Clients, Kind, Load, none_of};
 use crate::{Outcome, costs};
 use hub::{address_of, cluster, partition, unreplicated_on};
-use kinds::{Fault, random_faults};
+use kinds::{Fault, counted, random_faults};
 
 const DATABASE_NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// The pause between two faults.
@@ -49,54 +50,12 @@ const CLIENTS: Clients = Clients {
     ..Clients::DEFAULT
 };
 
-/// How often each fault is injected.
+/// Two nodes of the service over the cluster.
 #[derive(Args)]
 pub(crate) struct Faults {
-    /// Kills of the whole primary node.
-    #[arg(long, default_value_t = 2)]
-    kill: u32,
-    /// Kills of the primary's postmaster.
-    #[arg(long, default_value_t = 2)]
-    postmaster: u32,
-    /// Planned switchovers.
-    #[arg(long, default_value_t = 2)]
-    switchover: u32,
-    /// Pauses of the primary for 40 s.
-    #[arg(long, default_value_t = 1)]
-    pause: u32,
-    /// Network partitions of the primary for 40 s.
-    #[arg(long, default_value_t = 1)]
-    cut: u32,
-    /// Losses of the majority of etcd for 20 s.
-    #[arg(long, default_value_t = 1)]
-    etcd: u32,
-    /// Losses of etcd's leader for 20 s: the members answer, but do not reach each other.
-    #[arg(long, default_value_t = 0)]
-    etcd_leader: u32,
-    /// Pauses of only Patroni on the primary for 40 s: a standby is promoted, and the former primary lives on.
-    #[arg(long, default_value_t = 0)]
-    frozen_patroni: u32,
-    /// Network partitions of the primary from the other nodes for 40 s; the service still reaches it.
-    #[arg(long, default_value_t = 0)]
-    isolate: u32,
-    /// Crashes of the primary and of a standby that has not replayed all that it received.
-    #[arg(long, default_value_t = 0)]
-    standby_behind: u32,
-    /// Crashes of the primary while the standbys' checkpointers are paused.
-    #[arg(long, default_value_t = 0)]
-    checkpointer: u32,
-    /// Losses of both standbys for 10 s.
-    #[arg(long, default_value_t = 0)]
-    standbys: u32,
-    /// Kills of a node of the service.
-    #[arg(long, default_value_t = 5)]
-    service: u32,
-    /// Full disks of the primary for 10 s; needs `up --disk-megabytes`.
-    #[arg(long, default_value_t = 0)]
-    disk: u32,
-    /// Locked tables for 5 s, dropped packets for 5 s, and a slow network with resets for 10 s.
-    #[arg(long, default_value_t = 1)]
-    network: u32,
+    /// The faults, one after another, such as `kill=3`.
+    #[arg(value_name = "FAULT[=TIMES]", value_parser = counted)]
+    injected: Vec<(Fault, usize)>,
     /// Inject random faults for this many minutes instead.
     #[arg(long, default_value_t = 0)]
     soak_minutes: u64,
@@ -139,40 +98,20 @@ impl Faults {
         }
         let key = fill(&url, 1_000)?;
         let mut failures = Vec::new();
-        let cluster: Vec<Fault> = [
-            (Fault::Service, self.service),
-            (Fault::Postmaster, self.postmaster),
-            (Fault::Switchover, self.switchover),
-            (Fault::Etcd, self.etcd),
-            (Fault::EtcdLeader, self.etcd_leader),
-            (Fault::Disk, self.disk),
-            (Fault::Standbys, self.standbys),
-            (Fault::Checkpointer, self.checkpointer),
-            (Fault::StandbyBehind, self.standby_behind),
-            (Fault::Kill, self.kill),
-            (Fault::Cut, self.cut),
-            (Fault::Isolate, self.isolate),
-            (Fault::Pause, self.pause),
-            (Fault::FrozenPatroni, self.frozen_patroni),
-        ]
-        .into_iter()
-        .flat_map(|(fault, count)| (0..count).map(move |_| fault))
-        .collect();
-        if self.soak_minutes > 0 || !cluster.is_empty() {
+        let all = self.injected.iter().flat_map(|(fault, times)| iter::repeat_n(*fault, *times));
+        let (network, cluster): (Vec<Fault>, Vec<Fault>) = all.partition(|fault| fault.needs_proxy());
+        if self.soak_minutes > 0 {
+            println!("seed {}", self.seed);
             let mut test = Test::start(&url, &key, false, self.slack).await?;
-            if self.soak_minutes > 0 {
-                println!("seed {}", self.seed);
-                test.run(random_faults(self.seed, Duration::from_mins(self.soak_minutes)), self.rate).await?;
-            } else {
-                test.run(cluster.into_iter(), self.rate).await?;
-            }
+            test.run(random_faults(self.seed, Duration::from_mins(self.soak_minutes)), self.rate).await?;
             failures.append(&mut test.failures);
         }
-        if self.network > 0 && self.soak_minutes == 0 {
-            let network = (0..self.network).flat_map(|_| [Fault::PoolHeld, Fault::BlackHole, Fault::Slow]);
-            let mut test = Test::start(&url, &key, true, self.slack).await?;
-            test.run(network, self.rate).await?;
-            failures.append(&mut test.failures);
+        for (faults, with_proxy) in [(cluster, false), (network, true)] {
+            if !faults.is_empty() {
+                let mut test = Test::start(&url, &key, with_proxy, self.slack).await?;
+                test.run(faults.into_iter(), self.rate).await?;
+                failures.append(&mut test.failures);
+            }
         }
         verdict(&failures)
     }
