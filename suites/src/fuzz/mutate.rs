@@ -15,58 +15,18 @@ pub(super) fn method(random: &mut Random) -> Vec<u8> {
     }
 }
 
-const SEGMENTS: [&str; 24] = [
-    "0",
-    "-1",
-    "+1",
-    "01",
-    "1.0",
-    "1e3",
-    "abc",
-    "9223372036854775807",
-    "9223372036854775808",
-    "%31",
-    "%00",
-    "%ff",
-    "%",
-    "%zz",
-    "%2f",
-    "..",
-    ".",
-    "",
-    "1;a=b",
-    "١",
-    "1%20",
-    "null",
-    "18446744073709551616",
-    "~",
-];
-const PATHS: [&str; 18] = [
-    "/",
-    "/v1",
-    "/v1/",
-    "//v1/pets",
-    "/v1//pets",
-    "/V1/pets",
-    "/v1/pets/",
-    "/v1/pe%74s",
-    "/v1/../v1/pets",
-    "*",
-    "",
-    "/docs/page.js",
-    "/livez",
-    "/metrics",
-    "/v1/pets/1/2",
-    "/docs/../../etc/passwd",
-    "/v1/pets#part",
-    "?limit=1",
-];
+const SEGMENTS: &str = "\
+    0 -1 +1 01 1.0 1e3 abc 9223372036854775807 9223372036854775808 %31 %00 %ff % %zz %2f .. . 1;a=b ١ 1%20 \
+    null 18446744073709551616 ~";
+const PATHS: &str = "\
+    / /v1 /v1/ //v1/pets /v1//pets /V1/pets /v1/pets/ /v1/pe%74s /v1/../v1/pets * /docs/page.js /livez \
+    /metrics /v1/pets/1/2 /docs/../../etc/passwd /v1/pets#part ?limit=1";
 
 pub(super) fn path(random: &mut Random, target: &mut Vec<u8>) {
     let end = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
     let query = target.split_off(end);
     match random.index(5) {
-        0 => *target = random.pick(&PATHS).as_bytes().to_vec(),
+        0 => *target = word(random, PATHS).as_bytes().to_vec(),
         1 => target.extend(std::iter::repeat_n(b'a', around(random, 8192).saturating_sub(end))),
         2 => printable(random, target),
         _ => {
@@ -75,7 +35,7 @@ pub(super) fn path(random: &mut Random, target: &mut Vec<u8>) {
             let place =
                 segments.iter().position(|part| part.iter().all(u8::is_ascii_digit) && !part.is_empty());
             let place = place.unwrap_or_else(|| random.index(segments.len()));
-            segments[place] = random.pick(&SEGMENTS).as_bytes().to_vec();
+            segments[place] = word(random, SEGMENTS).as_bytes().to_vec();
             *target = segments.join(&b'/');
         }
     }
@@ -84,38 +44,10 @@ pub(super) fn path(random: &mut Random, target: &mut Vec<u8>) {
 
 const PARAMETERS: [&str; 12] =
     ["limit", "status", "id", "cursor", "petId", "stauts", "Limit", "", "lim%69t", "%", "%ff", "a[b]"];
-const VALUES: [&str; 30] = [
-    "0",
-    "1",
-    "100",
-    "101",
-    "-1",
-    "+5",
-    "05",
-    "1.5",
-    "5%20",
-    "99999999999999999999",
-    "",
-    "available",
-    "placed",
-    "Sold",
-    "available,sold",
-    "%61vailable",
-    "%",
-    "%zz",
-    "%ff",
-    "%00",
-    "%c0%af",
-    "%ed%a0%80",
-    "+",
-    "null",
-    "AQAAAAAAAAAU",
-    "AQAAAAAAAAAA",
-    "AgAAAAAAAAAU",
-    "AYAAAAAAAAAU",
-    "AQAAAAAAAAAU=",
-    "AX________8",
-];
+const VALUES: &str = "\
+    0 1 100 101 -1 +5 05 1.5 5%20 99999999999999999999 available placed Sold available,sold %61vailable % \
+    %zz %ff %00 %c0%af %ed%a0%80 + null AQAAAAAAAAAU AQAAAAAAAAAA AgAAAAAAAAAU AYAAAAAAAAAU AQAAAAAAAAAU= \
+    AX________8";
 
 pub(super) fn query(random: &mut Random, target: &mut Vec<u8>) {
     let separator = if target.contains(&b'?') { b'&' } else { b'?' };
@@ -136,7 +68,7 @@ pub(super) fn query(random: &mut Random, target: &mut Vec<u8>) {
         }
         3 => printable(random, target),
         _ => {
-            let pair = format!("{}={}", random.pick(&PARAMETERS), random.pick(&VALUES));
+            let pair = format!("{}={}", random.pick(&PARAMETERS), word(random, VALUES));
             target.extend([&[separator], pair.as_bytes()].concat());
         }
     }
@@ -280,6 +212,12 @@ pub(super) fn bytes(random: &mut Random, bytes: &mut Vec<u8>) {
             }
         }
     }
+}
+
+/// One of these words, or none.
+fn word(random: &mut Random, words: &'static str) -> &'static str {
+    let count = words.split(' ').count();
+    words.split(' ').nth(random.index(count + 1)).unwrap_or_default()
 }
 
 /// Replaces one byte with another that can appear in a target.

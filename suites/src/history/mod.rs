@@ -12,6 +12,7 @@
 
 pub(crate) mod feed;
 pub(crate) mod journal;
+mod operation;
 mod register;
 #[cfg(test)]
 mod tests;
@@ -19,89 +20,14 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Bound, Range};
 
-use serde::Deserialize;
-
 use journal::Journal;
+pub(crate) use operation::{Answer, Counts, Effect, End, Found, Request};
 use register::{Floor, Moment, Register, Shown};
 
 /// The longest page of a list.
 pub(crate) const PAGE: usize = 100;
 /// Problems beyond these are only counted.
 const MOST_DESCRIBED: usize = 20;
-
-/// How an order can end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    Completed,
-    Cancelled,
-}
-
-/// What a client asks for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Request {
-    /// Names are unique.
-    Create {
-        name: String,
-        status: &'static str,
-    },
-    Patch {
-        pet: i64,
-        name: String,
-        status: Option<&'static str>,
-    },
-    /// References are unique. An order that expires soon makes its pet available again by itself.
-    Place {
-        pet: i64,
-        reference: String,
-        expires: bool,
-    },
-    End {
-        order: i64,
-        end: End,
-    },
-    /// One pet, by its path.
-    Get {
-        pet: i64,
-    },
-    /// One pet, as a list.
-    Find {
-        pet: i64,
-    },
-    /// The pets after this id.
-    Page {
-        after: i64,
-    },
-    /// The first page of available pets, which is not compared with anything.
-    Available,
-}
-
-impl Request {
-    pub(crate) fn is_write(&self) -> bool {
-        matches!(self, Self::Create { .. } | Self::Patch { .. } | Self::Place { .. } | Self::End { .. })
-    }
-}
-
-/// How a request ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// A write took effect; the id of the pet or the order in the answer.
-    Done(i64),
-    /// A read returned these pets.
-    Pets(Vec<Found>),
-    /// It had no effect, and never will.
-    Refused,
-    /// It may have taken effect, or may still.
-    Unknown,
-}
-
-/// A pet in an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Found {
-    pub(crate) id: i64,
-    pub(crate) name: String,
-    #[serde(default)]
-    pub(crate) status: String,
-}
 
 /// A request that has begun.
 #[derive(Debug)]
@@ -126,38 +52,6 @@ struct Order {
     /// Requests to end it so far.
     ends_asked: u32,
     ended: Option<End>,
-}
-
-/// Something that was acknowledged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Effect {
-    Created { name: String, pet: i64 },
-    Patched { pet: i64, name: String, status: Option<&'static str> },
-    Placed { order: i64, pet: i64, reference: String },
-    Ended { order: i64, end: End },
-}
-
-/// How much was checked and what was found.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Counts {
-    pub(crate) reads: u64,
-    pub(crate) writes: u64,
-    pub(crate) stale: u64,
-    pub(crate) backwards: u64,
-    pub(crate) unknown: u64,
-}
-
-impl Counts {
-    /// What was counted after these.
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        Self {
-            reads: self.reads - before.reads,
-            writes: self.writes - before.writes,
-            stale: self.stale - before.stale,
-            backwards: self.backwards - before.backwards,
-            unknown: self.unknown - before.unknown,
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -275,17 +169,7 @@ impl History {
             self.change(&ticket, |register, value| register.acknowledge(value, began, now));
         }
         match ticket.request {
-            Request::Create { name, status } => {
-                let mut pet = Pet::default();
-                for (register, value) in [(&mut pet.name, &*name), (&mut pet.status, status)] {
-                    register.begin(value, began);
-                    register.acknowledge(value, began, now);
-                }
-                if self.pets.insert(id, pet).is_some() {
-                    self.problem(format!("pet {id} was created twice, the second time as {name}"));
-                }
-                self.effects.push(Effect::Created { name, pet: id });
-            }
+            Request::Create { name, status } => self.create(id, name, status, (began, now)),
             Request::Patch { pet, name, status } => {
                 if id != pet {
                     self.problem(format!("a patch of pet {pet} was answered with pet {id}"));
@@ -309,6 +193,18 @@ impl History {
             }
             _ => {}
         }
+    }
+
+    fn create(&mut self, id: i64, name: String, status: &str, (began, ended): (Moment, Moment)) {
+        let mut pet = Pet::default();
+        for (register, value) in [(&mut pet.name, &*name), (&mut pet.status, status)] {
+            register.begin(value, began);
+            register.acknowledge(value, began, ended);
+        }
+        if self.pets.insert(id, pet).is_some() {
+            self.problem(format!("pet {id} was created twice, the second time as {name}"));
+        }
+        self.effects.push(Effect::Created { name, pet: id });
     }
 
     fn place(&mut self, order: i64, pet: i64, expires: bool) {
@@ -396,37 +292,30 @@ impl History {
 
     /// What is wrong with the journal's record of these effects: each must be in it exactly once.
     pub(crate) fn missing(&self, journal: &Journal, effects: Range<usize>) -> Vec<String> {
-        let mut problems = Vec::new();
-        for effect in &self.effects[effects] {
-            let problem = match effect {
-                Effect::Created { name, pet } => match journal.created_as(name) {
-                    [id] if id == pet => None,
-                    ids => Some(format!("{name} was acknowledged as pet {pet}, and created as {ids:?}")),
-                },
-                Effect::Patched { pet, name, status } => match journal.named(*pet, name) {
-                    [now] if status.is_none_or(|status| status == now) => None,
-                    found => {
-                        Some(format!("pet {pet} was acknowledged as {name}, {status:?}, but was {found:?}"))
-                    }
-                },
-                Effect::Placed { order, pet, reference } => match journal.placed_as(reference) {
-                    [placed] if *placed == (*order, *pet) => None,
-                    found => {
-                        Some(format!("order {order} of pet {pet} was acknowledged, and placed as {found:?}"))
-                    }
-                },
-                Effect::Ended { order, end } => {
-                    let end = if *end == End::Completed { "completed" } else { "cancelled" };
-                    match journal.end_of(*order) {
-                        Some(found) if found == end => None,
-                        found => {
-                            Some(format!("order {order} was acknowledged as {end}, but ended as {found:?}"))
-                        }
-                    }
-                }
-            };
-            problems.extend(problem);
+        self.effects[effects].iter().filter_map(|effect| missing(effect, journal)).collect()
+    }
+}
+
+/// What is wrong with the journal's record of an effect.
+fn missing(effect: &Effect, journal: &Journal) -> Option<String> {
+    match effect {
+        Effect::Created { name, pet } => match journal.created_as(name) {
+            [id] if id == pet => None,
+            ids => Some(format!("{name} was acknowledged as pet {pet}, and created as {ids:?}")),
+        },
+        Effect::Patched { pet, name, status } => match journal.named(*pet, name) {
+            [now] if status.is_none_or(|status| status == now) => None,
+            found => Some(format!("pet {pet} was acknowledged as {name}, {status:?}, but was {found:?}")),
+        },
+        Effect::Placed { order, pet, reference } => match journal.placed_as(reference) {
+            [placed] if *placed == (*order, *pet) => None,
+            found => Some(format!("order {order} of pet {pet} was acknowledged, and placed as {found:?}")),
+        },
+        Effect::Ended { order, end } => {
+            let end = if *end == End::Completed { "completed" } else { "cancelled" };
+            let found = journal.end_of(*order);
+            (found != Some(end))
+                .then(|| format!("order {order} was acknowledged as {end}, but ended as {found:?}"))
         }
-        problems
     }
 }

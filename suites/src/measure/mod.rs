@@ -88,6 +88,11 @@ impl Bars {
         self.check(what, figure, &format!("at most {bar:.2}"), figure.median() <= bar);
     }
 
+    /// Prints a figure without a bar.
+    pub(crate) fn show(what: &str, figure: &Samples) {
+        println!("{what}: {}", figure.spread());
+    }
+
     fn check(&mut self, what: &str, figure: &Samples, bar: &str, is_met: bool) {
         let text = format!("{what}: {}, {bar}", figure.spread());
         println!("{text}{}", if is_met { "" } else { ": MISSED" });

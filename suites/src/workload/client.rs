@@ -241,12 +241,7 @@ impl Client {
         {
             let mut log = load.log();
             let attempt = Attempt { at: load.now(), seconds, node, is_write: request.is_write(), status };
-            log.attempts.push(attempt);
-            let code = if status >= 400 { code(&failure) } else { String::new() };
-            *log.answers.entry(format!("{method} {status} {code}")).or_default() += 1;
-            if !attempt.succeeded() {
-                log.first_failure.get_or_insert_with(|| format!("{method} {path}: {status} {failure}"));
-            }
+            log.add(attempt, method, &path, &failure);
         }
         let Ok(Ok(response)) = result else { return Meaning::InDoubt };
         meaning(request, &response).unwrap_or_else(|| {
@@ -319,9 +314,4 @@ fn meaning(request: &Request, response: &Response) -> Option<Meaning> {
         }
         _ => None,
     }
-}
-
-fn code(body: &str) -> String {
-    let error: Value = serde_json::from_str(body).unwrap_or_default();
-    error["code"].as_str().unwrap_or_default().to_owned()
 }

@@ -36,6 +36,18 @@ pub(crate) struct Log {
 }
 
 impl Log {
+    /// Adds an attempt, with the body of its answer or why there is none.
+    pub(super) fn add(&mut self, attempt: Attempt, method: &str, path: &str, body: &str) {
+        let status = attempt.status;
+        let code = body.split_once("\"code\":\"").and_then(|(_, rest)| rest.split('"').next());
+        let code = code.filter(|_| status >= 400).unwrap_or_default();
+        *self.answers.entry(format!("{method} {status} {code}")).or_default() += 1;
+        if !attempt.succeeded() {
+            self.first_failure.get_or_insert_with(|| format!("{method} {path}: {status} {body}"));
+        }
+        self.attempts.push(attempt);
+    }
+
     /// The attempts that ended in this period.
     pub(crate) fn between(&self, from: f64, to: f64) -> impl Iterator<Item = &Attempt> {
         let first = self.attempts.partition_point(|attempt| attempt.at < from);
