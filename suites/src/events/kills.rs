@@ -78,11 +78,7 @@ impl Kills {
         }
         load.stop();
         tasks.join_all().await;
-        let stored = reader.catch_up(&url, 0).await?;
-        let reading = reader.stop().await?;
-        let (journal, mut problems) = load.check(&url)?;
-        problems.extend(reading.problems(&stored, true));
-        problems.extend(reading.differences(&journal, 0));
+        let (journal, reading, problems) = load.check_with_feed(&url, reader).await?;
         none_of(&problems)?;
         let expired = reading.events.iter().filter(|(event, _)| event.kind == "order.expired").count();
         println!(

@@ -149,7 +149,7 @@ impl Test {
     /// Injects these faults one after another, and then checks the record.
     async fn run(&mut self, faults: impl Iterator<Item = Fault>, rate: u32) -> Outcome {
         let addresses: Vec<SocketAddr> = self.addresses.iter().map(|(address, _)| *address).collect();
-        let load = Load::new(&self.url, &addresses, &self.key, 1, 50)?.beside_others();
+        let load = Load::new(&self.url, &addresses, &self.key, 1, 50)?;
         let (load, mut tasks) = (Arc::new(load), JoinSet::new());
         load.spawn_at_rate(&mut tasks, rate, &CLIENTS);
         let reader = Reader::start(&addresses, &self.key, 100, None);
@@ -165,11 +165,7 @@ impl Test {
             let (times, writes, reads) = (writes.0.len(), writes.spread(), reads.spread());
             println!("{name:<40} {times:>3} times: no write for {writes} s, no read for {reads} s");
         }
-        let stored = reader.catch_up(&self.url, 0).await?;
-        let reading = reader.stop().await?;
-        let (journal, mut problems) = load.check(&self.url)?;
-        problems.extend(reading.problems(&stored, true));
-        problems.extend(reading.differences(&journal, load.last_before()));
+        let (_, reading, problems) = load.check_with_feed(&self.url, reader).await?;
         none_of(&problems)?;
         println!(
             "{} attempts, {} writes acknowledged: none lost, none duplicated, no pet in two open orders; a reader of the feed \

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::Outcome;
+use crate::history::feed::{Reader, Reading};
 use crate::history::journal::{Journal, PREFIX, State};
 use crate::history::{Effect, History};
 use crate::http::Connection;
@@ -216,7 +217,7 @@ impl Load {
     }
 
     /// The last pet from before the history began.
-    pub(crate) fn last_before(&self) -> i64 {
+    fn last_before(&self) -> i64 {
         self.before.pets.keys().last().copied().unwrap_or_default()
     }
 
@@ -228,6 +229,20 @@ impl Load {
         problems.extend(history.missing(&journal, 0..history.effects.len()));
         problems.extend(journal.problems(&State::read(url)?));
         Ok((journal, problems))
+    }
+
+    /// The same, and everything that is wrong with what a reader got that started at the beginning of the feed.
+    pub(crate) async fn check_with_feed(
+        &self,
+        url: &str,
+        reader: Reader,
+    ) -> Outcome<(Journal, Reading, Vec<String>)> {
+        let stored = reader.catch_up(url, 0).await?;
+        let reading = reader.stop().await?;
+        let (journal, mut problems) = self.check(url)?;
+        problems.extend(reading.problems(&stored, true));
+        problems.extend(reading.differences(&journal, self.last_before()));
+        Ok((journal, reading, problems))
     }
 
     /// The journal so far.
