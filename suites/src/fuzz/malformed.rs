@@ -59,7 +59,8 @@ pub(super) fn sentinel(key: &str, id: &str) -> Vec<u8> {
     .into()
 }
 
-/// `{get}` and `{post}` stand for the start of a good request, `{key}` for its key; the rest is as it is sent.
+/// `{get}` and `{post}` stand for the start of a good request, `{key}` for its key, `{chunked}` for the head of one whose body
+/// has chunks, and `{chunks}` for such a body; the rest is as it is sent.
 type Template = (&'static str, &'static str, Wanted);
 
 const BAD: Wanted = Wanted::Refused(&[400]);
@@ -141,77 +142,45 @@ const BODIES: [Template; 45] = [
     ),
     (
         "length, then chunked",
-        "{post}Content-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "{post}Content-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}",
         Wanted::Last,
     ),
     (
         "chunked, then length",
-        "{post}Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "{post}Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n{chunks}",
         Wanted::Last,
     ),
-    ("gzip, chunked", "{post}Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", BAD),
-    ("chunked, gzip", "{post}Transfer-Encoding: chunked, gzip\r\n\r\n2\r\n{}\r\n0\r\n\r\n", BAD),
+    ("gzip, chunked", "{post}Transfer-Encoding: gzip, chunked\r\n\r\n{chunks}", BAD),
+    ("chunked, gzip", "{post}Transfer-Encoding: chunked, gzip\r\n\r\n{chunks}", BAD),
     ("identity coding", "{post}Transfer-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}", BAD),
-    ("unknown coding", "{post}Transfer-Encoding: xchunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", BAD),
-    ("coding with a vertical tab", "{post}Transfer-Encoding: \x0bchunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", BAD),
-    ("chunked twice", "{post}Transfer-Encoding: chunked, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", BAD),
-    (
-        "two codings",
-        "{post}Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-        BAD,
-    ),
-    ("quoted coding", "{post}Transfer-Encoding: \"chunked\"\r\n\r\n2\r\n{}\r\n0\r\n\r\n", BAD),
-    (
-        "coding with a space before the colon",
-        "{post}Transfer-Encoding : chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-        BAD,
-    ),
-    ("folded coding", "{post}Transfer-Encoding:\r\n chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", BAD),
+    ("unknown coding", "{post}Transfer-Encoding: xchunked\r\n\r\n{chunks}", BAD),
+    ("coding with a vertical tab", "{post}Transfer-Encoding: \x0bchunked\r\n\r\n{chunks}", BAD),
+    ("chunked twice", "{post}Transfer-Encoding: chunked, chunked\r\n\r\n{chunks}", BAD),
+    ("two codings", "{post}Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n{chunks}", BAD),
+    ("quoted coding", "{post}Transfer-Encoding: \"chunked\"\r\n\r\n{chunks}", BAD),
+    ("coding with a space before the colon", "{post}Transfer-Encoding : chunked\r\n\r\n{chunks}", BAD),
+    ("folded coding", "{post}Transfer-Encoding:\r\n chunked\r\n\r\n{chunks}", BAD),
     ("empty coding", "{post}Transfer-Encoding: \r\nContent-Length: 2\r\n\r\n{}", BAD),
     (
         "chunked in HTTP/1.0",
-        "POST /v1/pets HTTP/1.0\r\nHost: fuzz\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "POST /v1/pets HTTP/1.0\r\nHost: fuzz\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}",
         BAD,
     ),
-    ("chunked in capitals", "{post}Transfer-Encoding: CHUNKED\r\n\r\n2\r\n{}\r\n0\r\n\r\n", Wanted::One),
-    (
-        "chunk extension",
-        "{post}Transfer-Encoding: chunked\r\n\r\n2;a=b;c=\"d\"\r\n{}\r\n0;e\r\n\r\n",
-        Wanted::One,
-    ),
-    (
-        "trailer",
-        "{post}Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: y\r\nContent-Length: 9\r\n\r\n",
-        Wanted::One,
-    ),
-    (
-        "chunk size with zeros",
-        "{post}Transfer-Encoding: chunked\r\n\r\n000002\r\n{}\r\n000\r\n\r\n",
-        Wanted::One,
-    ),
-    ("chunk size of 0x", "{post}Transfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n", BAD),
-    ("negative chunk size", "{post}Transfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n", BAD),
-    ("signed chunk size", "{post}Transfer-Encoding: chunked\r\n\r\n+2\r\n{}\r\n0\r\n\r\n", BAD),
-    ("empty chunk size", "{post}Transfer-Encoding: chunked\r\n\r\n\r\n{}\r\n0\r\n\r\n", BAD),
-    (
-        "chunk size over 64 bits",
-        "{post}Transfer-Encoding: chunked\r\n\r\n10000000000000002\r\n{}\r\n0\r\n\r\n",
-        BAD,
-    ),
-    (
-        "chunk size of 2^64 - 1",
-        "{post}Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{}\r\n0\r\n\r\n",
-        Wanted::Any,
-    ),
-    ("chunk shorter than its size", "{post}Transfer-Encoding: chunked\r\n\r\n3\r\n{}\r\n0\r\n\r\n", BAD),
-    ("chunk longer than its size", "{post}Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n", BAD),
-    ("bare LF after a chunk size", "{post}Transfer-Encoding: chunked\r\n\r\n2\n{}\r\n0\r\n\r\n", BAD),
-    ("bare LF after a chunk", "{post}Transfer-Encoding: chunked\r\n\r\n2\r\n{}\n0\r\n\r\n", BAD),
-    (
-        "bare LF in a chunk extension",
-        "{post}Transfer-Encoding: chunked\r\n\r\n2;a\nb\r\n{}\r\n0\r\n\r\n",
-        BAD,
-    ),
+    ("chunked in capitals", "{post}Transfer-Encoding: CHUNKED\r\n\r\n{chunks}", Wanted::One),
+    ("chunk extension", "{chunked}2;a=b;c=\"d\"\r\n{}\r\n0;e\r\n\r\n", Wanted::One),
+    ("trailer", "{chunked}2\r\n{}\r\n0\r\nX: y\r\nContent-Length: 9\r\n\r\n", Wanted::One),
+    ("chunk size with zeros", "{chunked}000002\r\n{}\r\n000\r\n\r\n", Wanted::One),
+    ("chunk size of 0x", "{chunked}0x{chunks}", BAD),
+    ("negative chunk size", "{chunked}-{chunks}", BAD),
+    ("signed chunk size", "{chunked}+{chunks}", BAD),
+    ("empty chunk size", "{chunked}\r\n{}\r\n0\r\n\r\n", BAD),
+    ("chunk size over 64 bits", "{chunked}1000000000000000{chunks}", BAD),
+    ("chunk size of 2^64 - 1", "{chunked}ffffffffffffffff\r\n{}\r\n0\r\n\r\n", Wanted::Any),
+    ("chunk shorter than its size", "{chunked}3\r\n{}\r\n0\r\n\r\n", BAD),
+    ("chunk longer than its size", "{chunked}1\r\n{}\r\n0\r\n\r\n", BAD),
+    ("bare LF after a chunk size", "{chunked}2\n{}\r\n0\r\n\r\n", BAD),
+    ("bare LF after a chunk", "{chunked}2\r\n{}\n0\r\n\r\n", BAD),
+    ("bare LF in a chunk extension", "{chunked}2;a\nb\r\n{}\r\n0\r\n\r\n", BAD),
     ("body of GET", "{get}Content-Length: 2\r\n\r\n{}", Wanted::One),
     (
         "body that is not read",
@@ -229,7 +198,7 @@ const BODIES: [Template; 45] = [
         Wanted::First(&[415]),
     ),
     ("body cut off", "{post}Content-Length: 40\r\n\r\n{\"name\":", Wanted::Any),
-    ("chunk cut off", "{post}Transfer-Encoding: chunked\r\n\r\n28\r\n{\"name\":", Wanted::Any),
+    ("chunk cut off", "{chunked}28\r\n{\"name\":", Wanted::Any),
 ];
 
 /// A random malformed request: its name, its bytes, and what is wanted.
@@ -245,7 +214,15 @@ pub(super) fn request(random: &mut Random, key: &str) -> (&'static str, Vec<u8>,
 fn fill(template: &str, key: &str) -> Vec<u8> {
     let get = "GET /v1/pets?limit=1 HTTP/1.1\r\nHost: fuzz\r\nAuthorization: Bearer {key}\r\n";
     let post = "POST /v1/pets HTTP/1.1\r\nHost: fuzz\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n";
-    template.replace("{get}", get).replace("{post}", post).replace("{key}", key).into()
+    let chunked = "{post}Transfer-Encoding: chunked\r\n\r\n";
+    let parts = [
+        ("{chunked}", chunked),
+        ("{chunks}", "2\r\n{}\r\n0\r\n\r\n"),
+        ("{get}", get),
+        ("{post}", post),
+        ("{key}", key),
+    ];
+    parts.iter().fold(template.to_owned(), |text, (part, value)| text.replace(part, value)).into()
 }
 
 /// Requests that are too large in some way, and noise.
