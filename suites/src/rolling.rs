@@ -55,7 +55,7 @@ impl Rolling {
                 }
             }
         }
-        traffic.finish(&url).await.map(drop)
+        none_of(&traffic.finish(&url).await?.1)
     }
 }
 
@@ -78,8 +78,8 @@ impl Traffic {
         Ok(Self { load, tasks })
     }
 
-    /// Stops the clients and checks what they saw.
-    pub(crate) async fn finish(self, url: &str) -> Outcome<Arc<Load>> {
+    /// Stops the clients. Returns what is wrong with what they saw.
+    pub(crate) async fn finish(self, url: &str) -> Outcome<(Arc<Load>, Vec<String>)> {
         self.load.stop();
         self.tasks.join_all().await;
         let (_, mut problems) = self.load.check(url)?;
@@ -96,7 +96,6 @@ impl Traffic {
         );
         problems.extend(log.first_failure.iter().map(|failure| format!("a request failed: {failure}")));
         drop(log);
-        none_of(&problems)?;
-        Ok(self.load)
+        Ok((self.load, problems))
     }
 }

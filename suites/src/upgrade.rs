@@ -71,11 +71,11 @@ impl Upgrade {
             sleep(Duration::from_secs(2)).await;
             println!("{what}: {} events read", reader.count());
         }
-        let load = traffic.finish(&url).await?;
+        let (load, mut problems) = traffic.finish(&url).await?;
         // All but that of its position, which is the oldest.
         let stored = reader.catch_up(&url, 1).await?;
         let reading = reader.stop().await?;
-        let mut problems = reading.problems(&stored, false);
+        problems.extend(reading.problems(&stored, false));
         problems.extend(reading.differences(&load.journal(&url)?, last_before));
         none_of(&problems)?;
         println!("both versions added pets: each is in the feed once, in {} events", reading.events.len());
