@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn the_table_of_incidents_has_the_line_of_a_wrong_clock() {
         let line = format!("warning clock {}", clock(-600.0).says);
-        assert!(include_str!("../../docs/operations.md").contains(&format!("| `{line}` |")), "{line}");
+        assert!(include_str!("../../docs/runbook.md").contains(&format!("| `{line}` |")), "{line}");
     }
 
     #[test]

@@ -4,9 +4,9 @@
     tests/alerts/check.py
 
 Dashboard: panels have unique ids, do not overlap, and have a description; each target has an expression and queries the
-selected data source. The panels show every metric of docs/operations.md, and rules and panels use no other metric.
+selected data source. The panels show every metric of docs/monitoring.md, and rules and panels use no other metric.
 Rules: each alert has a severity, a summary, a description, a link from the one setting of the runbook and a heading in
-docs/operations.md, and each heading an alert. No rule names a job, and promtool's tests name each alert.
+docs/runbook.md, and each heading an alert. No rule names a job, and promtool's tests name each alert.
 """
 
 import json
@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy/grafana/petstore.json"
 RULES = ROOT / "deploy/prometheus/rules.yaml"
 UNIT_TESTS = (ROOT / "deploy/prometheus").glob("rules*.test.yaml")
-OPERATIONS = ROOT / "docs/operations.md"
-RUNBOOK = """'{{ query "petstore:runbook:info" | first | label "url" }}#%s'"""
+MONITORING = ROOT / "docs/monitoring.md"
+RUNBOOK = ROOT / "docs/runbook.md"
+RUNBOOK_URL = """'{{ query "petstore:runbook:info" | first | label "url" }}#%s'"""
 WIDTH = 24
 # Names that Grafana and Prometheus define, besides the service's metrics.
 FROM_GRAFANA = {"__rate_interval", "__range"}
@@ -90,7 +91,7 @@ def dashboard_errors(documented: set[str]) -> list[str]:
     for panel in panels():
         shown |= metric_names(" ".join(target["expr"] for target in panel["targets"]))
     errors += [f"{name} is not shown" for name in sorted(documented - shown)]
-    errors += [f"{name} is shown but not documented in docs/operations.md" for name in undocumented(shown, documented)]
+    errors += [f"{name} is shown but not documented in docs/monitoring.md" for name in undocumented(shown, documented)]
     return errors
 
 
@@ -103,7 +104,7 @@ def rule_errors(documented: set[str]) -> list[str]:
         kind, name = re.match(r"(alert|record): (\S+)", rule).groups()
         scraped = re.sub(r"\b\w+:\w+:\w+", "", rule)  # without series that other rules record
         others = undocumented(metric_names(scraped), documented)
-        errors += [f"{name}: {metric} is not documented in docs/operations.md" for metric in others]
+        errors += [f"{name}: {metric} is not documented in docs/monitoring.md" for metric in others]
         if kind == "record":
             continue
         alerts.add(name)
@@ -112,18 +113,19 @@ def rule_errors(documented: set[str]) -> list[str]:
         for annotation in ("summary", "description"):
             if not re.search(rf"^ +{annotation}: \S", rule, re.MULTILINE):
                 errors.append(f"{name}: no {annotation}")
-        if f"runbook_url: {RUNBOOK % name.lower()}\n" not in rule + "\n":
-            errors.append(f"{name}: runbook_url does not link to its heading in docs/operations.md")
+        if f"runbook_url: {RUNBOOK_URL % name.lower()}\n" not in rule + "\n":
+            errors.append(f"{name}: runbook_url does not link to its heading in docs/runbook.md")
     if re.search(r"\bjob *=", text):
         errors.append("a rule names a job: select nodes by petstore_build_info")
-    if len(re.findall(r"^ +url: https://\S+$", text, re.MULTILINE)) != 1 or text.count("https://") != 1:
-        errors.append("the runbook's address must be absolute, and be set once")
+    addresses = re.findall(r"^ +url: https://\S+/docs/runbook\.md$", text, re.MULTILINE)
+    if len(addresses) != 1 or text.count("https://") != 1:
+        errors.append("the address of docs/runbook.md must be absolute, and be set once")
     tested = set(re.findall(r"alertname: (\w+)", "".join(file.read_text() for file in UNIT_TESTS)))
     errors += [f"{name}: promtool does not test it" for name in sorted(alerts - tested)]
-    section = re.search(r"^## Alerts$(.*?)^## ", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)
+    section = re.search(r"^## Alerts$(.*?)^## ", RUNBOOK.read_text(), re.MULTILINE | re.DOTALL)
     headings = set(re.findall(r"^### (\w+)$", section[1], re.MULTILINE)) if section else set()
-    errors += [f"{name}: no heading in docs/operations.md" for name in sorted(alerts - headings)]
-    errors += [f"{name}: heading in docs/operations.md without an alert" for name in sorted(headings - alerts)]
+    errors += [f"{name}: no heading in docs/runbook.md" for name in sorted(alerts - headings)]
+    errors += [f"{name}: heading in docs/runbook.md without an alert" for name in sorted(headings - alerts)]
     return errors
 
 
@@ -134,7 +136,7 @@ def undocumented(names: set[str], documented: set[str]) -> list[str]:
 def main() -> None:
     if sys.argv[1:]:
         raise SystemExit(__doc__)
-    metrics = re.search(r"^## Metrics$(.*?)^## ", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)[1]
+    metrics = re.search(r"^## Metrics$(.*?)^## ", MONITORING.read_text(), re.MULTILINE | re.DOTALL)[1]
     documented = set(re.findall(r"^\| `([a-z_]+)` \|", metrics, re.MULTILINE))
     errors = [f"{DASHBOARD.name}: {error}" for error in dashboard_errors(documented)]
     errors += [f"{RULES.name}: {error}" for error in rule_errors(documented)]

@@ -1,4 +1,4 @@
-//! Incidents that an operator meets: what the log and `petstore doctor` say then is what the table in docs/operations.md says.
+//! Incidents that an operator meets: what the log and `petstore doctor` say then is what the table in docs/runbook.md says.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase};
 use crate::unhealthy_database::PrivatePostgres;
 
-const PAGE: &str = "docs/operations.md";
+const PAGE: &str = "runbook.md";
 
 /// A row of the table.
 struct Incident {
@@ -22,21 +22,32 @@ struct Incident {
     doctor: String,
 }
 
+fn read(page: &str) -> String {
+    fs::read_to_string(Path::new(ROOT).join("docs").join(page)).unwrap()
+}
+
+/// Whether a link from the page leads to a heading, there or on another page.
+fn leads_to_a_heading(link: &str) -> bool {
+    let (page, anchor) = link.split_once('#').unwrap();
+    let page = read(if page.is_empty() { PAGE } else { page });
+    let anchors = page.lines().filter(|line| line.starts_with('#')).map(|heading| {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        words.replace(' ', "-").chars().filter(|c| *c == '-' || c.is_alphanumeric()).collect::<String>()
+    });
+    anchors.into_iter().any(|known| known == anchor)
+}
+
 /// The rows of the table, by the name of the incident.
 fn rows() -> Vec<(String, Incident)> {
-    let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
+    let page = read(PAGE);
     let table = page.split("| incident |").nth(1).unwrap().split("\n\n").next().unwrap();
     // What is quoted, if something is.
     let cell = |text: &str| text.split('`').nth(1).unwrap_or(text).trim().to_owned();
     let row = |line: &str| {
         let cells: Vec<String> = line.trim_matches('|').split(" | ").map(cell).collect();
         let [name, log, doctor, see] = cells.try_into().unwrap();
-        let anchor = see.split("(#").nth(1).unwrap().trim_end_matches(')').to_owned();
-        let anchors = page.lines().filter(|line| line.starts_with('#')).map(|heading| {
-            let words = heading.trim_start_matches('#').trim().to_lowercase();
-            words.replace(' ', "-").chars().filter(|c| *c == '-' || c.is_alphanumeric()).collect::<String>()
-        });
-        assert!(anchors.into_iter().any(|known| known == anchor), "{see} leads nowhere");
+        let link = see.split("](").nth(1).unwrap().trim_end_matches(')');
+        assert!(leads_to_a_heading(link), "{see} leads nowhere");
         (name, Incident { log, doctor })
     };
     table.lines().skip(2).map(row).collect()

@@ -167,9 +167,9 @@ async fn the_next_key_that_expires_is_known_except_for_revoked_and_rotated_ones(
         .await;
 }
 
-/// The names in the table of docs/operations.md, except those of the process.
+/// The names in the table of docs/monitoring.md, except those of the process.
 fn documented() -> BTreeSet<String> {
-    let page = fs::read_to_string(Path::new(ROOT).join("docs/operations.md")).unwrap();
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/monitoring.md")).unwrap();
     let table = &page[page.find("| metric | labels |").unwrap()..];
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|row| row.split('`').nth(1).unwrap().to_owned()).filter(|name| name != "process_…").collect()
@@ -183,7 +183,7 @@ fn serve_with_two_servers(database: &TestDatabase) -> ServeProcess {
 }
 
 #[tokio::test]
-async fn the_operations_guide_lists_exactly_the_metrics_that_exist() {
+async fn the_page_on_monitoring_lists_exactly_the_metrics_that_exist() {
     let database = TestDatabase::new().await;
     let service = serve_with_two_servers(&database);
     service.client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await;

@@ -1,4 +1,4 @@
-//! The operations guide and the deployment files, checked against the program.
+//! The pages for operators and the deployment files, checked against the program.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,7 +11,23 @@ use petstore::cli::Cli;
 use crate::attacks::KILOBYTES_PER_CONNECTION;
 use crate::support::postgres::ROOT;
 
-const PAGE: &str = "docs/operations.md";
+const OPERATIONS: &str = "docs/operations.md";
+const CONFIGURATION: &str = "docs/configuration.md";
+const RUNBOOK: &str = "docs/runbook.md";
+/// The pages for operators.
+const PAGES: [&str; 7] = [
+    OPERATIONS,
+    CONFIGURATION,
+    RUNBOOK,
+    "docs/backup.md",
+    "docs/keys.md",
+    "docs/monitoring.md",
+    "docs/upgrade.md",
+];
+
+fn read_page(page: &str) -> String {
+    fs::read_to_string(Path::new(ROOT).join(page)).unwrap()
+}
 
 /// The settings of a command that have an environment variable.
 fn settings(command: &Command) -> impl Iterator<Item = &Arg> {
@@ -22,7 +38,7 @@ fn variable(setting: &Arg) -> &str {
     setting.get_env().unwrap().to_str().unwrap()
 }
 
-/// The settings of `serve` and `migrate`, each once, as a table.
+/// The settings of `serve` and `migrate`, each once, as a table with the first sentence of each help text.
 fn table() -> String {
     let cli = Cli::command();
     let mut table = String::from("| flag | environment variable | default | |\n|---|---|---|---|\n");
@@ -36,7 +52,8 @@ fn table() -> String {
             let default = default.map(|value| format!("`{value}`")).unwrap_or_default();
             let flag = setting.get_long().unwrap();
             let help = setting.get_help().unwrap().to_string().replace('\n', " ");
-            writeln!(table, "| `--{flag}` | `{}` | {default} | {help} |", variable(setting)).unwrap();
+            let first = help.split(". ").next().unwrap();
+            writeln!(table, "| `--{flag}` | `{}` | {default} | {first} |", variable(setting)).unwrap();
         }
     }
     table
@@ -44,8 +61,8 @@ fn table() -> String {
 
 #[test]
 fn the_table_of_settings_is_made_from_the_command_line() {
-    let path = Path::new(ROOT).join(PAGE);
-    let page = fs::read_to_string(&path).unwrap();
+    let path = Path::new(ROOT).join(CONFIGURATION);
+    let page = read_page(CONFIGURATION);
     let start = page.find("| flag | environment variable |").unwrap();
     let end = start + page[start..].find("\n\n").unwrap() + 1;
     if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
@@ -69,10 +86,13 @@ fn deployment_files_name_only_existing_settings() {
     let known: BTreeSet<&str> =
         settings(serve).chain(settings(migrate)).chain(settings(&cli)).map(variable).collect();
     let mut named = 0;
-    for file in files(Path::new(ROOT).join("deploy")).into_iter().chain([Path::new(ROOT).join(PAGE)]) {
+    let pages = PAGES.map(|page| Path::new(ROOT).join(page));
+    for file in files(Path::new(ROOT).join("deploy")).into_iter().chain(pages) {
         let text = fs::read_to_string(&file).unwrap();
         let is_part = |character: char| character.is_ascii_uppercase() || character == '_';
-        for word in text.split(|character| !is_part(character)).filter(|word| word.starts_with("PETSTORE_")) {
+        // Not `PETSTORE_…`, which stands for all of them.
+        let is_name = |word: &&str| word.starts_with("PETSTORE_") && *word != "PETSTORE_";
+        for word in text.split(|character| !is_part(character)).filter(is_name) {
             assert!(known.contains(word), "{} names {word}", file.display());
             named += 1;
         }
@@ -81,7 +101,7 @@ fn deployment_files_name_only_existing_settings() {
 }
 
 /// The memory that a node needs at most, in megabytes, as in docs/operations.md.
-fn memory_needed(connections: u64, requests: u64) -> u64 {
+pub(crate) fn memory_needed(connections: u64, requests: u64) -> u64 {
     64 + (connections * KILOBYTES_PER_CONNECTION + requests * 2 * 32) / 1024
 }
 
@@ -105,10 +125,9 @@ fn the_deployed_memory_limit_is_enough_for_the_allowed_connections() {
         needed <= limit,
         "{connections} connections and {requests} requests may need {needed} MB of {limit}"
     );
-    let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
     let sum =
         format!("64 MB + {KILOBYTES_PER_CONNECTION} KB × `--max-connections` + 64 KB × `--max-requests`");
-    assert!(page.contains(&sum), "{PAGE} lacks the formula: {sum}");
+    assert!(read_page(OPERATIONS).contains(&sum), "{OPERATIONS} lacks the formula: {sum}");
 }
 
 #[test]
@@ -131,9 +150,8 @@ fn the_pods_of_a_rollout_fit_into_the_default_number_of_connections() {
     let needed = pods * connections + 1;
     // PostgreSQL's default, without those for superusers, and with some for backups and psql.
     assert!(needed <= 100 - 3 - 5, "{pods} pods need {needed} connections");
-    let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
     let sum = format!("{pods} × {connections} + 1 = {needed}");
-    assert!(page.contains(&sum), "{PAGE} lacks the sum: {sum}");
+    assert!(read_page(OPERATIONS).contains(&sum), "{OPERATIONS} lacks the sum: {sum}");
 }
 
 #[test]
@@ -152,7 +170,7 @@ fn the_service_has_its_own_role_and_only_the_job_is_the_owner() {
 
 #[test]
 fn the_log_lines_of_the_incidents_have_messages_of_the_program() {
-    let page = fs::read_to_string(Path::new(ROOT).join(PAGE)).unwrap();
+    let page = read_page(RUNBOOK);
     let section = page.split("## What you will see").nth(1).unwrap().split("\n## ").next().unwrap();
     let sources: String = ["src", "crates"]
         .into_iter()

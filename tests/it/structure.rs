@@ -176,7 +176,7 @@ fn the_supported_versions_of_postgresql_are_those_that_are_tested() {
     let checked = format!("TESTED_POSTGRES: [i32; 2] = [{oldest}, {newest}]");
     assert!(read("src/cli/doctor.rs").contains(&checked), "{checked}");
     let supported = format!("PostgreSQL {oldest} to {newest}");
-    for page in ["README.md", "docs/operations.md"] {
+    for page in ["README.md", "docs/operations.md", "docs/upgrade.md"] {
         assert!(read(page).contains(&supported), "{page}: {supported}");
     }
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the commands of docs/operations.md as root on a Debian machine, in the order of the page.
+"""Runs the commands of the pages for operators as root on a Debian machine, page by page.
 
     tests/operations/run.py ENTER …     ENTER … runs a command on the machine, such as `ssh root@machine`
     tests/operations/run.py             only checks that each block is run, or says why not
 
-The page is run twice, as it describes two kinds of installation: with one role, which owns the database, and with two
+The pages are run twice, as they describe two kinds of installation: with one role, which owns the database, and with two
 roles, of which the service's has the fewest privileges. Blocks marked `sh` and `sql` are commands, and so is the column of
 the Debian package in the table of commands. Each must exit with 0. A comment on the line before a block can restrict it:
 
@@ -12,7 +12,7 @@ the Debian package in the table of commands. Each must exit with 0. A comment on
     <!-- one role -->           it is only for this kind of installation
     <!-- two roles -->
 
-The machine has systemd and PostgreSQL, and in /root the packages that the page installs.
+The machine has systemd and PostgreSQL, and in /root the packages that the pages install.
 """
 
 import re
@@ -22,7 +22,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/operations.md"
+ROOT = Path(__file__).resolve().parents[2]
+# In the order in which an operator needs them: install, configure, watch, handle incidents, upgrade, restore. The restore is
+# last, because what it leaves is checked at the end.
+PAGES = [
+    f"docs/{name}.md" for name in ("operations", "configuration", "monitoring", "runbook", "upgrade", "backup")
+]
 COMMANDS = ("sh", "sql")
 OTHERS = ("conf", "json", "text", "yaml")
 ROLES = ("one role", "two roles")
@@ -69,6 +74,7 @@ curl --silent --show-error --fail-with-body --header "Authorization: Bearer $key
 
 @dataclass
 class Block:
+    page: str
     line: int
     heading: str
     language: str
@@ -79,7 +85,7 @@ class Block:
         return self.comment in ("", roles)
 
     def where(self) -> str:
-        return f"docs/operations.md:{self.line}"
+        return f"{self.page}:{self.line}"
 
 
 def table_column(lines: list[str], start: int) -> str:
@@ -92,10 +98,10 @@ def table_column(lines: list[str], start: int) -> str:
     return code
 
 
-def blocks() -> list[Block]:
+def blocks(page: str) -> list[Block]:
     found: list[Block] = []
     heading, comment, opened = "", "", None
-    lines = PAGE.read_text().splitlines()
+    lines = (ROOT / page).read_text().splitlines()
     for number, line in enumerate(lines, 1):
         if opened:
             if line.strip() == "```":
@@ -104,9 +110,9 @@ def blocks() -> list[Block]:
             else:
                 opened.code += line + "\n"
         elif fence := re.fullmatch(r" *```(\w*)", line):
-            opened = Block(number, heading, fence[1], "", comment)
+            opened = Block(page, number, heading, fence[1], "", comment)
         elif line.startswith("| to | Debian package"):
-            found.append(Block(number, heading, "sh", table_column(lines, number - 1), ""))
+            found.append(Block(page, number, heading, "sh", table_column(lines, number - 1), ""))
         elif title := re.fullmatch(r"#+ (.*)", line):
             heading = title[1]
         note = re.fullmatch(r"<!-- (.*) -->", line)
@@ -116,7 +122,9 @@ def blocks() -> list[Block]:
 
 def check(found: list[Block]) -> None:
     if not any(block.heading == "Commands" for block in found):
-        sys.exit("docs/operations.md: the table of commands was not found")
+        sys.exit("docs/runbook.md: the table of commands was not found")
+    for heading in sorted(BEFORE.keys() - {block.heading for block in found}):
+        sys.exit(f"no page has commands below the heading {heading}")
     for block in found:
         if block.language not in COMMANDS + OTHERS:
             sys.exit(f"{block.where()}: a block must be marked {', '.join(COMMANDS + OTHERS)}, not `{block.language}`")
@@ -149,7 +157,7 @@ def run_block(enter: list[str], block: Block, roles: str) -> None:
 
 
 def main(enter: list[str]) -> None:
-    found = blocks()
+    found = [block for page in PAGES for block in blocks(page)]
     check(found)
     commands = [block for block in found if block.language in COMMANDS]
     print(f"{sum(block.comment.startswith('not run') for block in commands)} of {len(commands)} blocks are not run")
