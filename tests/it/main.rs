@@ -19,6 +19,7 @@ mod demo;
 mod docs_page;
 mod doctor;
 mod document;
+mod documented_figures;
 mod documented_numbers;
 mod events;
 mod expiry;

@@ -1,0 +1,134 @@
+//! Figures that a page repeats are those of their source: README's results are in the sections that it links to, with the date and
+//! the commit of their run, and the changelog has the latest schema version.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use petstore_storage::SCHEMA_LATEST;
+
+use crate::support::postgres::ROOT;
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
+}
+
+/// The level and the text of a heading.
+fn heading(line: &str) -> Option<(usize, &str)> {
+    let (marks, text) = line.split_once(' ')?;
+    let is_heading = !marks.is_empty() && marks.bytes().all(|byte| byte == b'#');
+    is_heading.then_some((marks.len(), text))
+}
+
+/// The id that GitHub gives a heading.
+fn heading_id(text: &str) -> String {
+    let kept = text.chars().filter(|&c| c.is_alphanumeric() || " -_".contains(c));
+    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+/// The section of a page with this id: from its heading to the next one of the same level or a higher one.
+fn section(page: &str, id: &str) -> Option<String> {
+    let mut lines =
+        page.lines().skip_while(|line| heading(line).is_none_or(|(_, text)| heading_id(text) != id));
+    let (level, title) = heading(lines.next()?)?;
+    let content = lines.take_while(|line| heading(line).is_none_or(|(other, _)| other > level));
+    Some([title].into_iter().chain(content).collect::<Vec<_>>().join("\n"))
+}
+
+/// The numbers of a text: `1,234` and `0.07` are one each.
+fn figures(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_ascii_digit() && !".,".contains(c))
+        .map(|word| word.trim_matches(|c: char| ".,".contains(c)))
+        .filter(|word| !word.is_empty())
+        .collect()
+}
+
+/// A text without the targets of its links, and these targets.
+fn without_links(text: &str) -> (String, Vec<&str>) {
+    let mut parts = text.split("](");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    let mut targets = Vec::new();
+    for part in parts {
+        let (target, rest) = part.split_once(')').unwrap();
+        targets.push(target);
+        plain.push_str(rest);
+    }
+    (plain, targets)
+}
+
+/// Whether a section says when its figures were recorded: "Run of 2026-11-16, recorded with commit `aed1881`".
+fn names_its_run(section: &str) -> bool {
+    let text = section.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.split("Run of ").skip(1).any(|run| {
+        let Some((date, rest)) = run.split_at_checked("2026-11-16".len()) else { return false };
+        let is_date = date.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit());
+        is_date && date.split('-').count() == 3 && rest.starts_with(", recorded with commit `")
+    })
+}
+
+#[test]
+fn the_readme_shows_the_figures_of_the_sections_that_it_links_to() {
+    let results = section(&read("README.md"), "results").unwrap();
+    // Each row of the table is a statement, and so is each paragraph.
+    let statements = results.replace("\n| ", "\n\n| ");
+    let mut checked = 0;
+    for statement in statements.split("\n\n") {
+        let (text, targets) = without_links(statement);
+        let figures = figures(&text);
+        if figures.is_empty() {
+            continue;
+        }
+        let sections: Vec<String> = targets
+            .iter()
+            .filter_map(|target| target.split_once('#'))
+            .map(|(page, id)| {
+                section(&read(page), id).unwrap_or_else(|| panic!("{page} has no section {id}"))
+            })
+            .collect();
+        assert!(!sections.is_empty(), "figures without a link to a section: {statement}");
+        for section in &sections {
+            assert!(
+                names_its_run(section),
+                "no date and commit in the section that is linked by: {statement}"
+            );
+        }
+        let source = sections.join("\n");
+        let known = self::figures(&source);
+        let other: Vec<_> = figures.difference(&known).collect();
+        assert!(other.is_empty(), "{other:?} are not in the section that is linked by: {statement}");
+        checked += 1;
+    }
+    assert!(checked >= 3, "only {checked} statements have figures");
+}
+
+#[test]
+fn measured_tables_have_the_date_and_the_commit_of_their_run() {
+    for (page, id) in [("docs/performance.md", "results"), ("docs/scaling.md", "measured")] {
+        let section = section(&read(page), id).unwrap();
+        assert!(section.contains("<!-- measured -->"), "{page}: the tables are not in {id}");
+        assert!(names_its_run(&section), "{page}");
+    }
+}
+
+#[test]
+fn the_changelog_has_the_latest_schema_version() {
+    let changelog = read("CHANGELOG.md");
+    let newest = changelog.split("\n## [").nth(1).unwrap();
+    let stated = newest
+        .split("schema version is ")
+        .nth(1)
+        .map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
+    // A release that changes no schema need not say so.
+    assert!(stated.is_none_or(|stated| stated == SCHEMA_LATEST.to_string()));
+}
+
+#[test]
+fn the_parts_of_a_page_are_found() {
+    let page = "# A\n\n## One, two\n\nRun of 2026-11-16, recorded\nwith commit `a`: 1,234.\n\n### B\n\n0.07\n\n## C\n\n5\n";
+    let found = section(page, "one-two").unwrap();
+    assert_eq!(figures(&found), BTreeSet::from(["2026", "11", "16", "1,234", "0.07"]));
+    assert!(names_its_run(&found));
+    assert!(!names_its_run(&section(page, "c").unwrap()));
+    assert_eq!(section(page, "two"), None);
+    assert_eq!(without_links("[a](docs/b.md#c-1) 2"), ("[a 2".to_owned(), vec!["docs/b.md#c-1"]));
+}
