@@ -37,7 +37,7 @@ def main() -> None:
         x = LEFT + (second - seconds[0]) * width
         chart.rect(kind, x + .5, panel + PANEL * (1 - high), width - 1, PANEL * (high - low))
 
-    gap = f"{len(without['reads'])} seconds without reads" if without["reads"] else "reads go on"
+    gap = f"{len(without['reads'])} seconds without reads" if without["reads"] else "reads continue"
     chart.text(LEFT, 24, f"The primary's machine is killed: {gap}, {len(without['writes'])} seconds without writes", "title")
     below = TOP
     for name, title in [("reads", "Reads per second"), ("writes", "Writes per second, including retries")]:
