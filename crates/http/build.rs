@@ -3,7 +3,7 @@
 //! **Guarantees:** a heading has the id that GitHub gives it. A link to another served page leads to it. A link to a file
 //! that is not served becomes plain text, so no link is dead; a test checks all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,11 +12,12 @@ use std::{env, fs};
 use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 
 /// The pages that are served, in the groups and in the order of the navigation: `docs/guide.md` at `/docs/guide`.
-const GROUPS: [(&str, &[&str]); 4] = [
+const GROUPS: [(&str, &[&str]); 5] = [
     ("Getting started", &["guide", "sdks"]),
     ("Topics", &["orders", "events", "testing"]),
-    ("Reference", &["errors", "interface"]),
+    ("Reference", &["errors", "interface", "glossary"]),
     ("For operators", &["keys"]),
+    ("How it works", &["tour"]),
 ];
 
 /// What else can be linked to: the same relative path in the repository and from a served page.
@@ -34,10 +35,13 @@ struct Section {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut articles = String::from("[\n");
+    let mut pictures = BTreeSet::new();
     for (group, name) in pages() {
         let source = format!("../../docs/{name}.md");
         println!("cargo::rerun-if-changed={source}");
-        let (sections, html) = render(&fs::read_to_string(&source)?);
+        let markdown = fs::read_to_string(&source)?;
+        pictures.extend(pictures_of(&markdown));
+        let (sections, html) = render(&markdown);
         let path = format!("/docs/{name}");
         writeln!(articles, "Article {{ path: {path:?}, group: {group:?}, html: {html:?}, sections: &[")?;
         for Section { id, heading, is_in_navigation, lines } in sections {
@@ -48,8 +52,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     articles.push(']');
     println!("cargo::rerun-if-changed=build.rs");
-    fs::write(Path::new(&env::var("OUT_DIR")?).join("articles.rs"), articles)?;
+    let directory = env::var("OUT_DIR")?;
+    fs::write(Path::new(&directory).join("articles.rs"), articles)?;
+    fs::write(Path::new(&directory).join("pictures.rs"), picture_list(&pictures)?)?;
     Ok(())
+}
+
+/// The pictures that a page shows, relative to `docs/`.
+fn pictures_of(markdown: &str) -> impl Iterator<Item = String> {
+    Parser::new(markdown).filter_map(|event| match event {
+        Event::Start(Tag::Image { dest_url, .. }) => Some(dest_url.into_string()),
+        _ => None,
+    })
+}
+
+/// The path and the content of each picture, as an expression.
+fn picture_list(pictures: &BTreeSet<String>) -> Result<String, Box<dyn Error>> {
+    let mut list = String::from("[\n");
+    for name in pictures {
+        let (file, path) = (format!("../../docs/{name}"), format!("/docs/{name}"));
+        println!("cargo::rerun-if-changed={file}");
+        writeln!(list, "({path:?}, {:?}),", fs::read_to_string(file)?)?;
+    }
+    list.push(']');
+    Ok(list)
 }
 
 /// The pages with their groups.

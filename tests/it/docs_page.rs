@@ -18,7 +18,7 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SEARCH_INDEX: &str = "/docs/search.json";
 
 /// The pages and all their files, with their media types.
-const FILES: [(&str, &str); 22] = [
+const FILES: [(&str, &str); 33] = [
     ("/docs", HTML),
     ("/docs/guide", HTML),
     ("/docs/sdks", HTML),
@@ -28,6 +28,8 @@ const FILES: [(&str, &str); 22] = [
     ("/docs/events", HTML),
     ("/docs/interface", HTML),
     ("/docs/keys", HTML),
+    ("/docs/glossary", HTML),
+    ("/docs/tour", HTML),
     ("/docs/page.js", JAVASCRIPT),
     ("/docs/samples.js", JAVASCRIPT),
     ("/docs/languages.js", JAVASCRIPT),
@@ -38,7 +40,16 @@ const FILES: [(&str, &str); 22] = [
     (SEARCH_INDEX, "application/json"),
     ("/docs/page.css", "text/css; charset=utf-8"),
     ("/docs/icon.svg", "image/svg+xml"),
+    ("/docs/img/batching.svg", "image/svg+xml"),
+    ("/docs/img/event-order.svg", "image/svg+xml"),
+    ("/docs/img/failover.svg", "image/svg+xml"),
+    ("/docs/img/idempotency.svg", "image/svg+xml"),
+    ("/docs/img/key-cache.svg", "image/svg+xml"),
+    ("/docs/img/path.svg", "image/svg+xml"),
+    ("/docs/img/quorum.svg", "image/svg+xml"),
+    ("/docs/img/replication.svg", "image/svg+xml"),
     ("/docs/img/states.svg", "image/svg+xml"),
+    ("/docs/img/two-buyers.svg", "image/svg+xml"),
     ("/docs/swagger-ui-bundle.js", JAVASCRIPT),
     ("/docs/licences.txt", "text/plain; charset=utf-8"),
 ];

@@ -32,7 +32,7 @@ enum Asset {
 const SEARCH_INDEX: &str = "/docs/search.json";
 
 /// The other files that the pages load: path, media type and content.
-const FILES: [(&str, &str, Asset); 12] = [
+const FILES: [(&str, &str, Asset); 11] = [
     ("/docs/page.js", JAVASCRIPT, Asset::Plain(include_str!("../../assets/page.js"))),
     ("/docs/samples.js", JAVASCRIPT, Asset::Plain(include_str!("../../assets/samples.js"))),
     ("/docs/languages.js", JAVASCRIPT, Asset::Plain(include_str!("../../assets/languages.js"))),
@@ -42,7 +42,6 @@ const FILES: [(&str, &str, Asset); 12] = [
     ("/docs/search.js", JAVASCRIPT, Asset::Plain(include_str!("../../assets/search.js"))),
     ("/docs/page.css", CSS, Asset::Plain(include_str!("../../assets/page.css"))),
     ("/docs/icon.svg", SVG, Asset::Plain(include_str!("../../assets/icon.svg"))),
-    ("/docs/img/states.svg", SVG, Asset::Plain(include_str!("../../../../docs/img/states.svg"))),
     (
         "/docs/swagger-ui-bundle.js",
         JAVASCRIPT,
@@ -50,6 +49,9 @@ const FILES: [(&str, &str, Asset); 12] = [
     ),
     ("/docs/licences.txt", TEXT, Asset::Plain(LICENCES)),
 ];
+
+/// The pictures of the articles: path and content.
+const PICTURES: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/pictures.rs"));
 
 /// The licences of Swagger UI and of the packages in its bundle.
 const LICENCES: &str = concat!(
@@ -81,15 +83,17 @@ impl DocsPage {
             Asset::Gzip(bytes) => Precompressed::from_gzip(media_type, bytes),
         });
         let index = iter::once(Precompressed::from_plain(json::MEDIA_TYPE, search_index()));
+        let pictures = PICTURES.iter().map(|(_, text)| Precompressed::from_plain(SVG, *text));
         let pages = pages.map(|page| Precompressed::from_plain(HTML, page));
-        let files = pages.chain(index).chain(files).collect();
+        let files = pages.chain(index).chain(files).chain(pictures).collect();
         Self { files, policy: policy(settings) }
     }
 
     /// The path of each page and file. Any other path gets the usual 404.
     pub(crate) fn paths() -> impl Iterator<Item = &'static str> {
         let pages = iter::once("/docs").chain(ARTICLES.iter().map(|article| article.path));
-        pages.chain([SEARCH_INDEX]).chain(FILES.into_iter().map(|(path, _, _)| path))
+        let files = FILES.into_iter().map(|(path, _, _)| path);
+        pages.chain([SEARCH_INDEX]).chain(files).chain(PICTURES.iter().map(|(path, _)| *path))
     }
 
     /// Answers with a file: the index of its path in [`paths`](Self::paths).
