@@ -186,7 +186,7 @@ fn keys() -> Vec<Row> {
     vec![
         row(PAGE, "Nodes record it every {} seconds", &[&in_words(recorded)]),
         row(PAGE, "for `--overlap`, {} hours by default", &[&default_number("apply", "overlap")]),
-        row(PAGE, "for at most {} seconds, then looks it up again", &[&usable]),
+        row(PAGE, "caches a key for at most {} seconds", &[&usable]),
         row(
             PAGE,
             "for {} seconds without another lookup. Above {} unknown keys per second from one address, or {} ",
