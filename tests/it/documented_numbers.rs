@@ -71,14 +71,14 @@ fn operations() -> Vec<Row> {
         row(PAGE, "**PostgreSQL {} to {}**", &[&oldest, &newest]),
         row(
             PAGE,
-            "a public one for clients (`{}`), and a private one for health checks and metrics (`{}`)",
+            "a public listener for clients (`{}`), and a private listener for health checks and metrics (`{}`)",
             &[&default_of("serve", "listen"), &default_of("serve", "admin-listen")],
         ),
         row(PAGE, "apt-get install ./petstore_{}-1_amd64.deb", &[&VERSION]),
         row(PAGE, "runs as user {}.", &[&number_after("deploy/Containerfile", "USER ")]),
         row(
             PAGE,
-            "base: {} to {} pods",
+            "base with {} to {} pods",
             &[&number_after(autoscaler, "minReplicas: "), &number_after(autoscaler, "maxReplicas: ")],
         ),
         row(
@@ -93,7 +93,7 @@ fn operations() -> Vec<Row> {
             &[&longest_wait, &longest_wait],
         ),
         row(PAGE, "is kept for {} days (`--event-retention`)", &[&default_of("serve", "event-retention")]),
-        row(PAGE, "together, {} seconds by default", &[&stopping]),
+        row(PAGE, "`--database-timeout` ({} seconds by default)", &[&stopping]),
     ]
 }
 
@@ -147,26 +147,23 @@ fn runbook() -> Vec<Row> {
         row(PAGE, "nodes {} (<commit>) on", &[&VERSION]),
         row(PAGE, "this node uses up to {} ", &[&default_of("serve", "database-connections")]),
         row(PAGE, "Settings of petstore {} (<commit>)", &[&VERSION]),
-        row(PAGE, "for {}, Prometheus has reached no node", &[&alert_duration("PetstoreDown")]),
-        row(PAGE, "for {}, Prometheus has not reached one node", &[&alert_duration("PetstoreNodeDown")]),
-        row(PAGE, "for {}, nodes of several versions", &[&alert_duration("PetstoreVersionsMixed")]),
+        row(PAGE, "has reached no node of a service for {}.", &[&alert_duration("PetstoreDown")]),
+        row(PAGE, "Prometheus has not reached a node for {}.", &[&alert_duration("PetstoreNodeDown")]),
+        row(PAGE, "or commits have been running for {}.", &[&alert_duration("PetstoreVersionsMixed")]),
         row(PAGE, "check has failed for {}.", &[&alert_duration("PetstoreDatabaseAway")]),
         row(PAGE, "requests that take longer than {} ms", &[&(threshold * 1_000.0)]),
-        row(PAGE, "for {}, PostgreSQL has not been able", &[&alert_duration("PetstoreArchivingFailing")]),
-        row(
-            PAGE,
-            "exist for fewer than {} days, including today. Nodes create those of the next {} days",
-            &[&in_words(DAYS_AHEAD - 1), &in_words(DAYS_AHEAD)],
-        ),
-        row(PAGE, "for {}, readers of the", &[&alert_duration("PetstoreEventsHeldBack")]),
-        row(PAGE, "for {}, orders that should have", &[&alert_duration("PetstoreOrdersOverdue")]),
+        row(PAGE, "a WAL file for {}.", &[&alert_duration("PetstoreArchivingFailing")]),
+        row(PAGE, "fewer than {} days of partitions for", &[&in_words(DAYS_AHEAD - 1)]),
+        row(PAGE, "nodes create partitions for the next {} days", &[&in_words(DAYS_AHEAD)]),
+        row(PAGE, "lagged by more than ten seconds for {}.", &[&alert_duration("PetstoreEventsHeldBack")]),
+        row(PAGE, "for {}. Nobody can order the pets", &[&alert_duration("PetstoreOrdersOverdue")]),
         row(
             PAGE,
             "a key expires within {} days",
             &[&number_after("deploy/prometheus/rules.yaml", "- time() < ")],
         ),
-        row(PAGE, "for {}, a node has used", &[&alert_duration("PetstoreFileDescriptors")]),
-        row(PAGE, "getPet, on {}.", &[&GET_PET_REMOVAL]),
+        row(PAGE, "80 % of its file descriptors for {}.", &[&alert_duration("PetstoreFileDescriptors")]),
+        row(PAGE, "getPet will be removed on {}.", &[&GET_PET_REMOVAL]),
     ]
 }
 
