@@ -112,7 +112,7 @@ async fn the_database_is_down() {
 
 #[tokio::test]
 async fn its_password_was_changed() {
-    let incident = Incident::named("the password of the database was changed");
+    let incident = Incident::named("the database password was changed");
     let (postgres, _) = PrivatePostgres::start_with_key();
     let owner = connect(&postgres.url).await;
     let hba: String = owner.query_one("SHOW hba_file", &[]).await.unwrap().get(0);
@@ -158,7 +158,7 @@ async fn the_disk_of_the_database_is_full() {
 
 #[tokio::test]
 async fn its_connections_are_exhausted() {
-    let incident = Incident::named("the connections of the database are exhausted");
+    let incident = Incident::named("the database connections are exhausted");
     let (postgres, _) = PrivatePostgres::start_with_key();
     let owner = connect(&postgres.url).await;
     // With a limit of the database instead of the server's, the test can still connect as a superuser.
