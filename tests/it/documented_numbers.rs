@@ -147,7 +147,7 @@ fn runbook() -> Vec<Row> {
         row(PAGE, "nodes {} (<commit>) on", &[&VERSION]),
         row(PAGE, "this node uses up to {} ", &[&default_of("serve", "database-connections")]),
         row(PAGE, "Settings of petstore {} (<commit>)", &[&VERSION]),
-        row(PAGE, "has reached no node of a service for {}.", &[&alert_duration("PetstoreDown")]),
+        row(PAGE, "has reached no node of a service for {},", &[&alert_duration("PetstoreDown")]),
         row(PAGE, "Prometheus has not reached a node for {}.", &[&alert_duration("PetstoreNodeDown")]),
         row(PAGE, "or commits have been running for {}.", &[&alert_duration("PetstoreVersionsMixed")]),
         row(PAGE, "check has failed for {}.", &[&alert_duration("PetstoreDatabaseAway")]),
