@@ -25,6 +25,7 @@ mod events;
 mod expiry;
 mod export;
 mod faults;
+mod fields;
 mod fresh_reads;
 mod get_pet;
 mod hostile_clients;

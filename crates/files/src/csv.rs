@@ -184,7 +184,8 @@ pub fn write_header(out: &mut Vec<u8>) {
 }
 
 pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
-    let (id, name, category_id) = (pet.id.get(), pet.name.as_str(), pet.category_id.0);
+    let Pet { id, name, category_id, status, reference } = pet;
+    let (id, name, category_id) = (id.get(), name.as_str(), category_id.0);
     // Writing to memory cannot fail.
     let write_value = |out: &mut Vec<u8>, text: &str| {
         if escape_formulas && may_be_formula(text) {
@@ -195,8 +196,8 @@ pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
     };
     let _ = write!(out, "{id},");
     write_value(out, name);
-    let _ = write!(out, ",{category_id},{},", pet.status.map_or("", PetStatus::as_str));
-    if let Some(reference) = &pet.reference {
+    let _ = write!(out, ",{category_id},{},", status.map_or("", PetStatus::as_str));
+    if let Some(reference) = reference {
         write_value(out, reference.as_str());
     }
     out.push(b'\n');

@@ -33,7 +33,9 @@ impl SharedPart {
         for operation in operations(document) {
             match self {
                 Self::Parameter => {
-                    for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
+                    // Indexing would add the member to an operation without parameters.
+                    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+                    for parameter in parameters.into_iter().flatten() {
                         let name = parameter["name"].as_str().unwrap_or_default().to_owned();
                         visit(&name, parameter);
                     }
