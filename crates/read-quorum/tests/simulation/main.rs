@@ -29,9 +29,10 @@ const READERS: usize = 3;
 const MAX_RUNS: u64 = 2_000_000;
 const RULES_SEED: u64 = 2 ^ (228_799 << 32);
 
-/// A number from the environment.
+/// A number from the environment. `make` sets what it was not given to an empty text.
 fn setting(name: &str) -> Option<u64> {
-    env::var(name).ok().map(|text| text.parse().expect("a number"))
+    let text = env::var(name).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().expect("a number"))
 }
 
 #[test]
