@@ -253,7 +253,7 @@ const EXPIRE: &str = "\
     SELECT count(*) AS expired
     FROM expired";
 
-/// For how many seconds the first of the orders that are due has been. No row if none is.
+/// How many seconds ago the oldest overdue order was due. No row if none is overdue.
 pub(super) const OVERDUE: &str = "\
     SELECT extract(epoch FROM now() - expires_at)::double precision AS seconds
     FROM orders

@@ -77,7 +77,7 @@ define_metrics! {
     gauge FEED_STARTED = "petstore_event_feed_started_timestamp_seconds":
         "When the current epoch of the feed of events began, in seconds since 1970. Readers from before get 410.";
     gauge ORDERS_OVERDUE = "petstore_orders_overdue_seconds":
-        "For how long the first of the orders that should have expired has been due; 0 if none is.";
+        "How long the oldest overdue order has been overdue; 0 if none is.";
     histogram BATCH_SIZE = "petstore_batch_size": "Requests per batch, which share one statement.";
     histogram BATCH_WAIT = "petstore_batch_wait_seconds":
         "Time that the first request of a batch waited.";

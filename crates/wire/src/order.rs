@@ -64,7 +64,7 @@ pub struct NewOrder {
     /// Your own name for the order, such as the number of a basket. Unlike the reference of a pet, it need not be unique: give all orders of a basket the same.
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
     reference: Option<Reference>,
-    /// After how many seconds the order expires if it is not completed. The shop may have a shorter time for all orders; `expiresAt` is what counts. By default the shop's, and without one never.
+    /// The number of seconds after which the order expires unless it is completed. At most the shop's own hold, which is also the default; `expiresAt` shows the result. Refused if the shop sets no hold.
     #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 604_800)]
     hold_seconds: Option<HoldDuration>,
 }

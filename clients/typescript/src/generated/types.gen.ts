@@ -71,7 +71,7 @@ export type NewOrder = {
      */
     reference?: string;
     /**
-     * After how many seconds the order expires if it is not completed. The shop may have a shorter time for all orders; `expiresAt` is what counts. By default the shop's, and without one never.
+     * The number of seconds after which the order expires unless it is completed. At most the shop's own hold, which is also the default; `expiresAt` shows the result. Refused if the shop sets no hold.
      */
     holdSeconds?: number;
 };

@@ -38,7 +38,7 @@ const BEARER: &str = "bearer";
         description = "A pet store inventory: list pets, add them, and sell each of them once.\n\n\
             Send your API key with every request: `Authorization: Bearer <API_KEY>`. Every error has the same \
             body; act on its `code`, read its `message`, and quote the `X-Request-Id` header when you ask for \
-            help. You may send your own, with 1 to 64 characters from `A-Za-z0-9._-`. A field or a parameter that this \
+            help. You may send your own `X-Request-Id`: 1 to 64 characters from `A-Za-z0-9._-`. A field or a parameter that this \
             document does not describe is rejected, never ignored.\n\n\
             Operations without a marker are stable. Those marked `x-stability: beta` may change with 90 days' notice.",
     ),

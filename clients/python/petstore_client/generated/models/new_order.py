@@ -17,8 +17,8 @@ class NewOrder:
     """Your own name for the order, such as the number of a basket. Unlike the reference of a pet, it need not be
     unique: give all orders of a basket the same."""
     hold_seconds: int | None = None
-    """After how many seconds the order expires if it is not completed. The shop may have a shorter time for all
-    orders; `expiresAt` is what counts. By default the shop's, and without one never."""
+    """The number of seconds after which the order expires unless it is completed. At most the shop's own hold, which
+    is also the default; `expiresAt` shows the result. Refused if the shop sets no hold."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
