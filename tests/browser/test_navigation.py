@@ -106,7 +106,7 @@ def test_the_navigation_marks_deprecated_operations(visit):
 def test_the_navigation_groups_the_articles(visit):
     page = visit().open()
     groups = page.locator(".navigation > p[id]").all_inner_texts()
-    assert groups == ["Getting started", "Topics", "Reference", "For operators", "Animals", "Store", "Events"]
+    assert groups == ["Getting started", "Topics", "Reference", "For operators", "How it works", "Animals", "Store", "Events"]
     for group, links in [
         ("Getting started", ["Quickstart", "Install an SDK"]),
         ("Topics", ["Orders", "Events", "Test your integration"]),
