@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::document::DOCUMENT;
-use crate::support::postgres::ROOT;
+use crate::support::repository::ROOT;
 
 /// Whether a value is sent by clients or by the service.
 #[derive(Clone, Copy, PartialEq)]

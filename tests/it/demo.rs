@@ -10,8 +10,8 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use petstore_domain::api_key::ApiKey;
 use serde_json::Value;
 
-use crate::support::postgres::ROOT;
 use crate::support::program::{petstore, signal};
+use crate::support::repository::ROOT;
 use crate::support::wait::{eventually_blocking, holds_in_time};
 use crate::support::{Client, TestDatabase};
 

@@ -2,28 +2,15 @@
 //! the commit of their run, and the changelog has the latest schema version.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
+use crate::support::repository::{heading_id, read};
 use petstore_storage::SCHEMA_LATEST;
-
-use crate::support::postgres::ROOT;
-
-fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
-}
 
 /// The level and the text of a heading.
 fn heading(line: &str) -> Option<(usize, &str)> {
     let (marks, text) = line.split_once(' ')?;
     let is_heading = !marks.is_empty() && marks.bytes().all(|byte| byte == b'#');
     is_heading.then_some((marks.len(), text))
-}
-
-/// The id that GitHub gives a heading.
-fn heading_id(text: &str) -> String {
-    let kept = text.chars().filter(|&c| c.is_alphanumeric() || " -_".contains(c));
-    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 /// The section of a page with this id: from its heading to the next one of the same level or a higher one.

@@ -5,8 +5,6 @@
 //! code or on the page, and if the sentence is gone.
 
 use std::fmt::{Display, Write};
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::CommandFactory;
@@ -16,7 +14,7 @@ use petstore_config::version::VERSION;
 use petstore_storage::{DAYS_AHEAD, SCHEMA_LATEST, SCHEMA_NEEDED};
 
 use crate::operations::memory_needed;
-use crate::support::postgres::ROOT;
+use crate::support::repository::read;
 
 /// A part of a page that has numbers of the code.
 struct Row {
@@ -217,10 +215,6 @@ fn keys() -> Vec<Row> {
 }
 
 // What the code has.
-
-fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(ROOT).join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
 
 /// The text with one space instead of each line break, indentation or alignment.
 fn single_spaced(text: &str) -> String {

@@ -1,7 +1,6 @@
 //! Faults on request: what `petstore demo` does with `--fault` and `Petstore-Fault`, and that `petstore serve` has neither.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use petstore_http::FaultKind;
@@ -9,8 +8,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::demo::{Demo, TemporaryDirectory};
-use crate::support::postgres::ROOT;
 use crate::support::program::{ServeProcess, run};
+use crate::support::repository::read;
 use crate::support::{Answer, TestDatabase};
 
 /// A demo on a database of its own, whose files need no initdb.
@@ -306,7 +305,7 @@ async fn serve_ignores_the_header_and_has_no_such_option() {
 
 #[test]
 fn the_page_about_testing_lists_every_fault() {
-    let page = std::fs::read_to_string(Path::new(ROOT).join("docs/testing.md")).unwrap();
+    let page = read("docs/testing.md");
     let table = page.split("| header |").nth(1).unwrap().split("\n\n").next().unwrap();
     let listed: Vec<&str> =
         table.lines().filter_map(|row| row.strip_prefix("| `Petstore-Fault: ")?.split('`').next()).collect();

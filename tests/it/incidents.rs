@@ -8,13 +8,14 @@ use serde_json::json;
 use tokio_postgres::Config;
 
 use crate::support::folder::Folder;
-use crate::support::postgres::{ROOT, connect};
+use crate::support::postgres::connect;
 use crate::support::program::{ServeProcess, new_key, run};
+use crate::support::repository::{heading_id, read};
 use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase};
 use crate::unhealthy_database::PrivatePostgres;
 
-const PAGE: &str = "runbook.md";
+const PAGE: &str = "docs/runbook.md";
 
 /// A row of the table.
 struct Incident {
@@ -22,19 +23,13 @@ struct Incident {
     doctor: String,
 }
 
-fn read(page: &str) -> String {
-    fs::read_to_string(Path::new(ROOT).join("docs").join(page)).unwrap()
-}
-
 /// Whether a link from the page leads to a heading, there or on another page.
 fn leads_to_a_heading(link: &str) -> bool {
     let (page, anchor) = link.split_once('#').unwrap();
-    let page = read(if page.is_empty() { PAGE } else { page });
-    let anchors = page.lines().filter(|line| line.starts_with('#')).map(|heading| {
-        let words = heading.trim_start_matches('#').trim().to_lowercase();
-        words.replace(' ', "-").chars().filter(|c| *c == '-' || c.is_alphanumeric()).collect::<String>()
-    });
-    anchors.into_iter().any(|known| known == anchor)
+    let page = if page.is_empty() { PAGE.to_owned() } else { format!("docs/{page}") };
+    let page = read(&page);
+    let mut headings = page.lines().filter(|line| line.starts_with('#'));
+    headings.any(|heading| heading_id(heading.trim_start_matches('#').trim()) == anchor)
 }
 
 /// The rows of the table, by the name of the incident.

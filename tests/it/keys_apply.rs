@@ -8,8 +8,9 @@ use petstore_domain::api_key::ApiKey;
 use serde_json::{Value, json};
 
 use crate::support::folder::Folder;
-use crate::support::postgres::{ROOT, wait_for_blocked_statement};
+use crate::support::postgres::wait_for_blocked_statement;
 use crate::support::program::{petstore, run};
+use crate::support::repository::read;
 use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase, TestService};
 
@@ -524,7 +525,7 @@ async fn a_bad_file_is_refused_with_the_line_of_each_problem() {
 
 /// The first code block of a language in docs/keys.md after a heading.
 fn documented(heading: &str, language: &str) -> String {
-    let page = std::fs::read_to_string(Path::new(ROOT).join("docs/keys.md")).unwrap();
+    let page = read("docs/keys.md");
     let section = page.split(&format!("\n{heading}\n")).nth(1).unwrap();
     let block = section.split(&format!("\n```{language}\n")).nth(1).unwrap();
     block.split("```").next().unwrap().to_owned()

@@ -13,8 +13,9 @@ use tokio_postgres::error::SqlState;
 
 use crate::partitions::{OLD_PARTITION, days, drop_partitions, partition_name};
 use crate::support::folder::Folder;
-use crate::support::postgres::{ROOT, connect};
+use crate::support::postgres::connect;
 use crate::support::program::{ServeProcess, run};
+use crate::support::repository::ROOT;
 use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase};
 

@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::fs;
-use std::path::Path;
 
 use reqwest::Method;
 use serde_json::json;
 
 use crate::support::metrics::{scrape, value};
-use crate::support::postgres::{ROOT, TestDatabase};
+use crate::support::postgres::TestDatabase;
 use crate::support::program::ServeProcess;
+use crate::support::repository::read;
 use crate::support::service::TestService;
 use crate::support::wait::poll;
 
@@ -169,7 +168,7 @@ async fn the_next_key_that_expires_is_known_except_for_revoked_and_rotated_ones(
 
 /// The names in the table of docs/monitoring.md, except those of the process.
 fn documented() -> BTreeSet<String> {
-    let page = fs::read_to_string(Path::new(ROOT).join("docs/monitoring.md")).unwrap();
+    let page = read("docs/monitoring.md");
     let table = &page[page.find("| metric | labels |").unwrap()..];
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|row| row.split('`').nth(1).unwrap().to_owned()).filter(|name| name != "process_…").collect()

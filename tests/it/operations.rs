@@ -9,7 +9,7 @@ use clap::{Arg, Command, CommandFactory};
 use petstore::cli::Cli;
 
 use crate::attacks::KILOBYTES_PER_CONNECTION;
-use crate::support::postgres::ROOT;
+use crate::support::repository::{ROOT, read};
 
 const OPERATIONS: &str = "docs/operations.md";
 const CONFIGURATION: &str = "docs/configuration.md";
@@ -24,10 +24,6 @@ const PAGES: [&str; 7] = [
     "docs/monitoring.md",
     "docs/upgrade.md",
 ];
-
-fn read_page(page: &str) -> String {
-    fs::read_to_string(Path::new(ROOT).join(page)).unwrap()
-}
 
 /// The settings of a command that have an environment variable.
 fn settings(command: &Command) -> impl Iterator<Item = &Arg> {
@@ -62,7 +58,7 @@ fn table() -> String {
 #[test]
 fn the_table_of_settings_is_made_from_the_command_line() {
     let path = Path::new(ROOT).join(CONFIGURATION);
-    let page = read_page(CONFIGURATION);
+    let page = read(CONFIGURATION);
     let start = page.find("| flag | environment variable |").unwrap();
     let end = start + page[start..].find("\n\n").unwrap() + 1;
     if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
@@ -107,7 +103,7 @@ pub(crate) fn memory_needed(connections: u64, requests: u64) -> u64 {
 
 #[test]
 fn the_deployed_memory_limit_is_enough_for_the_allowed_connections() {
-    let manifest = fs::read_to_string(Path::new(ROOT).join("deploy/kubernetes/deployment.yaml")).unwrap();
+    let manifest = read("deploy/kubernetes/deployment.yaml");
     let after = |text: &str| {
         let rest = manifest.split_once(text).unwrap_or_else(|| panic!("no {text}")).1;
         rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().unwrap()
@@ -127,36 +123,35 @@ fn the_deployed_memory_limit_is_enough_for_the_allowed_connections() {
     );
     let sum =
         format!("64 MB + {KILOBYTES_PER_CONNECTION} KB × `--max-connections` + 64 KB × `--max-requests`");
-    assert!(read_page(OPERATIONS).contains(&sum), "{OPERATIONS} lacks the formula: {sum}");
+    assert!(read(OPERATIONS).contains(&sum), "{OPERATIONS} lacks the formula: {sum}");
 }
 
 #[test]
 fn the_pods_of_a_rollout_fit_into_the_default_number_of_connections() {
-    let read = |file: &str| fs::read_to_string(Path::new(ROOT).join("deploy/kubernetes").join(file)).unwrap();
     let after = |manifest: &str, text: &str| {
         let rest = manifest.split_once(text).unwrap_or_else(|| panic!("no {text}")).1;
         rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().unwrap()
     };
-    let deployment = read("deployment.yaml");
+    let deployment = read("deploy/kubernetes/deployment.yaml");
     // One pod stops while the next one starts, and is gone before that one counts as available.
     assert!(
         after(&deployment, "\n  minReadySeconds: ") >= after(&deployment, "terminationGracePeriodSeconds: "),
         "several pods would be stopping at the same time"
     );
     assert_eq!(after(&deployment, "maxUnavailable: "), 0);
-    let replicas = after(&read("horizontalpodautoscaler.yaml"), "maxReplicas: ");
+    let replicas = after(&read("deploy/kubernetes/horizontalpodautoscaler.yaml"), "maxReplicas: ");
     let pods = replicas + after(&deployment, "maxSurge: ") + 1;
     let connections = after(&deployment, "PETSTORE_DATABASE_CONNECTIONS, value: \"");
     let needed = pods * connections + 1;
     // PostgreSQL's default, without those for superusers, and with some for backups and psql.
     assert!(needed <= 100 - 3 - 5, "{pods} pods need {needed} connections");
     let sum = format!("{pods} × {connections} + 1 = {needed}");
-    assert!(read_page(OPERATIONS).contains(&sum), "{OPERATIONS} lacks the sum: {sum}");
+    assert!(read(OPERATIONS).contains(&sum), "{OPERATIONS} lacks the sum: {sum}");
 }
 
 #[test]
 fn the_service_has_its_own_role_and_only_the_job_is_the_owner() {
-    let read = |file: &str| fs::read_to_string(Path::new(ROOT).join("deploy/kubernetes").join(file)).unwrap();
+    let read = |file: &str| read(&format!("deploy/kubernetes/{file}"));
     let (deployment, migrate, secrets) =
         (read("deployment.yaml"), read("migrate.yaml"), read("secret.example.yaml"));
     assert!(deployment.contains("secretName: petstore,") && migrate.contains("secretName: petstore-owner,"));
@@ -170,7 +165,7 @@ fn the_service_has_its_own_role_and_only_the_job_is_the_owner() {
 
 #[test]
 fn the_log_lines_of_the_incidents_have_messages_of_the_program() {
-    let page = read_page(RUNBOOK);
+    let page = read(RUNBOOK);
     let section = page.split("## What you will see").nth(1).unwrap().split("\n## ").next().unwrap();
     let sources: String = ["src", "crates"]
         .into_iter()
@@ -191,7 +186,7 @@ fn the_log_lines_of_the_incidents_have_messages_of_the_program() {
 
 #[test]
 fn the_migration_job_and_the_image_have_the_name_the_tag_and_the_labels_of_this_version() {
-    let read = |file| fs::read_to_string(Path::new(ROOT).join("deploy").join(file)).unwrap();
+    let read = |file| read(&format!("deploy/{file}"));
     let version = env!("CARGO_PKG_VERSION");
     let name = format!("  name: petstore-migrate-{}\n", version.replace('.', "-"));
     assert!(

@@ -19,8 +19,9 @@ use tokio_postgres::types::ToSql;
 
 use crate::partitions::OLD_PARTITION;
 use crate::support::metrics::scrape;
-use crate::support::postgres::{ROOT, key, wait_for_blocked_statement};
+use crate::support::postgres::{key, wait_for_blocked_statement};
 use crate::support::program::ServeProcess;
+use crate::support::repository::{ROOT, read};
 use crate::support::wait::{eventually, poll};
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
@@ -406,7 +407,7 @@ fn any_sequence_of_attempts_and_crashes_adds_each_pet_once() {
 
 #[tokio::test]
 async fn the_examples_match_the_page_and_add_a_pet_once_through_an_outage() {
-    let page = std::fs::read_to_string(Path::new(ROOT).join("docs/errors.md")).unwrap();
+    let page = read("docs/errors.md");
     let database = TestDatabase::new().await;
     let service = ServeProcess::start(&database.url(), &[]);
     let allow = async |allowed: bool| {

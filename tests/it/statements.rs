@@ -11,7 +11,7 @@ use petstore_storage::STATEMENTS;
 use tokio_postgres::Client;
 
 use crate::support::TestDatabase;
-use crate::support::postgres::ROOT;
+use crate::support::repository::{ROOT, read};
 
 /// The files of the statements, in the order of [`STATEMENTS`].
 const FILES: [&str; STATEMENTS.len()] =
@@ -29,8 +29,7 @@ struct Statement {
 /// Every statement, in the order of [`STATEMENTS`].
 fn statements() -> Vec<Statement> {
     let statements = FILES.into_iter().zip(STATEMENTS).flat_map(|(file, listed)| {
-        let source =
-            fs::read_to_string(Path::new(ROOT).join(format!("crates/storage/src/{file}.rs"))).unwrap();
+        let source = read(&format!("crates/storage/src/{file}.rs"));
         let list = source.split("const STATEMENTS: &[&str] =").nth(1).unwrap().split(';').next().unwrap();
         let names: Vec<String> = list
             .split(|c: char| c != '_' && !c.is_alphanumeric())
@@ -50,7 +49,7 @@ fn statements() -> Vec<Statement> {
 #[test]
 fn every_statement_is_listed() {
     for (file, listed) in FILES.into_iter().zip(STATEMENTS) {
-        let text = fs::read_to_string(Path::new(ROOT).join(format!("crates/storage/src/{file}.rs"))).unwrap();
+        let text = read(&format!("crates/storage/src/{file}.rs"));
         let declared = text.lines().filter(|line| {
             line.trim_start_matches("pub(super) ").starts_with("const ") && line.contains(": &str =")
         });

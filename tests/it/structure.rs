@@ -4,11 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::postgres::{ROOT, migration_files};
-
-fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
-}
+use crate::support::postgres::migration_files;
+use crate::support::repository::{ROOT, read};
 
 /// Every Rust file in a folder, with its text up to its unit tests.
 fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {

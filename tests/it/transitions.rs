@@ -12,7 +12,7 @@ use proptest::test_runner::{Config, TestRunner};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::postgres::ROOT;
+use crate::support::repository::{ROOT, read};
 use crate::support::wait::eventually;
 use crate::support::{Answer, Client, TestService};
 
@@ -21,7 +21,7 @@ type Cell = (String, String, String);
 
 /// The cells, except the empty ones, of the table with this first heading.
 fn table(heading: &str) -> Vec<Cell> {
-    let page = std::fs::read_to_string(Path::new(ROOT).join("docs/orders.md")).unwrap();
+    let page = read("docs/orders.md");
     let cells = |line: &str| -> Vec<String> {
         line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect()
     };

@@ -166,6 +166,53 @@ async fn a_call_that_waited_too_long_is_rejected_and_not_started() {
     assert_eq!(handler.batches(), [[0], [3]]);
 }
 
+/// The size of a batch and how long its first request waited, or why a request was rejected.
+type Observation = Result<(usize, Duration), BatchError>;
+
+/// Records what it is told.
+#[derive(Clone, Default)]
+struct Observer(Arc<Mutex<Vec<Observation>>>);
+
+impl BatchHandler for Observer {
+    type Request = ();
+    type Response = ();
+
+    async fn handle(&self, requests: Vec<()>) -> Vec<()> {
+        sleep(Duration::from_millis(600)).await;
+        requests
+    }
+
+    fn batch_started(&self, size: usize, waited: Duration) {
+        self.0.lock().unwrap().push(Ok((size, waited)));
+    }
+
+    fn request_rejected(&self, reason: BatchError) {
+        self.0.lock().unwrap().push(Err(reason));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_handler_is_told_of_every_batch_and_of_every_rejected_call() {
+    let observer = Observer::default();
+    let limits = QueueLimits { capacity: 3, slots: 1, batch_size: 2, ..LIMITS };
+    let batcher = Batcher::new(observer.clone(), limits);
+    let call = || {
+        let batcher = batcher.clone();
+        tokio::spawn(async move { batcher.call(()).await })
+    };
+    let calls: Vec<_> = (0..5).map(|_| call()).collect();
+    join_all(calls).await;
+    let (started, rejected) = (|size, millis| Ok((size, Duration::from_millis(millis))), Err);
+    let expected = [
+        started(1, 0),
+        rejected(BatchError::QueueFull),
+        started(2, 600),
+        // The last one has waited for two batches.
+        rejected(BatchError::QueueTimeout),
+    ];
+    assert_eq!(*observer.0.lock().unwrap(), expected);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_caller_is_gone_is_skipped() {
     let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });

@@ -45,6 +45,12 @@ macro_rules! keywords {
             }
         }
 
+        impl From<$name> for &'static str {
+            fn from(member: $name) -> Self {
+                member.as_str()
+            }
+        }
+
         /// The text is none of the spellings.
         #[derive(Debug, thiserror::Error, PartialEq, Eq)]
         #[error("must be one of {}", $name::ALL.map(|member| format!("`{}`", member.as_str())).join(", "))]

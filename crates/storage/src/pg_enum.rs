@@ -14,37 +14,24 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PgEnum<T>(pub(crate) T);
 
-/// A domain enum that is stored.
-pub(crate) trait StoredEnum: FromStr<Err: Error + Send + Sync + 'static> + fmt::Debug {
+/// A domain enum that is stored, with its own spellings as labels.
+pub(crate) trait StoredEnum:
+    FromStr<Err: Error + Send + Sync + 'static> + Into<&'static str> + Copy + fmt::Debug
+{
     /// The name of its type in the database.
     const TYPE_NAME: &str;
-
-    /// Its label there.
-    fn label(&self) -> &'static str;
 }
 
 impl StoredEnum for PetStatus {
     const TYPE_NAME: &str = "pet_status";
-
-    fn label(&self) -> &'static str {
-        self.as_str()
-    }
 }
 
 impl StoredEnum for OrderStatus {
     const TYPE_NAME: &str = "order_status";
-
-    fn label(&self) -> &'static str {
-        self.as_str()
-    }
 }
 
 impl StoredEnum for EventType {
     const TYPE_NAME: &str = "event_type";
-
-    fn label(&self) -> &'static str {
-        self.as_str()
-    }
 }
 
 impl<'a, T: StoredEnum> FromSql<'a> for PgEnum<T> {
@@ -59,7 +46,8 @@ impl<'a, T: StoredEnum> FromSql<'a> for PgEnum<T> {
 
 impl<T: StoredEnum> ToSql for PgEnum<T> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        out.extend_from_slice(self.0.label().as_bytes());
+        let label: &str = self.0.into();
+        out.extend_from_slice(label.as_bytes());
         Ok(IsNull::No)
     }
 

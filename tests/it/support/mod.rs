@@ -7,6 +7,7 @@ pub(crate) mod metrics;
 pub(crate) mod postgres;
 pub(crate) mod program;
 pub(crate) mod proxy;
+pub(crate) mod repository;
 pub(crate) mod service;
 pub(crate) mod wait;
 

@@ -17,10 +17,8 @@ use petstore_domain::key_record::{NewKey, Scope};
 use petstore_storage::{SCHEMA_LATEST, Storage, migrate};
 use tokio_postgres::{Client, NoTls};
 
+use super::repository::ROOT;
 use super::wait::{eventually, poll};
-
-/// The root of the repository.
-pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The key of every test database, with every scope. Not a secret: it is generated from zeros.
 pub(crate) fn key() -> ApiKey {
