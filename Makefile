@@ -94,7 +94,7 @@ audit: ## check dependencies for known vulnerabilities, unmaintained and yanked 
 
 ##@ Long suites
 
-bench: ## measure against pgbench, the thinnest server and three peers; writes docs/performance.md
+bench: ## measure against pgbench, the thinnest server and three peers; writes docs/measurements.md
 	scripts/suite compare
 
 matrix: ## run the tests on every supported version of PostgreSQL, and compare the throughput

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the charts of docs/performance.md and docs/scaling.md.
+"""Draws the charts of docs/performance.md.
 
     suites/picture.py bars FILE.svg TITLE '[["name", median, minimum, maximum, goal], …]'
     suites/picture.py lines FILE.svg TITLE '[["", "x", …], ["name", y, …], …]'

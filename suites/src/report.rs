@@ -1,7 +1,6 @@
 //! Statistics, tables and charts.
 
 use std::fs;
-use std::path::Path;
 
 use crate::Outcome;
 use crate::topology::output;
@@ -68,10 +67,15 @@ pub(crate) fn machine() -> Outcome<String> {
     Ok(format!("{} cores of {model}", std::thread::available_parallelism()?))
 }
 
-/// Replaces the figures on a page, between `<!-- measured -->` and `<!-- /measured -->`.
-pub(crate) fn replace_measured(page: &Path, figures: &str) -> Outcome {
-    let text = fs::read_to_string(page)?;
-    let (before, after) = text.split_once("<!-- measured -->").ok_or("the page has no <!-- measured -->")?;
-    let (_, after) = after.split_once("<!-- /measured -->").ok_or("the page has no <!-- /measured -->")?;
-    Ok(fs::write(page, format!("{before}<!-- measured -->\n\n{figures}\n<!-- /measured -->{after}"))?)
+/// Replaces a suite's figures in docs/measurements.md, between `<!-- suite -->` and `<!-- /suite -->`, and states their run.
+pub(crate) fn record(suite: &str, figures: &str) -> Outcome {
+    const PAGE: &str = "docs/measurements.md";
+    let [begin, end] = [format!("<!-- {suite} -->"), format!("<!-- /{suite} -->")];
+    let text = fs::read_to_string(PAGE)?;
+    let (before, rest) = text.split_once(&begin).ok_or_else(|| format!("{PAGE} has no {begin}"))?;
+    let (_, after) = rest.split_once(&end).ok_or_else(|| format!("{PAGE} has no {end}"))?;
+    let date = output("date", &["--utc", "+%F"])?;
+    let commit = output("git", &["rev-parse", "--short=7", "HEAD"])?;
+    let run = format!("Run of {}, recorded with commit `{}`.", date.trim(), commit.trim());
+    Ok(fs::write(PAGE, format!("{before}{begin}\n\n{run}\n\n{}\n\n{end}{after}", figures.trim()))?)
 }

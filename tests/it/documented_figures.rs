@@ -90,10 +90,12 @@ fn the_readme_shows_the_figures_of_the_sections_that_it_links_to() {
 
 #[test]
 fn measured_tables_have_the_date_and_the_commit_of_their_run() {
-    for (page, id) in [("docs/performance.md", "results"), ("docs/scaling.md", "measured")] {
-        let section = section(&read(page), id).unwrap();
-        assert!(section.contains("<!-- measured -->"), "{page}: the tables are not in {id}");
-        assert!(names_its_run(&section), "{page}");
+    let page = read("docs/measurements.md");
+    for suite in ["compare", "scale"] {
+        let (_, figures) = page.split_once(&format!("<!-- {suite} -->")).unwrap();
+        let (figures, _) = figures.split_once(&format!("<!-- /{suite} -->")).unwrap();
+        assert!(figures.contains("\n|---|"), "the tables of {suite} are elsewhere");
+        assert!(names_its_run(figures), "{suite}");
     }
 }
 

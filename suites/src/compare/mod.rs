@@ -7,7 +7,6 @@ mod thin;
 mod workloads;
 
 use std::fmt::Write;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +20,7 @@ pub(crate) use self::thin::Thin;
 use self::workloads::{PEER_GOAL, WORKLOADS, Workload};
 use crate::Outcome;
 use crate::measure::{
-    Cost, CostSamples, Samples, alternate, draw, latency, machine, pgbench, replace_measured, wrk,
-    wrk_version,
+    Cost, CostSamples, Samples, alternate, draw, latency, machine, pgbench, record, wrk, wrk_version,
 };
 use crate::topology::{Server, database_url, prepare, psql, wait_until_idle};
 
@@ -255,7 +253,7 @@ impl Compare {
         }
         writeln!(text, "\nPeak memory at 1,000 connections under full load: {memory:.0} MB.")?;
         println!("{text}");
-        replace_measured(Path::new("docs/performance.md"), &text)?;
+        record("compare", &text)?;
         let rows: Vec<_> = WORKLOADS
             .iter()
             .zip(figures)

@@ -47,9 +47,9 @@ pub(crate) struct Scale {
     /// Skip the nodes and connections, and with them the model.
     #[arg(long)]
     without_model: bool,
-    /// The page to write the figures to; without it, they are only printed.
+    /// Write the figures to docs/measurements.md and draw their charts, instead of only printing them.
     #[arg(long)]
-    page: Option<PathBuf>,
+    record: bool,
 }
 
 /// A database with so many pets.
@@ -137,8 +137,8 @@ impl Scale {
         let text =
             page::text(&url, &self, &databases, &growth, &maintenance, cold.as_deref(), grid.as_ref())?;
         println!("{text}");
-        if let Some(page) = &self.page {
-            page::write(page, &text, &databases, &growth, grid.as_ref())?;
+        if self.record {
+            page::write(&text, &databases, &growth, grid.as_ref())?;
         }
         self.judge(&growth, grid.as_ref())
     }

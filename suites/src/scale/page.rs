@@ -1,15 +1,14 @@
-//! The tables and charts of docs/scaling.md.
+//! The tables of docs/measurements.md about growth, and their charts.
 
 use std::fmt::Write;
 use std::iter;
-use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::grid::{CONNECTIONS, Grid, NODES, OPERATIONS, cores};
 use super::{BAR, Cold, Database, Growth, LATENCIES, Maintenance, Scale, WORKLOADS};
 use crate::Outcome;
-use crate::measure::{draw, grouped, machine, replace_measured, wrk_version};
+use crate::measure::{draw, grouped, machine, record, wrk_version};
 use crate::topology::psql;
 
 /// All tables.
@@ -163,15 +162,9 @@ fn head(text: &mut String, first: &str, databases: &[Database], others: &[String
     Ok(writeln!(text, "| {first} | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len()))?)
 }
 
-/// Writes the figures to the page, and draws its charts.
-pub(super) fn write(
-    page: &Path,
-    text: &str,
-    databases: &[Database],
-    growth: &Growth,
-    grid: Option<&Grid>,
-) -> Outcome {
-    replace_measured(page, text)?;
+/// Records the figures, and draws the charts.
+pub(super) fn write(text: &str, databases: &[Database], growth: &Growth, grid: Option<&Grid>) -> Outcome {
+    record("scale", text)?;
     let sizes: Vec<_> = databases.iter().map(|database| grouped(database.pets)).collect();
     let shown = ["get_any", "page any 0", "page any random", "page pending 0.5", "create"];
     let mut rows = vec![row("", &sizes)];
