@@ -31,10 +31,11 @@ const RECENT_EPOCH: Duration = Duration::from_hours(7 * 24);
 /// With less free space, in bytes, there is no time left to add more.
 const MIN_FREE_SPACE: u64 = 1 << 30;
 
-/// Checks the settings and the database, and reports problems with their fixes.
+/// Checks the settings and the database, and reports problems and how to fix them.
 ///
-/// Accepts the flags and environment variables of `petstore serve` and prints each setting with its source. Passwords
-/// are not shown. It changes nothing and needs no running service: the write that it tries is rolled back.
+/// Doctor accepts the flags and environment variables of `petstore serve`, and prints each setting with its source. It
+/// does not show passwords. It does not need a running service, and it changes nothing: the write that it tries is
+/// rolled back.
 ///
 /// The exit code is 0 if the service can run, even with warnings, and 1 if it cannot.
 #[derive(Debug, Args)]

@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// The pause after it could not be read.
 const BACKOFF: Duration = Duration::from_secs(2);
 
-/// Prints what happened to pets and orders last, one event per line.
+/// Prints the latest pet and order events, one per line.
 ///
 /// Programs read the same events with `GET /v1/events`.
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub(super) struct EventsCommand {
     #[arg(long, default_value_t = 10, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=1_000))]
     last: u16,
 
-    /// Goes on with what happens from now on, until it is stopped.
+    /// Keeps printing new events until the command is stopped.
     #[arg(long)]
     follow: bool,
 

@@ -21,15 +21,16 @@ use super::{CommandError, SettingError, Stopped, print, report_with_advice, stop
 
 /// Exports all pets from a consistent snapshot, by ascending id.
 ///
-/// Each pet has its id, name, categoryId, status and reference. The last two are absent (in CSV, empty) if the pet has none. Requests
-/// continue during the export; it does not contain their changes. `petstore import --key-column id` imports the file: the
-/// same pets, with new ids.
+/// Each pet has its id, name, categoryId, status and reference. The status and the reference are absent (in CSV, empty)
+/// if the pet has none. Requests continue during the export, but the export does not contain their changes. `petstore
+/// import --key-column id` imports the same pets, with new ids.
 ///
-/// The file appears under its name only when it is complete and on disk. Until then it is `<FILE>.XXXXXXXX.part`, with
-/// random digits. An export that fails or is stopped removes it. After a crash, the next export to the same file does.
+/// The file appears under its name only when it is complete and on disk. Until then, its name is
+/// `<FILE>.XXXXXXXX.part`, with random digits. An export that fails or is stopped removes this partial file. After a
+/// crash, the next export to the same file removes the partial file.
 ///
 /// CSV contains names as they are stored. A spreadsheet evaluates a name that starts with `=`, `+`, `-` or `@` as a
-/// formula: see --escape-formulas.
+/// formula. To prevent this, use --escape-formulas.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes:
@@ -44,11 +45,12 @@ Examples:
   petstore export pets.csv --escape-formulas
   petstore export --status available | jq .name")]
 pub(super) struct ExportCommand {
-    /// The file, compressed if its name ends in `.gz` or `.zst`; `-` is standard output.
+    /// The file, or `-` for standard output. The file is compressed if its name ends in `.gz` or `.zst`.
     #[arg(default_value = "-")]
     file: PathBuf,
 
-    /// The format. By default, the file's extension decides (`.csv`, `.ndjson` or `.jsonl`), else it is `ndjson`.
+    /// The format. The default depends on the file's extension: `.csv`, `.ndjson` or `.jsonl`. Without an extension, the
+    /// default is `ndjson`.
     #[arg(long, value_name = "FORMAT")]
     format: Option<FormatName>,
 
@@ -56,9 +58,9 @@ pub(super) struct ExportCommand {
     #[arg(long)]
     status: Option<PetStatus>,
 
-    /// Prepends `'` to names in CSV that a spreadsheet may evaluate as a formula: those that start with `=`, `+`, `-` or
-    /// `@`. Use it for files that you open in a spreadsheet, but not for `petstore import`, which keeps the `'` as part of
-    /// the name.
+    /// In CSV, prepends `'` to each name that starts with `=`, `+`, `-` or `@`, so that a spreadsheet does not evaluate
+    /// the name as a formula. Use this for files that you open in a spreadsheet. Do not import these files back into
+    /// petstore, because the `'` would become part of the name.
     #[arg(long)]
     escape_formulas: bool,
 

@@ -31,16 +31,17 @@ use super::{CommandError, SettingError, StopSignal, Stopped, print, report_with_
 /// Imports pets from a file.
 ///
 /// The file is CSV with a header line (name, categoryId and, optionally, status and reference), or NDJSON with one JSON
-/// object per line, as createPet accepts it. It may be compressed with gzip or zstd, regardless of its name. Every row must
-/// meet the same rules as a request; one whose reference another pet has is a bad row.
+/// object per line, as createPet accepts it. The file may be compressed with gzip or zstd, regardless of its name. Every
+/// row must meet the same rules as a request. A row is also bad if another pet has its reference.
 ///
-/// With --key-column, which names the column of the source's own keys, the import is idempotent: run it again after a
-/// crash or a bad row, or with a longer file, and it adds exactly the missing rows. It adds 5,000 rows per transaction
-/// and stores their keys with them. If several rows have the same key, the first is imported. The key is not the pet's
-/// reference, which is part of the pet, unique in the whole shop and shown to clients; the key is not shown.
+/// With --key-column, which names the column that contains the source's own keys, the import is idempotent: run it again
+/// after a crash or a bad row, or with a longer file, and it adds exactly the missing rows. It adds 5,000 rows per
+/// transaction and stores their keys with them. If several rows have the same key, only the first is imported. The key is
+/// not the pet's reference. A reference is part of the pet, unique in the whole shop and shown to clients. A key is never
+/// shown.
 ///
-/// Without --key-column, the import is one transaction, as with --atomic: other clients see all of it or nothing, and a
-/// failed import adds nothing. Running it again after a success adds every pet again.
+/// Without --key-column, the import is one transaction, as with --atomic: other clients see all pets or none, and a
+/// failed import adds nothing. If you run a successful import again, it adds every pet again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes:
@@ -63,22 +64,23 @@ pub(super) struct ImportCommand {
     /// The file, or `-` for standard input.
     file: PathBuf,
 
-    /// The format. By default, the file's extension decides: `.csv`, `.ndjson` or `.jsonl`.
+    /// The format. The default depends on the file's extension: `.csv`, `.ndjson` or `.jsonl`.
     #[arg(long, value_name = "FORMAT", required_if_eq("file", "-"))]
     format: Option<FormatName>,
 
-    /// The column or JSON member with the source's own key for each pet: 1 to 200 characters, or in JSON an integer. In a
-    /// file from `petstore export` it is `id`.
+    /// The column or JSON member that contains the source's own key for each pet: 1 to 200 characters, or in JSON an
+    /// integer. In a file from `petstore export`, this is `id`.
     #[arg(long, value_name = "NAME", value_parser = key_column)]
     key_column: Option<String>,
 
-    /// The name of the source. Keys are unique per source: the same key in another source is a different pet. The
-    /// default is the file's name, without its directory and without `.gz` or `.zst`. Required for standard input.
+    /// The name of the source. Keys are unique per source: the same key in another source is a different pet. The default
+    /// is the file's name, without its directory and without `.gz` or `.zst`. For standard input, this option is
+    /// required.
     #[arg(long, value_name = "NAME", requires = "key_column")]
     source: Option<ImportSource>,
 
-    /// Imports everything in one transaction, so that other clients see all of it or nothing. While it runs, requests for
-    /// the last pages of a list have to skip the uncommitted rows: use it for up to a million rows, or in quiet hours.
+    /// Imports everything in one transaction, so that other clients see all pets or none. While the import runs, requests
+    /// for the last pages of a list must skip the uncommitted rows. Use this for up to a million rows, or in quiet hours.
     #[arg(long)]
     atomic: bool,
 
@@ -87,13 +89,13 @@ pub(super) struct ImportCommand {
     #[arg(long)]
     dry_run: bool,
 
-    /// The maximum number of bad rows; one more stops the import. By default, it stops at the first.
+    /// The maximum number of bad rows. One more bad row stops the import. By default, the first bad row stops it.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_errors: u64,
 
     /// The file for bad rows, with one JSON object per row: the line number and the reason. The default is
-    /// `<FILE>.rejects.ndjson`, or standard error if the input is `-`. It is created only if there are bad rows. It replaces
-    /// the rejects file of an earlier run or an empty file, but nothing else.
+    /// `<FILE>.rejects.ndjson`, or standard error if the input is `-`. The file is created only if there are bad rows. It
+    /// replaces an empty file or the rejects file of an earlier run, but no other file.
     #[arg(long, value_name = "FILE")]
     rejects: Option<PathBuf>,
 

@@ -8,10 +8,10 @@ use super::{CommandError, print};
 
 /// Migrates the database's schema to the latest version.
 ///
-/// Safe to run repeatedly and on many nodes at once: one migrates, the others wait and then have nothing to do.
+/// You can run this command repeatedly, and on many nodes at once: one node migrates, and the others wait for it.
 ///
-/// Safe while nodes serve requests. Requests queue behind a migration that waits for a lock, so it waits at most half a
-/// second, lets them pass, and retries.
+/// You can run it while nodes serve requests. Requests queue behind a migration that waits for a lock, so the migration
+/// waits for at most half a second, lets the requests pass, and retries.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -19,8 +19,9 @@ Examples:
   petstore migrate --database-url postgresql://localhost/petstore
   petstore migrate --database-url postgresql://owner@localhost/petstore --grant-to petstore_service")]
 pub(super) struct MigrateCommand {
-    /// Grants this role the privileges that the service needs, and only those, as roles.sql does. Needed if the service does not
-    /// run as the owner of the tables: a new version may need more privileges. The role must exist.
+    /// Grants this existing role the privileges that the service needs, and no others. If the service does not run as the
+    /// owner of the tables, use this option at every upgrade, because a new version may need more privileges. To create
+    /// the role too, run roles.sql instead.
     #[arg(long, value_name = "ROLE")]
     grant_to: Option<String>,
 

@@ -62,8 +62,8 @@ pub struct Cli {
     #[command(flatten)]
     log: LogSettings,
 
-    /// Reads settings from this file, in the format of systemd's `EnvironmentFile=`, instead of the environment. Flags take
-    /// precedence over it.
+    /// Reads settings from this file, in the format of systemd's `EnvironmentFile=`, instead of the environment. Flags
+    /// take precedence over the file.
     // Always `None`: `from_command_line` takes it from the arguments before they are parsed.
     #[arg(long, global = true, value_name = "FILE")]
     env_file: Option<PathBuf>,

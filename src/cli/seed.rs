@@ -18,7 +18,8 @@ const BATCH: u32 = 10_000;
 
 /// Adds realistic sample pets to a database, for testing.
 ///
-/// The same seed and version give the same pets. Pets cannot be deleted: do not run this on a production database.
+/// The same seed and version give the same pets. Do not run this on a production database, because pets cannot be
+/// deleted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -28,7 +29,7 @@ pub(super) struct SeedCommand {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
 
-    /// The seed of the random number generator: a different number gives different pets.
+    /// The seed of the random number generator. A different number gives different pets.
     #[arg(long = "seed", value_name = "SEED", default_value_t = 1)]
     number: u64,
 

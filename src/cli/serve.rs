@@ -19,8 +19,8 @@ use crate::systemd::Listeners;
 
 /// Serves requests until SIGTERM or SIGINT.
 ///
-/// The service starts even if the database is unavailable, and answers 503 until it is back. It does not start if the
-/// schema is too old: run `petstore migrate` first.
+/// The service starts even if the database is unavailable, and answers 503 until the database is back. It does not start
+/// if the schema is too old: run `petstore migrate` first.
 ///
 /// The private listener has /livez (the process responds), /startupz (the database was reached once) and /readyz (like
 /// /startupz, and the service is not stopping).
@@ -29,8 +29,9 @@ use crate::systemd::Listeners;
 /// service accepts no more connections, finishes the requests in flight within --drain-timeout, and exits with code 0. A
 /// second signal stops it immediately, with exit code 1. SIGHUP is ignored: restart the service to change settings.
 ///
-/// Under systemd, the service listens on the sockets that it is passed (the one named `admin` is the private listener),
-/// reports when it is ready (together with /startupz) and when it stops, and notifies the watchdog.
+/// Under systemd, the service listens on the sockets that systemd passes to it (the socket named `admin` is the
+/// private listener). It tells systemd when it is ready, which is when /startupz answers 200, and when it is stopping.
+/// It also notifies the watchdog.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

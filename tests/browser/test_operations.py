@@ -121,7 +121,7 @@ def test_installing_an_sdk_is_one_click_away(visit):
     page.get_by_role("heading", name="Install an SDK", level=1).wait_for()
     shown = page.locator(".article").inner_text()
     assert "from petstore_client import Petstore" in shown and "import { Petstore }" in shown
-    assert "pip install ./clients/python" in shown and "npm install ./clients/typescript" in shown
+    assert "pip install ./petstore_client-" in shown and "npm install ./petstore-client-" in shown
 
 
 def test_an_operation_that_cannot_be_executed_says_so_in_plain_words(visit):

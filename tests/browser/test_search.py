@@ -15,7 +15,7 @@ def search(page, text):
 
 # What a reader types, and a place that must be among the results, with the text that the result shows.
 WORDS = [
-    ("holdSeconds", "/docs#/store/placeOrder", "The number of seconds"),
+    ("holdSeconds", "/docs#/store/placeOrder", "How many seconds"),
     ("429", "/docs/errors#rate_limited", "rate_limited"),
     ("429", "/docs/guide#rate-limits", "429"),
     ("410", "/docs#/events/listEvents", "cursor_expired"),
@@ -71,7 +71,7 @@ def test_a_result_shows_the_words_in_their_context(visit):
     result = search(visit().open(), "HOLDseconds").first
     assert result.locator(".result-title").inner_text().lower() == "post place an order"
     assert result.locator("mark").all_inner_texts() == ["holdSeconds"]
-    assert result.locator(".result-text").inner_text().startswith("holdSeconds: The number of seconds after which the order expires")
+    assert result.locator(".result-text").inner_text().startswith("holdSeconds: How many seconds the order reserves the pet")
 
 
 def test_the_search_works_with_the_keyboard(visit):

@@ -12,7 +12,7 @@ use crate::support::postgres::key;
 use crate::support::program::new_key;
 
 const MISSING: &str = r#"{"code":"missing_api_key","message":"The API key is missing: send it as `Authorization: Bearer <API_KEY>`.","status":401}"#;
-const NOT_BEARER: &str = r#"{"code":"invalid_api_key","message":"The `Authorization` header has another form: send the API key as `Authorization: Bearer <API_KEY>`.","status":401}"#;
+const NOT_BEARER: &str = r#"{"code":"invalid_api_key","message":"The `Authorization` header is malformed: send `Authorization: Bearer <API_KEY>`.","status":401}"#;
 const INVALID: &str = r#"{"code":"invalid_api_key","message":"The API key is not valid: check that it is complete, has not expired and has not been revoked.","status":401}"#;
 
 /// Every documented operation, and unknown paths under `/v1`.

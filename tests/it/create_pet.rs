@@ -78,62 +78,62 @@ async fn create_pet_parses_a_category_exactly_in_every_notation() {
 async fn create_pet_answers_400_to_a_bad_body() {
     let service = TestService::start().await;
     let too_long = format!(r#"{{"name": "{}", "categoryId": 1}}"#, "x".repeat(256));
-    let not_json = "The body is not usable JSON: ";
+    let not_valid = "The body is not valid: ";
     let not_integer = "`/categoryId` must be an integer from -2^63 to 2^63 - 1.";
     let not_status = "`/status` must be one of `available`, `pending`, `sold`.";
     for (body, code, message) in [
         // The shape.
-        ("", "invalid_json", format!("{not_json}it is empty.")),
-        (" ", "invalid_json", format!("{not_json}it ends too early.")),
-        ("{", "invalid_json", format!("{not_json}it ends too early.")),
-        ("null", "invalid_json", format!("{not_json}it is not an object.")),
-        (r#"["Rex", 1]"#, "invalid_json", format!("{not_json}it is not an object.")),
-        (r#""Rex""#, "invalid_json", format!("{not_json}it is not an object.")),
-        ("7", "invalid_json", format!("{not_json}it is not an object.")),
+        ("", "invalid_json", format!("{not_valid}it is empty.")),
+        (" ", "invalid_json", format!("{not_valid}it ends too early.")),
+        ("{", "invalid_json", format!("{not_valid}it ends too early.")),
+        ("null", "invalid_json", format!("{not_valid}it is not an object.")),
+        (r#"["Rex", 1]"#, "invalid_json", format!("{not_valid}it is not an object.")),
+        (r#""Rex""#, "invalid_json", format!("{not_valid}it is not an object.")),
+        ("7", "invalid_json", format!("{not_valid}it is not an object.")),
         (
             r#"{"name": "Rex", "categoryId": 1} {}"#,
             "invalid_json",
-            format!("{not_json}there is a syntax error at line 1, column 34."),
+            format!("{not_valid}there is a syntax error at line 1, column 34."),
         ),
         (
             r#"{"name": "Rex", "categoryId": 1,}"#,
             "invalid_json",
-            format!("{not_json}there is a syntax error at line 1, column 33."),
+            format!("{not_valid}there is a syntax error at line 1, column 33."),
         ),
         (
             r#"{"name": "Rex", "categoryId": 01}"#,
             "invalid_json",
-            format!("{not_json}there is a syntax error at line 1, column 32."),
+            format!("{not_valid}there is a syntax error at line 1, column 32."),
         ),
         (
             r#"{"name": "Rex", "categoryId": NaN}"#,
             "invalid_json",
-            format!("{not_json}there is a syntax error at line 1, column 31."),
+            format!("{not_valid}there is a syntax error at line 1, column 31."),
         ),
         (
             r"{'name': 'Rex', 'categoryId': 1}",
             "invalid_json",
-            format!("{not_json}there is a syntax error at line 1, column 2."),
+            format!("{not_valid}there is a syntax error at line 1, column 2."),
         ),
         (
             "{\"name\": \"Re\nx\", \"categoryId\": 1}",
             "invalid_json",
-            format!("{not_json}there is a syntax error at line 1, column 12."),
+            format!("{not_valid}there is a syntax error at line 1, column 12."),
         ),
         (
             r#"{"name": "\ud800", "categoryId": 1}"#,
             "invalid_json",
-            format!("{not_json}`/name` has an escape that encodes no character."),
+            format!("{not_valid}`/name` has an invalid Unicode escape."),
         ),
         (
             r#"{"name": "Rex", "name": "Max", "categoryId": 1}"#,
             "invalid_json",
-            format!("{not_json}`name` appears twice."),
+            format!("{not_valid}`name` appears twice."),
         ),
         (
             r#"{"name": "Rex", "n\u0061me": "Max", "categoryId": 1}"#,
             "invalid_json",
-            format!("{not_json}`name` appears twice."),
+            format!("{not_valid}`name` appears twice."),
         ),
         // Missing members.
         ("{}", "missing_field", "`/name` is required: it must be a string of 1 to 255 characters.".into()),
@@ -152,22 +152,22 @@ async fn create_pet_answers_400_to_a_bad_body() {
         (
             r#"{"name": "Rex", "catgoryId": 1}"#,
             "unknown_field",
-            "`/catgoryId` is not a field that you can set; the nearest is `/categoryId`.".into(),
+            "`/catgoryId` cannot be set: did you mean `/categoryId`?".into(),
         ),
         (
             r#"{"name": "Rex", "category_id": 1}"#,
             "unknown_field",
-            "`/category_id` is not a field that you can set; the nearest is `/categoryId`.".into(),
+            "`/category_id` cannot be set: did you mean `/categoryId`?".into(),
         ),
         (
             r#"{"name": "Rex", "categoryId": 1, "Status": "sold"}"#,
             "unknown_field",
-            "`/Status` is not a field that you can set; the nearest is `/status`.".into(),
+            "`/Status` cannot be set: did you mean `/status`?".into(),
         ),
         (
             r#"{"name": "Rex", "categoryId": 1, "a/b~c": 1}"#,
             "unknown_field",
-            "`/a~1b~0c` is not a field that you can set; you can set `/name`, `/categoryId`, `/status` and `/reference`."
+            "`/a~1b~0c` cannot be set: you can set `/name`, `/categoryId`, `/status` and `/reference`."
                 .into(),
         ),
         // Names.
@@ -242,7 +242,7 @@ async fn create_pet_answers_400_to_a_body_that_is_not_utf_8() {
     let answer = service.client.post_bytes("/v1/pets", b"{\"name\": \"R\xffx\", \"categoryId\": 1}").await;
     assert_eq!(
         answer.body,
-        r#"{"code":"invalid_json","message":"The body is not usable JSON: it is not UTF-8.","status":400}"#
+        r#"{"code":"invalid_json","message":"The body is not valid: it is not UTF-8.","status":400}"#
     );
 }
 
@@ -258,7 +258,8 @@ async fn create_pet_shortens_an_unknown_member_name_and_keeps_it_on_one_line() {
 #[tokio::test]
 async fn create_pet_answers_415_to_another_media_type_and_names_it() {
     let service = TestService::start().await;
-    let none = "The body must be JSON, sent with exactly one `Content-Type: application/json`.";
+    let none = "The `Content-Type` header is missing, empty or repeated: send JSON with `Content-Type: \
+        application/json`.";
     let form = "application/x-www-form-urlencoded";
     for (headers, sent) in [
         (&[][..], None),

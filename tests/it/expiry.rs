@@ -87,7 +87,7 @@ async fn the_shorter_of_the_times_of_client_and_shop_counts() {
     let pet = unlimited.client.add("Rex", Some("available")).await;
     let refused = unlimited.client.post(ORDERS, &json!({"petId": pet, "holdSeconds": 60})).await;
     assert_eq!(refused.error(), (400, "invalid_field".into()));
-    let reason = "`/holdSeconds` is not accepted, because orders do not expire in this shop: leave it out.";
+    let reason = "`/holdSeconds` is not allowed, because orders in this shop never expire: leave it out.";
     assert_eq!(refused.json()["message"], reason);
     let limited = TestService::start_with(&["--order-hold=15m"]).await;
     assert_eq!(hold(&place(&limited.client, json!({})).await), Some(900));

@@ -125,7 +125,7 @@ async fn a_slow_answer_comes_5_seconds_late() {
 async fn a_refused_request_gets_the_usual_error_and_changes_nothing() {
     let sandbox = Sandbox::start(&[], &[]).await;
     for (kind, status, code, message) in [
-        ("429", 429, "rate_limited", "The API key has reached its limit of 1 request in 1 s: retry in 1 s."),
+        ("429", 429, "rate_limited", "The API key has reached its limit of 1 request per 1 s: retry in 1 s."),
         (
             "503",
             503,
@@ -172,8 +172,8 @@ async fn an_unknown_fault_in_the_header_is_refused_with_the_list_of_kinds() {
         answer.json(),
         json!({
             "code": "invalid_header",
-            "message": "`Petstore-Fault` must be sent once, and must be one of `lost-answer`, `slow`, `429`, `503`, \
-                        `502-html`.",
+            "message": "`Petstore-Fault` must appear only once and must be one of `lost-answer`, `slow`, `429`, \
+                        `503`, `502-html`.",
             "status": 400,
             "field": "Petstore-Fault",
         })

@@ -44,7 +44,7 @@ async fn get_pet_answers_404_to_an_unknown_or_malformed_id() {
         let answer = service.client.get(&format!("/v1/pets/{id}")).await;
         assert_eq!(answer.status, 404, "{id}");
         assert_eq!(
-            answer.body, r#"{"code":"pet_not_found","message":"There is no pet with this id.","status":404}"#,
+            answer.body, r#"{"code":"pet_not_found","message":"No pet has this id.","status":404}"#,
             "{id}"
         );
     }

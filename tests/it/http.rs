@@ -52,7 +52,7 @@ async fn a_wrong_path_is_answered_with_the_nearest_one() {
     for (path, nearest) in
         [("/v1/orders", "/v1/store/orders"), ("/pets", "/v1/pets"), ("/v1/pet/7", "/v1/pets/{petId}")]
     {
-        let message = format!("There is nothing at this path; the nearest is `{nearest}`.");
+        let message = format!("This path does not exist: did you mean `{nearest}`?");
         assert_eq!(service.client.get(path).await.json()["message"], message);
     }
 }
@@ -119,7 +119,7 @@ async fn an_operation_that_takes_no_body_answers_400_to_one() {
             assert_eq!(answer.error(), (400, "invalid_json".into()), "{method} {path}");
             assert_eq!(
                 answer.json()["message"],
-                "This operation takes no body: send the request without one."
+                "This operation accepts no body: send the request without a body."
             );
         }
         let empty = service.client.send(method.clone(), &path, |request| request.body("")).await;
@@ -415,7 +415,7 @@ async fn a_panic_answers_500_and_the_service_keeps_running() {
         let answer = service.client.get("/v1/pets/1").await;
         assert_eq!(
             answer.body,
-            r#"{"code":"internal_error","message":"The service failed: this is a bug. Please report it with the `X-Request-Id` of this response.","status":500}"#
+            r#"{"code":"internal_error","message":"The service failed because of a bug: please report it with the `X-Request-Id` of this response.","status":500}"#
         );
         BROKEN.store(false, Ordering::Relaxed);
         assert_eq!(service.client.get("/v1/pets").await.status, 200);

@@ -158,11 +158,11 @@ async fn every_invalid_row_is_recorded_with_its_line_and_reason() {
         (7, "`/categoryId` must be an integer from -2^63 to 2^63 - 1."),
         (8, "`/status` must not be `null`: leave it out."),
         (9, "`/status` must be one of `available`, `pending`, `sold`."),
-        (10, "`/stauts` is not a field that you can set; the nearest is `/status`."),
-        (11, "The line is not usable JSON: `name` appears twice."),
-        (12, "The line is not usable JSON: `key` appears twice."),
-        (13, "The line is not usable JSON: it is not an object."),
-        (15, "The line is not usable JSON: it ends too early."),
+        (10, "`/stauts` cannot be set: did you mean `/status`?"),
+        (11, "The line is not valid: `name` appears twice."),
+        (12, "The line is not valid: `key` appears twice."),
+        (13, "The line is not valid: it is not an object."),
+        (15, "The line is not valid: it ends too early."),
         (16, "`/key` is required: it is the source's key."),
         (17, "`/key` must be a string or an integer."),
         (18, "`/key` must have 1 to 200 characters, none of them a control character."),
@@ -221,11 +221,7 @@ async fn text_that_is_not_utf_8_is_refused() {
     let (database, folder) = (TestDatabase::new().await, Folder::new());
     for (name, content, reason) in [
         ("a.csv", &b"name,categoryId\nR\xe9x,1\n"[..], "The row is not UTF-8."),
-        (
-            "b.ndjson",
-            b"{\"name\": \"R\xe9x\", \"categoryId\": 1}",
-            "The line is not usable JSON: it is not UTF-8.",
-        ),
+        ("b.ndjson", b"{\"name\": \"R\xe9x\", \"categoryId\": 1}", "The line is not valid: it is not UTF-8."),
     ] {
         import_with_code(3, &database, &[&folder.write(name, content), "--max-errors=1"]);
         assert!(folder.read(&format!("{name}.rejects.ndjson")).unwrap().contains(reason));

@@ -510,7 +510,7 @@ async fn a_bad_file_is_refused_with_the_line_of_each_problem() {
         (
             "[keys.' ']\nscopes = ['pets:read']",
             vec![
-                "keys.toml:1: a key's name must have 1 to 100 characters, not be blank and have no control characters",
+                "keys.toml:1: a key's name must have 1 to 100 characters, not all white space, and no control characters",
             ],
         ),
     ] {

@@ -29,7 +29,7 @@ async fn a_key_gets_429_once_its_rate_limit_is_used_up() {
     assert_eq!(refused.header("ratelimit"), format!("\"key\";r=0;t={wait}"));
     assert_eq!(
         refused.json()["message"],
-        format!("The API key has reached its limit of 3 requests in 3600 s: retry in {wait} s.")
+        format!("The API key has reached its limit of 3 requests per 3600 s: retry in {wait} s.")
     );
     assert_eq!(service.client.get("/v1/pets").await.status, 200, "another key is not affected");
 }

@@ -156,7 +156,7 @@ async fn list_pets_answers_400_to_a_bad_query() {
     let service = TestService::start().await;
     let limit = "`limit` must be an integer from 1 to 100.";
     let status = "`status` must be one of `available`, `pending`, `sold`.";
-    let id = "`id` must be a positive 64-bit integer, given at most 100 times.";
+    let id = "`id` must be a positive 64-bit integer, and can appear up to 100 times.";
     let category = "`categoryId` must be an integer from -2^63 to 2^63 - 1.";
     let cursor = "`cursor` was not issued by this service: copy it from a `Link` header, or leave it out to start \
         at the first page.";
@@ -174,20 +174,20 @@ async fn list_pets_answers_400_to_a_bad_query() {
         ("limit=05", "invalid_parameter", limit),
         ("limit=1e1", "invalid_parameter", limit),
         ("limit=99999999999999999999", "invalid_parameter", limit),
-        ("limit=5&limit=5", "invalid_parameter", "`limit` must be given only once."),
+        ("limit=5&limit=5", "invalid_parameter", "`limit` must appear only once."),
         ("status=", "invalid_parameter", status),
         ("status=Available", "invalid_parameter", status),
         ("status=available,sold", "invalid_parameter", status),
         ("status=lost", "invalid_parameter", status),
         ("status=sold%00", "invalid_parameter", status),
         ("status=%ff", "invalid_parameter", status),
-        ("status=sold&status=available", "invalid_parameter", "`status` must be given only once."),
+        ("status=sold&status=available", "invalid_parameter", "`status` must appear only once."),
         ("categoryId=", "invalid_parameter", category),
         ("categoryId=-0", "invalid_parameter", category),
         ("categoryId=%2B5", "invalid_parameter", category),
         ("categoryId=1.0", "invalid_parameter", category),
         ("categoryId=-9223372036854775809", "invalid_parameter", category),
-        ("categoryId=1&categoryId=2", "invalid_parameter", "`categoryId` must be given only once."),
+        ("categoryId=1&categoryId=2", "invalid_parameter", "`categoryId` must appear only once."),
         ("id=0", "invalid_parameter", id),
         ("id=-1", "invalid_parameter", id),
         ("id=abc", "invalid_parameter", id),
@@ -199,36 +199,38 @@ async fn list_pets_answers_400_to_a_bad_query() {
         ("cursor=20", "invalid_cursor", cursor),
         ("cursor=AgAAAAAAAAAU", "invalid_cursor", cursor),
         ("cursor=AQAAAAAAAAAU%3D", "invalid_cursor", cursor),
-        ("cursor=AQAAAAAAAAAU&cursor=AQAAAAAAAAAU", "invalid_parameter", "`cursor` must be given only once."),
+        ("cursor=AQAAAAAAAAAU&cursor=AQAAAAAAAAAU", "invalid_parameter", "`cursor` must appear only once."),
         (
             "stauts=sold",
             "unknown_parameter",
-            "`stauts` is not a query parameter of this operation; the nearest is `status`.",
+            "`stauts` is not a query parameter of this operation: did you mean `status`?",
         ),
         (
             "Status=sold",
             "unknown_parameter",
-            "`Status` is not a query parameter of this operation; the nearest is `status`.",
+            "`Status` is not a query parameter of this operation: did you mean `status`?",
         ),
         (
             "lmit=5",
             "unknown_parameter",
-            "`lmit` is not a query parameter of this operation; the nearest is `limit`.",
+            "`lmit` is not a query parameter of this operation: did you mean `limit`?",
         ),
         (
             "ids=1",
             "unknown_parameter",
-            "`ids` is not a query parameter of this operation; the nearest is `id`.",
+            "`ids` is not a query parameter of this operation: did you mean `id`?",
         ),
         (
             "=5",
             "unknown_parameter",
-            "`` is not a query parameter of this operation, which has `limit`, `status`, `categoryId`, `id`, `reference` and `cursor`.",
+            "`` is not a query parameter of this operation: the parameters are `limit`, `status`, `categoryId`, \
+             `id`, `reference` and `cursor`.",
         ),
         (
             "page=2",
             "unknown_parameter",
-            "`page` is not a query parameter of this operation, which has `limit`, `status`, `categoryId`, `id`, `reference` and `cursor`.",
+            "`page` is not a query parameter of this operation: the parameters are `limit`, `status`, `categoryId`, \
+             `id`, `reference` and `cursor`.",
         ),
     ] {
         let answer = service.client.get(&format!("/v1/pets?{query}")).await;

@@ -9,8 +9,8 @@ use crate::support::program::run;
 use crate::support::wait::eventually;
 use crate::support::{Client, TestDatabase, TestService};
 
-const REFERENCE: &str = "must have 1 to 255 characters, not be blank and have no control characters";
-const TAKEN: &str = r#"{"code":"reference_taken","message":"Another pet has this `reference`, which must be unique: send another one, or find that pet with `GET /v1/pets?reference=…`.","status":409,"field":"reference"}"#;
+const REFERENCE: &str = "must have 1 to 255 characters, not all white space, and no control characters";
+const TAKEN: &str = r#"{"code":"reference_taken","message":"Another pet already has this `reference`: send a different one, or find that pet with `GET /v1/pets?reference=…`.","status":409,"field":"reference"}"#;
 
 fn rex(reference: &str) -> Value {
     json!({"name": "Rex", "categoryId": 3, "reference": reference})
@@ -189,7 +189,7 @@ async fn list_pets_finds_the_pets_with_these_references() {
     for bad in [references(101), "reference=".into(), "reference=a%0Ab".into()] {
         let answer = client.get(&format!("/v1/pets?{bad}")).await;
         assert_eq!(answer.error(), (400, "invalid_parameter".into()));
-        let message = format!("`reference` {REFERENCE}, and may be given at most 100 times.");
+        let message = format!("`reference` {REFERENCE}, and can appear up to 100 times.");
         assert_eq!(
             (&answer.json()["message"], &answer.json()["field"]),
             (&json!(message), &json!("reference"))

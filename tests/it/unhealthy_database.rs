@@ -321,6 +321,6 @@ async fn a_write_that_loses_its_connection_says_that_its_outcome_is_unknown() {
     watch.execute("SELECT pg_terminate_backend($1)", &[&pid]).await.unwrap();
     assert_eq!(
         adding.await.unwrap().body,
-        r#"{"code":"outcome_unknown","message":"The outcome of this request is unknown, because the database failed before it confirmed the change: retry with the same `Idempotency-Key`, or, if you sent none, check first whether the change took effect.","status":503}"#
+        r#"{"code":"outcome_unknown","message":"The outcome of this request is unknown, because the database failed before it confirmed the change: retry with the same `Idempotency-Key`. If you sent no key, first check whether the change took effect.","status":503}"#
     );
 }

@@ -11,8 +11,8 @@ from .generated.models import OrderStatus as OrderStatus
 from .generated.models import PetStatus as PetStatus
 
 EventType = str
-"""What happened, such as `pet.created`; `docs/events.md` lists the types. Others may be added: ignore those that you do
-not know."""
+"""What happened, such as `pet.created`; `docs/events.md` lists the types. Types may be added, so ignore types that
+you do not know."""
 
 
 @dataclass(frozen=True)

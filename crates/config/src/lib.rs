@@ -31,15 +31,16 @@ pub const GET_PET_REMOVAL: Date = date(2030, 12, 5);
 pub struct DatabaseSettings {
     /// The PostgreSQL database, such as `postgresql://user:password@host/petstore?sslmode=verify-full`.
     ///
-    /// For a cluster, list all of its servers, separated by commas (`@one:5432,two:5432/petstore`). The service finds the
-    /// primary, and with synchronous replication reads on from standbys while there is none.
+    /// For a cluster, list all servers, separated by commas (`@one:5432,two:5432/petstore`). The service finds the
+    /// primary. With synchronous replication, reads continue from standbys while there is no primary.
     ///
     /// `sslmode` is `disable`, `prefer` (the default), `require` or `verify-full`. Only `verify-full` checks the server's
-    /// certificate and name, against the system's certificate authorities or those in the file `sslrootcert=…`. The files
-    /// `sslcert=…` and `sslkey=…` have a client certificate, and `passfile=…` has passwords.
+    /// certificate and name. It trusts the system's certificate authorities, or the authorities in the file
+    /// `sslrootcert=…`. The files `sslcert=…` and `sslkey=…` contain a client certificate and its key, and the file
+    /// `passfile=…` contains passwords.
     ///
-    /// What the URL leaves out is taken from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE, PGSSLMODE, PGSSLROOTCERT, PGSSLCERT
-    /// and PGSSLKEY, as by psql.
+    /// Parts that are missing from the URL are read from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE, PGSSLMODE,
+    /// PGSSLROOTCERT, PGSSLCERT and PGSSLKEY, as in psql.
     #[arg(
         long,
         env = "DATABASE_URL",
@@ -50,13 +51,13 @@ pub struct DatabaseSettings {
     )]
     pub database_url: Option<DatabaseUrl>,
 
-    /// A file that contains the database URL, instead of --database-url. It is read again for each new connection, so a
-    /// changed password needs no restart.
+    /// A file that contains the database URL, as an alternative to --database-url. The file is read again for each new
+    /// connection, so you can change the password without a restart.
     #[arg(long, env = "DATABASE_URL_FILE", value_name = "FILE", value_parser = url_in_file)]
     pub database_url_file: Option<DatabaseUrl>,
 
-    /// PostgreSQL's password file, with lines `host:port:database:user:password`, for a URL without a password. It is read
-    /// again for each new connection.
+    /// PostgreSQL's password file, with lines `host:port:database:user:password`, for a URL without a password. The file
+    /// is read again for each new connection.
     #[arg(long, env = "PGPASSFILE", value_name = "FILE")]
     pub database_passfile: Option<PathBuf>,
 }
@@ -89,41 +90,43 @@ pub struct MigrateSettings {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Database")]
 pub struct PoolSettings {
-    /// The maximum number of connections from this node to each server. Keep the sum over all nodes below the
+    /// The maximum number of connections from this node to each database server. Keep the sum over all nodes below the
     /// server's `max_connections`.
     #[arg(long, env = "PETSTORE_DATABASE_CONNECTIONS", default_value_t = 16, value_name = "COUNT",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub database_connections: u16,
 
-    /// How long a statement may take before its request is answered with 503.
+    /// How long a statement may take before the service answers its request with 503.
     #[arg(long, env = "PETSTORE_DATABASE_TIMEOUT", default_value = "5s", value_name = "DURATION",
         value_parser = positive_duration)]
     pub database_timeout: Duration,
 
-    /// Which servers of a cluster are read. With synchronous replication, a read contains every acknowledged write either
-    /// way. With `quorum`, it may also contain one that is not acknowledged yet, and that a failover can undo.
+    /// Which servers of a cluster serve reads. With synchronous replication, every read contains all acknowledged writes,
+    /// whichever value you choose. With `quorum`, a read may also contain a write that is not acknowledged yet, and that a
+    /// failover can undo.
     #[arg(long, env = "PETSTORE_READS", value_enum, default_value_t, value_name = "SERVERS")]
     pub reads: ReadFrom,
 }
 
-/// Which servers of a cluster are read.
+/// Which servers of a cluster serve reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum ReadFrom {
-    /// The primary, and standbys only while there is none.
+    /// The primary, and standbys only while there is no primary.
     #[default]
     Primary,
-    /// Standbys at all times, and the primary only if they are not enough.
+    /// Standbys, and the primary only if the standbys do not suffice.
     Quorum,
 }
 
 /// The settings of `petstore serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeSettings {
-    /// The address of the public listener. The default accepts connections from this machine only.
+    /// The address of the public listener. The default accepts connections only from this machine.
     #[arg(long, env = "PETSTORE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     pub listen: SocketAddr,
 
-    /// The address of the private listener, for health checks and metrics. Do not expose it: it requires no key.
+    /// The address of the private listener, for health checks and metrics. Do not expose this listener to clients, because
+    /// it does not require an API key.
     #[arg(long, env = "PETSTORE_ADMIN_LISTEN", default_value = "127.0.0.1:9090", value_name = "ADDRESS")]
     pub admin_listen: SocketAddr,
 
@@ -155,8 +158,8 @@ pub struct ServeSettings {
     #[command(flatten)]
     pub traces: TraceSettings,
 
-    /// Whether the log has the address of each request's client: the peer's, or what a --trusted-proxy says in `Forwarded` or
-    /// `X-Forwarded-For`.
+    /// Whether the log contains the client's address for each request. If a --trusted-proxy forwards the request, this is
+    /// the address in `Forwarded` or `X-Forwarded-For`.
     #[arg(long, env = "PETSTORE_LOG_CLIENT_ADDRESSES", default_value_t = true, action = ArgAction::Set,
         value_name = "BOOLEAN", help_heading = "Log")]
     pub log_client_addresses: bool,
@@ -170,15 +173,16 @@ pub struct ServeSettings {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Shop")]
 pub struct ShopSettings {
-    /// For how many days events are kept, at most 60. A reader that was away for longer has to read everything again.
+    /// How many days the service keeps events (at most 60). A program that stops reading events for longer must read all
+    /// pets and orders again.
     #[arg(long, env = "PETSTORE_EVENT_RETENTION", default_value_t = 30, value_name = "DAYS",
         value_parser = clap::value_parser!(u32).range(1..=60))]
     pub event_retention: u32,
 
-    /// How long an order waits to be completed, such as `15m`, at most 168h. Then it expires, and its pet is available again.
-    /// A client may ask for less with `holdSeconds`, which is refused without this setting. By default, no order expires. Set
-    /// it only when all nodes are upgraded, because version 1.0.0 cannot read an order that has expired: from then on, you
-    /// cannot go back to it.
+    /// How long an order reserves its pet, such as `15m` (at most 168h). The order then expires, and the pet becomes
+    /// available again. With `holdSeconds`, a client may ask for a shorter hold. Without this setting, orders do not
+    /// expire, and `holdSeconds` is rejected. Set this only after all nodes are upgraded. Once an order has expired, you
+    /// cannot roll back to version 1.0.0, because that version cannot read expired orders.
     #[arg(long, env = "PETSTORE_ORDER_HOLD", value_name = "DURATION", value_parser = order_hold)]
     pub order_hold: Option<HoldDuration>,
 }
@@ -276,13 +280,13 @@ pub struct InterfaceSettings {
     #[arg(long, env = "PETSTORE_STAGING_BASE_URL", value_name = "URL", requires = "public_base_url")]
     pub staging_base_url: Option<BaseUrl>,
 
-    /// An origin whose web pages may call the service from a browser, such as `https://shop.example`; repeatable, or
-    /// separated by commas. By default, none may.
+    /// An origin from which web pages may call the service, such as `https://shop.example`; repeat the flag, or separate
+    /// several origins with commas. By default, no origin is allowed.
     #[arg(long = "cors-origin", env = "PETSTORE_CORS_ORIGINS", value_delimiter = ',', value_name = "ORIGIN",
         value_parser = origin)]
     pub cors_origins: Vec<String>,
 
-    /// Postpones the removal of getPet, announced for 2030-12-05, to this date.
+    /// A later date for the removal of getPet, if 2030-12-05 (the announced date) is too early.
     #[arg(long, env = "PETSTORE_GET_PET_REMOVAL", value_name = "DATE", value_parser = postponed_removal)]
     pub get_pet_removal: Option<Date>,
 }
@@ -291,25 +295,27 @@ pub struct InterfaceSettings {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Timeouts")]
 pub struct TimeoutSettings {
-    /// How long a client may take to send a request's headers, and so how long an idle connection stays open. Behind a
-    /// load balancer, set it longer than the balancer's idle timeout (for example, 75s).
+    /// How long a client may take to send a request's headers, and how long an idle connection stays open. Behind a load
+    /// balancer, set this longer than the load balancer's idle timeout (for example, 75s).
     #[arg(long, env = "PETSTORE_HEADER_TIMEOUT", default_value = "10s", value_name = "DURATION",
         value_parser = positive_duration)]
     pub header_timeout: Duration,
 
-    /// How long a client may take to send a request's body before it gets 408, and how long it may read nothing of a
-    /// response before it is disconnected.
+    /// How long a client may take to send a request's body, and how long it may pause while it reads a response. If the
+    /// body takes longer, the client gets 408. If the pause is longer, the service closes the connection.
     #[arg(long, env = "PETSTORE_BODY_TIMEOUT", default_value = "10s", value_name = "DURATION",
         value_parser = positive_duration)]
     pub body_timeout: Duration,
 
-    /// How long the service keeps serving after SIGTERM or SIGINT while /readyz answers 503. Set it longer than the load
-    /// balancer takes to notice, or to 0s without one.
+    /// How long the service keeps serving requests after SIGTERM or SIGINT, while /readyz answers 503. With a load
+    /// balancer, set this to more than the time that the load balancer takes to notice the 503. Without a load balancer,
+    /// set this to 0s.
     #[arg(long, env = "PETSTORE_DRAIN_DELAY", default_value = "5s", value_name = "DURATION",
         value_parser = duration)]
     pub drain_delay: Duration,
 
-    /// How long requests in flight may then take to finish. A second signal stops the service immediately.
+    /// How long the service waits, after --drain-delay, for requests in flight to finish. A second SIGTERM or SIGINT stops
+    /// the service immediately.
     #[arg(long, env = "PETSTORE_DRAIN_TIMEOUT", default_value = "10s", value_name = "DURATION",
         value_parser = positive_duration)]
     pub drain_timeout: Duration,
@@ -319,18 +325,19 @@ pub struct TimeoutSettings {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitSettings {
-    /// The rate limit on this node for every key that does not have its own, in requests per second, minute or hour:
-    /// `100/s`, `600/m` or `10000/h`. By default, such keys are not limited.
+    /// The rate limit on this node for keys without their own limit, in requests per second, minute or hour: `100/s`,
+    /// `600/m` or `10000/h`. By default, these keys are not limited.
     #[arg(long, env = "PETSTORE_DEFAULT_RATE_LIMIT", value_name = "LIMIT")]
     pub default_rate_limit: Option<RateLimit>,
 
-    /// The maximum number of requests in flight, and of requests whose body is still arriving (a quarter of these per
-    /// key). Further requests get 503 immediately.
+    /// The maximum number of requests in flight on this node. The same maximum also applies, separately, to requests whose
+    /// body is still arriving, and to requests that wait for an event. Of these two kinds, each key may have at most a
+    /// quarter of the maximum. Further requests get 503 immediately.
     #[arg(long, env = "PETSTORE_MAX_REQUESTS", default_value_t = 2_000, value_name = "COUNT",
         value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     pub max_requests: u32,
 
-    /// The maximum number of client connections. Further connections get 503 and are closed.
+    /// The maximum number of client connections to this node. Further connections get 503 and are closed.
     #[arg(long, env = "PETSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_name = "COUNT",
         value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     pub max_connections: u32,
@@ -340,9 +347,10 @@ pub struct LimitSettings {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections_per_address: u32,
 
-    /// An address or network of load balancers and proxies, such as `10.0.0.0/24`; repeatable, or separated by commas.
-    /// Their connections carry many clients, so --max-connections-per-address does not apply to them, and the log has the
-    /// client's address from their `Forwarded` or `X-Forwarded-For`.
+    /// The address or network of a load balancer or proxy, such as `10.0.0.0/24`; repeat the flag, or separate several
+    /// addresses with commas. --max-connections-per-address does not apply to these addresses, because each of them
+    /// connects on behalf of many clients. For requests from these addresses, the log shows the client's address from
+    /// `Forwarded` or `X-Forwarded-For`.
     #[arg(long = "trusted-proxy", env = "PETSTORE_TRUSTED_PROXIES", value_delimiter = ',', value_name = "NETWORK",
         default_value = "127.0.0.0/8,::1", value_parser = network)]
     pub trusted_proxies: Vec<IpNet>,
@@ -354,7 +362,7 @@ const DEFAULT_LOG_FILTER: &str = "warn,petstore=info";
 #[derive(Debug, Clone, Args)]
 pub struct LogSettings {
     /// What to log to standard error: a level (`error`, `warn`, `info`, `debug`, `trace`), or a comma-separated list of
-    /// `module=level`. The log is coloured text on a terminal, JSON lines otherwise.
+    /// `module=level`. The log is coloured text on a terminal, and JSON lines otherwise.
     #[arg(
         long,
         env = "PETSTORE_LOG",

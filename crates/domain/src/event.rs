@@ -46,7 +46,7 @@ keywords!(
         OrderDeleted => "order.deleted"
     },
     EventTypeError,
-    open "Type of an event. Others may be added: ignore those that you do not know."
+    open "The type of an event. Types may be added, so ignore types that you do not know."
 );
 
 impl From<OrderEnd> for EventType {

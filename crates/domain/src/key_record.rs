@@ -27,7 +27,7 @@ impl KeyName {
 
 /// The text is not a key's name.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("a key's name must have 1 to 100 characters, not be blank and have no control characters")]
+#[error("a key's name must have 1 to 100 characters, not all white space, and no control characters")]
 pub struct KeyNameError;
 
 impl FromStr for KeyName {
@@ -173,7 +173,7 @@ impl Actor {
 
 /// The text is not a valid name.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("the actor's name must have 1 to 200 characters, not be blank and have no control characters")]
+#[error("the actor's name must have 1 to 200 characters, not all white space, and no control characters")]
 pub struct ActorError;
 
 impl FromStr for Actor {

@@ -100,7 +100,7 @@ pub struct NewPet {
     pub category_id: CategoryId,
     /// Absent if the client sent none.
     pub status: Option<PetStatus>,
-    /// The shop's own number for this animal, such as its chip number. No two pets have the same.
+    /// The shop's own number for this pet, such as its chip number. No two pets have the same.
     pub reference: Option<Reference>,
 }
 

@@ -23,7 +23,7 @@ impl Reference {
 
 /// The text is not a reference.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("must have 1 to {REFERENCE_MAX_CHARS} characters, not be blank and have no control characters")]
+#[error("must have 1 to {REFERENCE_MAX_CHARS} characters, not all white space, and no control characters")]
 pub struct ReferenceError;
 
 impl TryFrom<String> for Reference {

@@ -95,7 +95,7 @@ fn message(error: BodyError) -> String {
     match error {
         BodyError::InvalidJson { problem } => {
             let problem = problem.replace(" at line 1, column ", " at column ");
-            format!("The line is not usable JSON: {problem}.")
+            format!("The line is not valid: {problem}.")
         }
         other => other.to_string(),
     }

@@ -17,7 +17,7 @@ pub(crate) struct IfNoneMatch<'a>(GetAll<'a, HeaderValue>);
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(crate) struct IfNoneMatchHeader {
-    /// The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+    /// The `ETag` of an earlier response. If it is still current, you get 304 without a body.
     #[param(rename = "If-None-Match", nullable = false)]
     if_none_match: Option<String>,
 }

@@ -187,13 +187,15 @@ impl ApiError {
             }
             Self::NotReady { reason } => return format!("This node is not ready: {reason}."),
             Self::InsufficientScope { needed } => {
-                return format!("The API key lacks the scope `{}`: send a key that has it.", needed.as_str());
+                let scope = needed.as_str();
+                return format!("The API key lacks the scope `{scope}`: use a key with this scope.");
             }
             Self::RateLimited { limit, seconds } => {
                 let (requests, period) = (limit.requests().get(), limit.seconds());
                 let plural = if requests == 1 { "" } else { "s" };
                 return format!(
-                    "The API key has reached its limit of {requests} request{plural} in {period} s: retry in {seconds} s."
+                    "The API key has reached its limit of {requests} request{plural} per {period} s: retry \
+                     in {seconds} s."
                 );
             }
             Self::InvalidTransition { what, from, to } => {
@@ -205,36 +207,34 @@ impl ApiError {
             }
             Self::MissingApiKey => "The API key is missing: send it as `Authorization: Bearer <API_KEY>`.",
             Self::NotABearerToken => {
-                "The `Authorization` header has another form: send the API key as `Authorization: Bearer <API_KEY>`."
+                "The `Authorization` header is malformed: send `Authorization: Bearer <API_KEY>`."
             }
             Self::InvalidApiKey => {
                 "The API key is not valid: check that it is complete, has not expired and has not been revoked."
             }
-            Self::PetNotFound => "There is no pet with this id.",
-            Self::OrderNotFound => "There is no order with this id.",
+            Self::PetNotFound => "No pet has this id.",
+            Self::OrderNotFound => "No order has this id.",
             Self::PetNotAvailable => {
                 "The pet is not available: only a pet whose `status` is `available` can be ordered."
             }
-            Self::PetHasOpenOrder => {
-                "The pet has an open order, which alone changes its `status`: complete or cancel the order first."
-            }
+            Self::PetHasOpenOrder => "The pet has an open order: complete or cancel the order first.",
             Self::ReferenceTaken => {
-                "Another pet has this `reference`, which must be unique: send another one, or find that pet with \
+                "Another pet already has this `reference`: send a different one, or find that pet with \
                  `GET /v1/pets?reference=…`."
             }
             Self::PreconditionFailed => {
-                "`If-Match` does not match, because the pet has changed since you read it: read it again and repeat \
-                 the change if you still want it."
+                "The pet has changed since you read it, so `If-Match` does not match: read the pet again, \
+                 then repeat the change if you still want it."
             }
             Self::RouteNotFound { nearest: Some(nearest) } => {
-                return format!("There is nothing at this path; the nearest is `{nearest}`.");
+                return format!("This path does not exist: did you mean `{nearest}`?");
             }
             Self::RouteNotFound { nearest: None } => {
-                "There is nothing at this path: paths are lower case and have no trailing slash; `/openapi.json` lists \
-                 them."
+                "This path does not exist: paths are lower case, without a trailing slash, and listed in \
+                 `/openapi.json`."
             }
             Self::MethodNotAllowed => {
-                "This path does not support this method: the `Allow` header lists those it supports."
+                "This path does not support this method: see the `Allow` header for the supported methods."
             }
             Self::RequestTimeout => "The body did not arrive in time: send the request again.",
             Self::OperationRemoved => "This operation has been removed: use `GET /v1/pets?id=…` instead.",
@@ -251,11 +251,12 @@ impl ApiError {
                 "A request with this `Idempotency-Key` is still in progress: retry in a second to get its result."
             }
             Self::IdempotencyKeyReused => {
-                "This `Idempotency-Key` was used for a different request in the last 24 hours: send a new one with \
-                 each new request."
+                "This `Idempotency-Key` was used for a different request in the last 24 hours: send a new key \
+                 with each new request."
             }
             Self::Internal { .. } => {
-                "The service failed: this is a bug. Please report it with the `X-Request-Id` of this response."
+                "The service failed because of a bug: please report it with the `X-Request-Id` of this \
+                 response."
             }
             Self::Unavailable { .. } => {
                 "The service is temporarily unavailable, and nothing was changed: retry after the number of seconds \
@@ -263,8 +264,8 @@ impl ApiError {
             }
             Self::OutcomeUnknown { .. } => {
                 "The outcome of this request is unknown, because the database failed before it confirmed the change: \
-                 retry with the same `Idempotency-Key`, or, if you sent none, check first whether the change took \
-                 effect."
+                 retry with the same `Idempotency-Key`. If you sent no key, first check whether the change \
+                 took effect."
             }
         };
         fixed.to_owned()
@@ -325,9 +326,10 @@ impl ApiError {
 fn unknown_parameter(name: &str, known: &[&str]) -> String {
     let known = || known.iter().copied();
     if let Some(similar) = similar(name, known()) {
-        format!("`{name}` is not a query parameter of this operation; the nearest is `{similar}`.")
+        format!("`{name}` is not a query parameter of this operation: did you mean `{similar}`?")
     } else if known().next().is_some() {
-        format!("`{name}` is not a query parameter of this operation, which has {}.", listed(known()))
+        let known = listed(known());
+        format!("`{name}` is not a query parameter of this operation: the parameters are {known}.")
     } else {
         format!("`{name}` is not allowed: this operation has no query parameters.")
     }
@@ -336,7 +338,7 @@ fn unknown_parameter(name: &str, known: &[&str]) -> String {
 fn unsupported_media_type(sent: &str, accepted: &[&str]) -> String {
     let accepted = format!("`Content-Type: {}`", accepted.join("` or `Content-Type: "));
     if sent.is_empty() {
-        format!("The body must be JSON, sent with exactly one {accepted}.")
+        format!("The `Content-Type` header is missing, empty or repeated: send JSON with {accepted}.")
     } else {
         format!("`Content-Type: {sent}` is not supported: send JSON in UTF-8 with {accepted}.")
     }
@@ -416,19 +418,19 @@ const CODES: [&str; 33] = [
 pub(crate) struct ErrorBody {
     #[schema(schema_with = code_schema)]
     code: &'static str,
-    /// Human-readable description: what is wrong, and what to do. Its wording may change.
+    /// What is wrong, and what to send instead. The wording may change.
     message: String,
     /// The HTTP status code.
     #[schema(schema_with = status_schema)]
     status: u16,
-    /// The name of what is wrong: a field of the body, a query parameter or a header. Absent if it is none of these.
+    /// The body field, query parameter or header that is wrong, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "name")]
     field: Option<String>,
 }
 
 fn code_schema() -> Object {
-    let about = "Machine-readable error code. Codes never change their meaning; new ones may be added.";
+    let about = "Error code for programs. A code never changes its meaning. New codes may be added.";
     let mut schema = open(about, CODES);
     schema.pattern = Some("^[a-z_]+$".into());
     schema

@@ -235,7 +235,7 @@ impl FaultInjector {
 /// The fault that the header names.
 fn requested(headers: &HeaderMap) -> Result<Option<FaultKind>, ApiError> {
     static PROBLEM: LazyLock<String> =
-        LazyLock::new(|| format!("`Petstore-Fault` must be sent once, and {FaultKindError}"));
+        LazyLock::new(|| format!("`Petstore-Fault` must appear only once and {FaultKindError}"));
     let mut values = headers.get_all(FAULT).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let kind = value.to_str().ok().and_then(|text| text.parse().ok());
@@ -259,7 +259,7 @@ pub fn fault_option_help() -> String {
     format!(
         "Makes requests fail, to test what a client does then. Repeatable. SHARE is the share of requests that fail in this \
          way: above 0 and at most 1. By default it is 1: every request fails, and so does every retry. A request has one \
-         fault at most, so the shares add up to at most 1. Only API operations fail, not the pages at \
+         fault at most, so the shares must add up to at most 1. Only API operations fail, not the pages at \
          /docs.\n\n{}\n\nTo make a single request fail, with or without this option, send the header `Petstore-Fault: \
          KIND`. If the request also has an `Idempotency-Key` or an `X-Request-Id`, only its first attempt fails",
         lines.join("\n")
@@ -398,8 +398,8 @@ mod tests {
                 serde_json::to_value(error.body()).unwrap(),
                 serde_json::json!({
                     "code": "invalid_header",
-                    "message": "`Petstore-Fault` must be sent once, and must be one of `lost-answer`, `slow`, `429`, \
-                                `503`, `502-html`.",
+                    "message": "`Petstore-Fault` must appear only once and must be one of `lost-answer`, `slow`, \
+                                `429`, `503`, `502-html`.",
                     "status": 400,
                     "field": "Petstore-Fault",
                 })

@@ -18,7 +18,7 @@ pub(super) struct Startup(RwLock<Result<(), String>>);
 
 impl Startup {
     pub(super) fn new() -> Self {
-        Self(RwLock::new(Err("the database has not been asked yet".into())))
+        Self(RwLock::new(Err("the database has not been checked yet".into())))
     }
 
     /// Records the outcome of a check of the database. Success is final.

@@ -68,7 +68,7 @@ impl IncomingBody {
         while let Some(frame) = self.incoming.frame().await {
             let Ok(frame) = frame else {
                 self.state = BodyState::Broken;
-                return Err(BodyError::InvalidJson { problem: "it did not arrive whole".into() }.into());
+                return Err(BodyError::InvalidJson { problem: "it is incomplete".into() }.into());
             };
             if let Ok(chunk) = frame.into_data() {
                 return Ok(Some(chunk));

@@ -17,18 +17,18 @@ use super::time::Time;
 #[schema(example = json!({"id": "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAAAAAAAAAAc", "type": "order.placed", "petId": 7,
     "orderId": 4711, "at": "2026-11-15T09:30:00.000Z"}))]
 pub struct Event {
-    /// Identifies the event, and is the `after` with which to go on after it. Opaque: its form may change.
+    /// The id of the event. Send it as `after` to continue after this event. Opaque; its format may change.
     id: String,
-    /// What happened. Ignore types that you do not know: some may be added.
+    /// What happened. Types may be added, so ignore types that you do not know.
     r#type: EventType,
-    /// Identifier of the pet; of `pets.imported`, of the first one.
+    /// The id of the pet, or of the first pet for `pets.imported`.
     #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pet_id: PetId,
-    /// Identifier of the last pet; only of `pets.imported`. Some identifiers in between may belong to pets that were added by other requests at the same time.
+    /// Only for `pets.imported`: the id of the last pet. Some ids in the range may belong to other pets.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     last_pet_id: Option<PetId>,
-    /// Identifier of the order; only of events of orders.
+    /// Only for order events: the id of the order.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     order_id: Option<OrderId>,
@@ -67,7 +67,7 @@ pub fn encode_position(position: &EventPosition) -> String {
 
 /// The text is not a position.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("was not issued by this service: take the `id` of an event, or the `after` in a `Link` header")]
+#[error("was not issued by this service: use the `id` of an event, or the `after` in a `Link` header")]
 pub struct PositionError;
 
 /// The position that a text from [`encode_position`] stands for.

@@ -28,8 +28,8 @@ pub enum FieldValueError {
     /// There is none, and the field is required.
     #[error("is required")]
     Missing,
-    /// It is not valid JSON after all: an escape encodes no character.
-    #[error("has an escape that encodes no character")]
+    /// It is not valid JSON after all: a Unicode escape encodes no character.
+    #[error("has an invalid Unicode escape")]
     Malformed,
     /// It breaks a rule: "must be a string".
     #[error("{0}")]
@@ -106,7 +106,7 @@ impl<'de> de::Deserializer<'de> for FieldValue<'de> {
             // An empty cell is the absence of an optional value.
             Self::Absent | Self::Csv("") => visitor.visit_none(),
             Self::Json("null") => Err(FieldValueError::invalid("must not be `null`: leave it out")),
-            Self::Query([_, _, ..]) => Err(FieldValueError::invalid("must be given only once")),
+            Self::Query([_, _, ..]) => Err(FieldValueError::invalid("must appear only once")),
             Self::Json(_) | Self::Csv(_) | Self::Query(_) => visitor.visit_some(self),
         }
     }

@@ -21,7 +21,7 @@ pub struct Order {
     /// Identifier of the pet.
     #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pet_id: PetId,
-    /// `placed` while the order is open, then how it ended.
+    /// `placed` while the order is open, then its final status.
     status: OrderStatus,
     /// When the order was placed (RFC 3339, UTC).
     #[schema(value_type = String, format = DateTime)]
@@ -29,11 +29,11 @@ pub struct Order {
     /// When its status last changed (RFC 3339, UTC).
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
-    /// When the order becomes `expired` and its pet `available` again, unless it is completed or cancelled before (RFC 3339, UTC). Absent if it never does.
+    /// When the order expires, unless it is completed or cancelled first (RFC 3339, UTC). Absent if the order never expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, format = DateTime)]
     expires_at: Option<Time>,
-    /// Your own name for the order. Unlike the reference of a pet, it is not unique: the orders of one basket share it.
+    /// Your own name for the order, such as a basket number. Several orders can share it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
     reference: Option<Reference>,
@@ -61,10 +61,10 @@ pub struct NewOrder {
     /// Identifier of an existing pet that is `available`.
     #[schema(value_type = i64, minimum = 1)]
     pet_id: PetId,
-    /// Your own name for the order, such as the number of a basket. Unlike the reference of a pet, it need not be unique: give all orders of a basket the same.
+    /// Your own name for the order, such as a basket number. Several orders can share it.
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
     reference: Option<Reference>,
-    /// The number of seconds after which the order expires unless it is completed. At most the shop's own hold, which is also the default; `expiresAt` shows the result. Refused if the shop sets no hold.
+    /// How many seconds the order reserves the pet. The default is the shop's own hold, and a longer hold is reduced to it. `expiresAt` shows the result. Rejected if the shop sets no hold.
     #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 604_800)]
     hold_seconds: Option<HoldDuration>,
 }

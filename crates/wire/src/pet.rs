@@ -27,7 +27,7 @@ pub struct Pet<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     status: Option<PetStatus>,
-    /// Your own number for this animal. Absent unless you set it.
+    /// Your own number for this pet. Absent unless you set it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
     reference: Option<&'a Reference>,
@@ -47,13 +47,13 @@ pub struct NewPet {
     /// The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as sent.
     #[schema(value_type = String, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
     name: PetName,
-    /// Identifier of the pet's category. Any 64-bit integer: it is not checked.
+    /// The id of the pet's category. Any 64-bit integer is accepted.
     #[schema(value_type = i64)]
     category_id: CategoryId,
-    /// Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
+    /// Optional. Once set, the status can change but cannot be removed. A sold pet cannot become `pending`. While the pet has an open order, only the order changes the status.
     #[schema(nullable = false)]
     status: Option<PetStatus>,
-    /// Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+    /// Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. Can be changed, but not removed.
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
     reference: Option<Reference>,
 }
@@ -97,13 +97,13 @@ pub struct PetPatch {
     /// The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as sent.
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
     name: Option<PetName>,
-    /// Identifier of the pet's category. Any 64-bit integer: it is not checked.
+    /// The id of the pet's category. Any 64-bit integer is accepted.
     #[schema(value_type = Option<i64>, nullable = false)]
     category_id: Option<CategoryId>,
-    /// Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
+    /// Optional. Once set, the status can change but cannot be removed. A sold pet cannot become `pending`. While the pet has an open order, only the order changes the status.
     #[schema(nullable = false)]
     status: Option<PetStatus>,
-    /// Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+    /// Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. Can be changed, but not removed.
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
     reference: Option<Reference>,
 }

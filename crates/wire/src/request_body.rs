@@ -14,7 +14,7 @@ use super::suggestions::{listed, shown, similar};
 #[derive(Debug, Error)]
 pub enum BodyError {
     /// It is not JSON, or not a JSON object.
-    #[error("The body is not usable JSON: {problem}.")]
+    #[error("The body is not valid: {problem}.")]
     InvalidJson {
         /// What is wrong with it.
         problem: String,
@@ -36,7 +36,7 @@ pub enum BodyError {
         problem: String,
     },
     /// The body has a member that does not exist, most likely a misspelt one.
-    #[error("`/{}` is not a field that you can set; {}.", pointer(name), meant(name, known))]
+    #[error("`/{}` cannot be set: {}", pointer(name), meant(name, known))]
     UnknownField {
         /// The member.
         name: String,
@@ -49,8 +49,8 @@ pub enum BodyError {
         /// The member.
         name: String,
     },
-    /// The operation takes no body.
-    #[error("This operation takes no body: send the request without one.")]
+    /// The operation accepts no body.
+    #[error("This operation accepts no body: send the request without a body.")]
     NotExpected,
 }
 
@@ -77,13 +77,13 @@ fn pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// What the client may have meant by the name of a member.
+/// What the client may have meant by the name of a member, as the end of a sentence.
 fn meant(name: &str, known: &[&'static str]) -> String {
     if let Some(similar) = similar(name, known.iter().copied()) {
-        return format!("the nearest is `/{similar}`");
+        return format!("did you mean `/{similar}`?");
     }
     let pointers: Vec<String> = known.iter().map(|name| format!("/{name}")).collect();
-    format!("you can set {}", listed(pointers.iter().map(String::as_str)))
+    format!("you can set {}.", listed(pointers.iter().map(String::as_str)))
 }
 
 /// A struct that is read from a request body, which is one JSON object. With `deny_unknown_fields`, its schema says that it has
@@ -165,13 +165,13 @@ mod tests {
                 "`/status` must not be `null`: leave it out.",
             ),
             (r#"{"id": 7, "nmae": "Rex"}"#, "`/id` is assigned by the service: leave it out."),
-            (r#"{"n/m~e": 7}"#, "`/n~1m~0e` is not a field that you can set; the nearest is `/name`."),
-            (r#"{"n\u0061me": "Rex", "name": "Tom"}"#, "The body is not usable JSON: `name` appears twice."),
+            (r#"{"n/m~e": 7}"#, "`/n~1m~0e` cannot be set: did you mean `/name`?"),
+            (r#"{"n\u0061me": "Rex", "name": "Tom"}"#, "The body is not valid: `name` appears twice."),
             (
                 r#"{"name": "\ud800", "categoryId": 7}"#,
-                "The body is not usable JSON: `/name` has an escape that encodes no character.",
+                "The body is not valid: `/name` has an invalid Unicode escape.",
             ),
-            (r#"["Rex", 7]"#, "The body is not usable JSON: it is not an object."),
+            (r#"["Rex", 7]"#, "The body is not valid: it is not an object."),
         ] {
             assert_eq!(NewPet::parse(body.as_bytes()).unwrap_err().to_string(), message, "{body}");
         }

@@ -34,11 +34,12 @@ const PORTS: std::ops::Range<u16> = 8080..8100;
 /// How long PostgreSQL may take to start.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Runs the service with 1,000 sample pets: no setup, and nothing left behind.
+/// Runs the service with 1,000 sample pets, without any setup, and leaves nothing behind.
 ///
-/// The demo starts a temporary PostgreSQL from the programs that are installed on this machine. It listens on a private
-/// socket only, does not sync to disk, and is removed when the demo ends, even after SIGKILL. If `DATABASE_URL` is set,
-/// the demo uses that database instead and leaves the pets in it. It refuses a database with any other content.
+/// The demo starts a temporary PostgreSQL from the programs that are installed on this machine. This PostgreSQL listens
+/// only on a private socket, does not sync to disk, and is removed when the demo ends, even after SIGKILL. If
+/// `DATABASE_URL` is set, the demo uses that database instead, and leaves the pets in it. The demo refuses a database
+/// with any other content.
 ///
 /// To test a client, make requests fail: all or some of them with --fault, or a single one with the header `Petstore-Fault`.
 /// The page /docs/testing of the demo shows how. Orders expire after 15 minutes, unless `PETSTORE_ORDER_HOLD` is set.

@@ -18,13 +18,13 @@ use super::plan_output::PlanOutput;
 use super::{ActorArgs, duration};
 use crate::cli::{CommandError, print};
 
-/// Makes the API keys match a file: creates the missing ones, changes others in place, and can revoke the rest.
+/// Makes the API keys match a file: creates missing keys, changes others in place, and can revoke the rest.
 ///
-/// The file is TOML, with one table per key. A key is found by its name among the keys that are neither revoked nor
-/// expired. All changes are one transaction, and running the command again changes nothing.
+/// The file is TOML, with one table per key. An entry is matched by name with a key that is neither revoked nor
+/// expired. All changes are made in one transaction. If you run the command again, it changes nothing.
 ///
-/// Without `digest`, a missing key is generated and printed once. With `digest`, the key is kept elsewhere and nothing is
-/// printed; if the digest changes, the key is rotated.
+/// Without `digest`, a missing key is generated and printed once. With `digest`, you keep the key elsewhere, and nothing
+/// is printed. If the digest changes, the key is rotated.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The file:
@@ -44,7 +44,7 @@ pub(in crate::cli) struct ApplyCommand {
     /// The file, or `-` for standard input.
     file: PathBuf,
 
-    /// Revokes the active keys that the file does not declare. By default, they are listed and keep working.
+    /// Revokes the active keys that the file does not declare. By default, these keys are listed and keep working.
     #[arg(long)]
     prune: bool,
 
@@ -52,7 +52,7 @@ pub(in crate::cli) struct ApplyCommand {
     #[arg(long)]
     dry_run: bool,
 
-    /// How long a key keeps working after its entry got another digest, such as `24h` or `7d`.
+    /// How long the old key keeps working after a digest in the file changes, such as `24h` or `7d`.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "24h")]
     overlap: Duration,
 

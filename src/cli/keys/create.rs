@@ -11,9 +11,9 @@ use super::output::NewKeyOutput;
 use super::{ActorArgs, Expiry, expiry};
 use crate::cli::{CommandError, print, storage};
 
-/// Creates an API key and prints it, and nothing else, to standard output.
+/// Creates an API key, and prints only the key to standard output.
 ///
-/// The key is shown only this once: the database stores a digest.
+/// The key is shown only once, because the database stores only a digest.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,12 +21,12 @@ Examples:
   petstore keys create --name price-display --scope pets:read --rate-limit 10/s
   petstore keys create --name contractor --expires 90d")]
 pub(in crate::cli) struct CreateCommand {
-    /// A name to recognise the key by, such as the client that uses it.
+    /// A name for the key, such as the name of the client that uses it.
     #[arg(long)]
     name: KeyName,
 
     /// What the key may do: `pets:read`, `pets:write`, `orders:read`, `orders:write` or `events:read`; repeatable. The
-    /// default is all of them. Give each client only what it needs.
+    /// default is all scopes. Give each client only the scopes that it needs.
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<Scope>,
 
@@ -40,7 +40,7 @@ pub(in crate::cli) struct CreateCommand {
     #[arg(long, value_name = "LIMIT")]
     rate_limit: Option<RateLimit>,
 
-    /// Prints a JSON object instead: the key with its id, prefix, name, scopes, expiry and rate limit.
+    /// Prints a JSON object that contains the key with its id, prefix, name, scopes, expiry and rate limit.
     #[arg(long)]
     json: bool,
 

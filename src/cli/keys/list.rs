@@ -7,7 +7,7 @@ use petstore_config::DatabaseSettings;
 use super::output::{KeyOutput, table};
 use crate::cli::{CommandError, print, storage};
 
-/// Lists all keys, including expired and revoked ones, with scopes, rate limit, expiry and last use.
+/// Lists all keys, including expired and revoked keys, with their scopes, rate limit, expiry and last use.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

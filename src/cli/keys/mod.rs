@@ -53,8 +53,7 @@ impl KeysCommand {
 /// Who runs the command.
 #[derive(Debug, Args)]
 struct ActorArgs {
-    /// Who makes this change, for the key's audit log. The default is the system's user and host name, as
-    /// `user@host`.
+    /// Who makes this change, for the key's audit log. The default is the system's user and host name, as `user@host`.
     #[arg(long, value_name = "WHO")]
     by: Option<Actor>,
 }

@@ -9,7 +9,7 @@ use crate::cli::{CommandError, print, storage};
 
 /// Revokes a key immediately and permanently.
 ///
-/// Every node rejects it within 3 seconds.
+/// Every node rejects the key within 3 seconds.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RevokeCommand {
     /// The key's id, as `petstore keys list` shows it.

@@ -11,7 +11,7 @@ use petstore_domain::key_record::KeyId;
 use super::{ActorArgs, Expiry, duration, expiry, key_id};
 use crate::cli::{CommandError, print, storage};
 
-/// Replaces a key: prints the new key, and nothing else, to standard output, and lets the old one expire.
+/// Replaces a key, prints only the new key to standard output, and lets the old key expire.
 ///
 /// The new key has the same name, scopes and rate limit. Both keys work during the overlap, so clients can switch without
 /// a rejected request.

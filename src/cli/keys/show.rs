@@ -10,7 +10,7 @@ use super::output::{KeyAuditEntryOutput, KeyOutput};
 use super::{key_id, no_such_key};
 use crate::cli::{CommandError, print, storage};
 
-/// Shows a key and its audit log: when it was created, changed, rotated and revoked, and who did it.
+/// Shows a key and its audit log: when the key was created, changed, rotated and revoked, and by whom.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ShowCommand {
     /// The key's id, as `petstore keys list` shows it.

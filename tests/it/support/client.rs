@@ -173,7 +173,8 @@ impl Answer {
             assert_eq!(members, ["code", "message", "status"], "{self:?}");
             assert!(body.get("field").is_none_or(|field| field.as_str().is_some()), "{self:?}");
             assert_eq!(body["status"], self.status, "{self:?}");
-            assert!(body["message"].as_str().unwrap().ends_with('.'), "not a sentence: {self:?}");
+            let message = body["message"].as_str().unwrap();
+            assert!(message.ends_with(['.', '?']), "not a sentence: {self:?}");
         }
         assert_eq!(self.status == 401, self.headers.contains_key("www-authenticate") && self.status != 403);
         let retry_later = self.status == 503 || self.status == 429;

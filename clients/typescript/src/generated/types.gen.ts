@@ -9,16 +9,16 @@ export type ClientOptions = {
  */
 export type Error = {
     /**
-     * Machine-readable error code. Codes never change their meaning; new ones may be added.
+     * Error code for programs. A code never changes its meaning. New codes may be added.
      */
     code: string;
     /**
-     * Human-readable description: what is wrong, and what to do. Its wording may change.
+     * What is wrong, and what to send instead. The wording may change.
      */
     message: string;
     status: number;
     /**
-     * The name of what is wrong: a field of the body, a query parameter or a header. Absent if it is none of these.
+     * The body field, query parameter or header that is wrong, if any.
      */
     field?: string;
 };
@@ -28,23 +28,23 @@ export type Error = {
  */
 export type Event = {
     /**
-     * Identifies the event, and is the `after` with which to go on after it. Opaque: its form may change.
+     * The id of the event. Send it as `after` to continue after this event. Opaque; its format may change.
      */
     id: string;
     /**
-     * What happened. Ignore types that you do not know: some may be added.
+     * What happened. Types may be added, so ignore types that you do not know.
      */
     type: EventType;
     /**
-     * Identifier of the pet; of `pets.imported`, of the first one.
+     * The id of the pet, or of the first pet for `pets.imported`.
      */
     petId: number;
     /**
-     * Identifier of the last pet; only of `pets.imported`. Some identifiers in between may belong to pets that were added by other requests at the same time.
+     * Only for `pets.imported`: the id of the last pet. Some ids in the range may belong to other pets.
      */
     lastPetId?: number;
     /**
-     * Identifier of the order; only of events of orders.
+     * Only for order events: the id of the order.
      */
     orderId?: number;
     /**
@@ -54,7 +54,7 @@ export type Event = {
 };
 
 /**
- * Type of an event. Others may be added: ignore those that you do not know.
+ * The type of an event. Types may be added, so ignore types that you do not know.
  */
 export type EventType = string;
 
@@ -67,11 +67,11 @@ export type NewOrder = {
      */
     petId: number;
     /**
-     * Your own name for the order, such as the number of a basket. Unlike the reference of a pet, it need not be unique: give all orders of a basket the same.
+     * Your own name for the order, such as a basket number. Several orders can share it.
      */
     reference?: string;
     /**
-     * The number of seconds after which the order expires unless it is completed. At most the shop's own hold, which is also the default; `expiresAt` shows the result. Refused if the shop sets no hold.
+     * How many seconds the order reserves the pet. The default is the shop's own hold, and a longer hold is reduced to it. `expiresAt` shows the result. Rejected if the shop sets no hold.
      */
     holdSeconds?: number;
 };
@@ -85,15 +85,15 @@ export type NewPet = {
      */
     name: string;
     /**
-     * Identifier of the pet's category. Any 64-bit integer: it is not checked.
+     * The id of the pet's category. Any 64-bit integer is accepted.
      */
     categoryId: number;
     /**
-     * Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
+     * Optional. Once set, the status can change but cannot be removed. A sold pet cannot become `pending`. While the pet has an open order, only the order changes the status.
      */
     status?: PetStatus;
     /**
-     * Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+     * Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. Can be changed, but not removed.
      */
     reference?: string;
 };
@@ -111,7 +111,7 @@ export type Order = {
      */
     petId: number;
     /**
-     * `placed` while the order is open, then how it ended.
+     * `placed` while the order is open, then its final status.
      */
     status: OrderStatus;
     /**
@@ -123,11 +123,11 @@ export type Order = {
      */
     updatedAt: string;
     /**
-     * When the order becomes `expired` and its pet `available` again, unless it is completed or cancelled before (RFC 3339, UTC). Absent if it never does.
+     * When the order expires, unless it is completed or cancelled first (RFC 3339, UTC). Absent if the order never expires.
      */
     expiresAt?: string;
     /**
-     * Your own name for the order. Unlike the reference of a pet, it is not unique: the orders of one basket share it.
+     * Your own name for the order, such as a basket number. Several orders can share it.
      */
     reference?: string;
 };
@@ -158,7 +158,7 @@ export type Pet = {
      */
     status?: PetStatus;
     /**
-     * Your own number for this animal. Absent unless you set it.
+     * Your own number for this pet. Absent unless you set it.
      */
     reference?: string;
 };
@@ -172,15 +172,15 @@ export type PetPatch = {
      */
     name?: string;
     /**
-     * Identifier of the pet's category. Any 64-bit integer: it is not checked.
+     * The id of the pet's category. Any 64-bit integer is accepted.
      */
     categoryId?: number;
     /**
-     * Availability status. A pet can be created without one; once set, it cannot be removed. A sold pet cannot become `pending`, and an open order alone changes the status of its pet.
+     * Optional. Once set, the status can change but cannot be removed. A sold pet cannot become `pending`. While the pet has an open order, only the order changes the status.
      */
     status?: PetStatus;
     /**
-     * Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of them not white space, and no control characters. No two pets can have the same. It can be changed, but not removed.
+     * Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. Can be changed, but not removed.
      */
     reference?: string;
 };
@@ -191,17 +191,17 @@ export type PetPatch = {
 export type PetStatus = 'available' | 'pending' | 'sold';
 
 /**
- * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
+ * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
  */
 export type IdempotencyKey = string;
 
 /**
- * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+ * The `ETag` of an earlier response. If it is still current, you get 304 without a body.
  */
 export type IfNoneMatch = string;
 
 /**
- * Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+ * Where the page starts. Copy it from the `Link` header of the previous page. The value is opaque, and its format may change.
  */
 export type Cursor = string;
 
@@ -214,14 +214,14 @@ export type ListEventsData = {
     body?: never;
     headers?: {
         /**
-         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+         * The `ETag` of an earlier response. If it is still current, you get 304 without a body.
          */
         'If-None-Match'?: string;
     };
     path?: never;
     query?: {
         /**
-         * Where the page starts: after the event with this `id`, at the `after` of a `Link` header, or after everything that has happened so far (`now`). By default, at the oldest event that is kept.
+         * The position after which the page starts: the `id` of an event, the `after` of a `Link` header, or `now` for new events only. By default, the page starts at the oldest event that is kept.
          */
         after?: string;
         /**
@@ -229,11 +229,11 @@ export type ListEventsData = {
          */
         limit?: number;
         /**
-         * How many seconds to wait for an event if there is none yet: 0 to 25, 0 by default.
+         * If there is no event yet, wait up to this many seconds for one: 0 to 25, 0 by default.
          */
         wait?: number;
         /**
-         * Only events of these types. A page may be empty although there are more: follow its `Link`.
+         * Only events of these types. A page may be empty although more events follow, so always follow `Link`.
          */
         type?: Array<EventType>;
     };
@@ -266,7 +266,7 @@ export type ListEventsErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -278,7 +278,7 @@ export type ListEventsErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };
@@ -298,7 +298,7 @@ export type ListPetsData = {
     body?: never;
     headers?: {
         /**
-         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+         * The `ETag` of an earlier response. If it is still current, you get 304 without a body.
          */
         'If-None-Match'?: string;
     };
@@ -309,23 +309,23 @@ export type ListPetsData = {
          */
         limit?: number;
         /**
-         * Filters by availability status. A pet without a status matches none.
+         * Only pets with this status. A pet without a status never matches.
          */
         status?: PetStatus;
         /**
-         * Only the pets of this category. Any 64-bit integer: it is not checked.
+         * Only pets of this category. Any 64-bit integer is accepted.
          */
         categoryId?: number;
         /**
-         * Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. Identifiers that do not exist are left out.
+         * Only pets with these ids: 1 to 100 values. Unknown ids are left out. All matching pets are in one response, unless you set `limit`. Other filters also apply.
          */
         id?: Array<number>;
         /**
-         * Only the pets with these references, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. References that no pet has are left out.
+         * Only pets with these references: 1 to 100 values. Unknown references are left out. All matching pets are in one response, unless you set `limit`. Other filters also apply.
          */
         reference?: Array<string>;
         /**
-         * Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+         * Where the page starts. Copy it from the `Link` header of the previous page. The value is opaque, and its format may change.
          */
         cursor?: string;
     };
@@ -354,7 +354,7 @@ export type ListPetsErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -366,7 +366,7 @@ export type ListPetsErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };
@@ -386,7 +386,7 @@ export type CreatePetData = {
     body: NewPet;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
          */
         'Idempotency-Key'?: string;
     };
@@ -425,7 +425,7 @@ export type CreatePetErrors = {
      */
     414: Error;
     /**
-     * The body is not sent as JSON.
+     * The body is compressed, or is not sent as JSON.
      */
     415: Error;
     /**
@@ -437,7 +437,7 @@ export type CreatePetErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -449,7 +449,7 @@ export type CreatePetErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };
@@ -469,7 +469,7 @@ export type GetPetData = {
     body?: never;
     headers?: {
         /**
-         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+         * The `ETag` of an earlier response. If it is still current, you get 304 without a body.
          */
         'If-None-Match'?: string;
     };
@@ -513,7 +513,7 @@ export type GetPetErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -525,7 +525,7 @@ export type GetPetErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };
@@ -597,7 +597,7 @@ export type UpdatePetErrors = {
      */
     414: Error;
     /**
-     * The body is not sent as JSON.
+     * The body is compressed, or is not sent as JSON.
      */
     415: Error;
     /**
@@ -605,7 +605,7 @@ export type UpdatePetErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -617,7 +617,7 @@ export type UpdatePetErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };
@@ -637,7 +637,7 @@ export type ListOrdersData = {
     body?: never;
     headers?: {
         /**
-         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+         * The `ETag` of an earlier response. If it is still current, you get 304 without a body.
          */
         'If-None-Match'?: string;
     };
@@ -648,19 +648,19 @@ export type ListOrdersData = {
          */
         limit?: number;
         /**
-         * Only the orders with this status.
+         * Only orders with this status.
          */
         status?: OrderStatus;
         /**
-         * Only the orders for this pet, whether it exists or not.
+         * Only orders for this pet. The pet need not exist.
          */
         petId?: number;
         /**
-         * Only the orders with this `reference`.
+         * Only orders with this `reference`.
          */
         reference?: string;
         /**
-         * Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+         * Where the page starts. Copy it from the `Link` header of the previous page. The value is opaque, and its format may change.
          */
         cursor?: string;
     };
@@ -689,7 +689,7 @@ export type ListOrdersErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -701,7 +701,7 @@ export type ListOrdersErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };
@@ -721,7 +721,7 @@ export type PlaceOrderData = {
     body: NewOrder;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
          */
         'Idempotency-Key'?: string;
     };
@@ -764,7 +764,7 @@ export type PlaceOrderErrors = {
      */
     414: Error;
     /**
-     * The body is not sent as JSON.
+     * The body is compressed, or is not sent as JSON.
      */
     415: Error;
     /**
@@ -776,7 +776,7 @@ export type PlaceOrderErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -788,7 +788,7 @@ export type PlaceOrderErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };
@@ -808,7 +808,7 @@ export type GetOrderData = {
     body?: never;
     headers?: {
         /**
-         * The `ETag` of a response that you have. If it is still current, the response is 304 without a body.
+         * The `ETag` of an earlier response. If it is still current, you get 304 without a body.
          */
         'If-None-Match'?: string;
     };
@@ -848,7 +848,7 @@ export type GetOrderErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -860,7 +860,7 @@ export type GetOrderErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };
@@ -880,7 +880,7 @@ export type CancelOrderData = {
     body?: never;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
          */
         'Idempotency-Key'?: string;
     };
@@ -928,7 +928,7 @@ export type CancelOrderErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -940,7 +940,7 @@ export type CancelOrderErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };
@@ -960,7 +960,7 @@ export type CompleteOrderData = {
     body?: never;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID, remembered for 24 hours. A request that you retry with the same key takes effect once. 1 to 255 visible ASCII characters, with or without quotes around them.
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
          */
         'Idempotency-Key'?: string;
     };
@@ -1008,7 +1008,7 @@ export type CompleteOrderErrors = {
      */
     429: Error;
     /**
-     * The headers are larger than 16 KiB in total.
+     * The request has more than 100 headers, or its headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -1020,7 +1020,7 @@ export type CompleteOrderErrors = {
      */
     503: Error;
     /**
-     * An error with another status, such as that of a proxy, or one that is added later.
+     * Any other error, such as an error from a proxy or a status that is added later.
      */
     default: Error;
 };

@@ -35,17 +35,18 @@ const BEARER: &str = "bearer";
         title = "Pet Store",
         version = "1.0.0",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
-        description = "A pet store inventory: list pets, add them, and sell each of them once.\n\n\
+        description = "A pet store inventory: list pets, add pets, and sell each pet once.\n\n\
             Send your API key with every request: `Authorization: Bearer <API_KEY>`. Every error has the same \
-            body; act on its `code`, read its `message`, and quote the `X-Request-Id` header when you ask for \
-            help. You may send your own `X-Request-Id`: 1 to 64 characters from `A-Za-z0-9._-`. A field or a parameter that this \
-            document does not describe is rejected, never ignored.\n\n\
-            Operations without a marker are stable. Those marked `x-stability: beta` may change with 90 days' notice.",
+            body. Branch on `code`, show `message` to people, and include the `X-Request-Id` header when you \
+            report a problem. To set the id yourself, send `X-Request-Id` with 1 to 64 characters from \
+            `A-Za-z0-9._-`. Unknown fields and parameters are rejected.\n\n\
+            Operations marked `x-stability: beta` may change with 90 days' notice. All other operations are \
+            stable.",
     ),
     tags(
         (name = "animals", description = "The pets of the shop."),
-        (name = "store", description = "Orders: a pet has at most one open order, and is sold once."),
-        (name = "events", description = "What happened to pets and orders, for those who follow the changes."),
+        (name = "store", description = "Orders. A pet has at most one open order, and is sold once."),
+        (name = "events", description = "Changes to pets and orders, as a feed."),
     ),
     external_docs(url = "/docs/guide", description = "The guide: from the first request to safe retries."),
     components(schemas(ErrorBody, EventType, OrderStatus, PetStatus)),
@@ -74,7 +75,7 @@ pub(crate) fn describe_operation(operation: &mut Operation, scope: Scope, own_er
     }
     copy_headers(operation);
     let other =
-        error_response("An error with another status, such as that of a proxy, or one that is added later.");
+        error_response("Any other error, such as an error from a proxy or a status that is added later.");
     operation.responses.responses.insert("default".to_owned(), RefOr::T(other));
     for (status, response) in &mut operation.responses.responses {
         if let RefOr::T(response) = response {
@@ -82,7 +83,8 @@ pub(crate) fn describe_operation(operation: &mut Operation, scope: Scope, own_er
             // Rejected before the key is known, and so its limit.
             if !["401", "414", "431"].contains(&status.as_str()) {
                 let policy = "The key's rate limit, if any: `q` requests in `w` seconds.";
-                let state = "The remaining quota: `r` requests, and one more in at most `t` seconds.";
+                let state =
+                    "The remaining quota: you can send `r` requests now, and another one within `t` seconds.";
                 add_header(response, "RateLimit-Policy", policy);
                 add_header(response, "RateLimit", state);
             }
@@ -115,7 +117,8 @@ fn errors_of_every_operation(scope: Scope) -> Vec<ApiError> {
     let others = [
         ApiError::InvalidHeader {
             name: Some("Host"),
-            problem: "The request must have exactly one `Host` header",
+            problem: "The request must have exactly one `Host` header, with a host name or address and an \
+                      optional port",
         },
         ApiError::MissingApiKey,
         ApiError::InvalidApiKey,
@@ -185,8 +188,10 @@ fn description_of(status: StatusCode) -> &'static str {
         StatusCode::GONE => "The operation has been removed.",
         StatusCode::PAYLOAD_TOO_LARGE => "The body is larger than 16 KiB.",
         StatusCode::URI_TOO_LONG => "The path and query are longer than 8 KiB.",
-        StatusCode::UNSUPPORTED_MEDIA_TYPE => "The body is not sent as JSON.",
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The headers are larger than 16 KiB in total.",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "The body is compressed, or is not sent as JSON.",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+            "The request has more than 100 headers, or its headers exceed 16 KiB."
+        }
         StatusCode::TOO_MANY_REQUESTS => "The API key has reached its rate limit.",
         StatusCode::SERVICE_UNAVAILABLE => "The service is temporarily unavailable.",
         _ => "The service failed.",

@@ -24,9 +24,9 @@ const MAX_PAGES: usize = 10;
 
 /// Follow the changes
 ///
-/// Returns what happened to pets and orders. The events of each pet are in the order of their effects. Every page has a
-/// `Link` header with `rel="next"`, even an empty one: follow it, and you get every event once. Events are kept for 30 days by
-/// default. An event says what changed, not how: fetch the pet or the order.
+/// Returns changes to pets and orders. The events of each pet are in the order of their effects. Every page, even an empty
+/// page, has a `Link` header with `rel="next"`. If you follow it, you get every event once. Events are kept for 30 days by
+/// default. An event does not contain the new values: fetch the pet or the order.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -36,8 +36,8 @@ const MAX_PAGES: usize = 10;
     params(ListEventsQuery, IfNoneMatchHeader),
     responses(
         (status = 200, description = "The next events; an empty array if there are none yet.", body = [Event], headers(
-            ("Link" = String, description = "Where to continue, with `rel=\"next\"`. On every page."),
-            ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
+            ("Link" = String, description = "Link to the next page, with `rel=\"next\"`. Present on every page."),
+            ("ETag" = String, description = "Identifies this version of the page. Send it in `If-None-Match`."),
         )),
         (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
@@ -139,16 +139,16 @@ async fn read_or_wait(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListEventsQuery {
-    /// Where the page starts: after the event with this `id`, at the `after` of a `Link` header, or after everything that has happened so far (`now`). By default, at the oldest event that is kept.
+    /// The position after which the page starts: the `id` of an event, the `after` of a `Link` header, or `now` for new events only. By default, the page starts at the oldest event that is kept.
     #[param(nullable = false, example = "now")]
     after: Option<String>,
     /// Maximum number of items returned: 1 to 100, 20 by default.
     #[param(inline, nullable = false)]
     limit: Option<PageLimit>,
-    /// How many seconds to wait for an event if there is none yet: 0 to 25, 0 by default.
+    /// If there is no event yet, wait up to this many seconds for one: 0 to 25, 0 by default.
     #[param(inline, nullable = false)]
     wait: Option<WaitSeconds>,
-    /// Only events of these types. A page may be empty although there are more: follow its `Link`.
+    /// Only events of these types. A page may be empty although more events follow, so always follow `Link`.
     #[param(value_type = Option<Vec<EventType>>, nullable = false, min_items = 1)]
     r#type: EventTypes,
 }

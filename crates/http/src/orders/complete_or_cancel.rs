@@ -15,8 +15,8 @@ use crate::response::{self, AccessLogIds, Response};
 
 /// Complete an order
 ///
-/// Sells the pet: the order becomes `completed` and the pet `sold`, in one transaction. Completing a completed order again
-/// changes nothing, and the response is the same. A cancelled order cannot be completed.
+/// Sells the pet: the order becomes `completed` and the pet `sold`, in one transaction. Completing an order twice has no
+/// further effect and returns the same response. A cancelled or expired order cannot be completed.
 #[utoipa::path(
     post,
     path = "/v1/store/orders/{orderId}/complete",
@@ -39,8 +39,8 @@ pub(crate) async fn complete_order(request: ApiRequest<'_>) -> Result<Response, 
 
 /// Cancel an order
 ///
-/// Releases the pet: the order becomes `cancelled` and the pet `available` again, in one transaction. Cancelling a cancelled
-/// order again changes nothing, and the response is the same. A completed order cannot be cancelled.
+/// Releases the pet: the order becomes `cancelled` and the pet `available` again, in one transaction. Cancelling an order twice
+/// has no further effect and returns the same response. A completed or expired order cannot be cancelled.
 #[utoipa::path(
     post,
     path = "/v1/store/orders/{orderId}/cancel",

@@ -11,7 +11,7 @@ use crate::response::Response;
 
 /// Get an order
 ///
-/// Returns the order as it is now: open, or how it ended. Poll it with `If-None-Match` to learn of a change.
+/// Returns the current state of the order. To poll for changes, send `If-None-Match`.
 #[utoipa::path(
     get,
     path = "/v1/store/orders/{orderId}",
@@ -24,7 +24,7 @@ use crate::response::Response;
     ),
     responses(
         (status = 200, description = "The requested order.", body = Order, headers(
-            ("ETag" = String, description = "Changes with the order; for `If-None-Match`."),
+            ("ETag" = String, description = "Identifies this version of the order. Send it in `If-None-Match`."),
         )),
         (status = 304, description = "The order has not changed since the response with the `ETag` in `If-None-Match`."),
     ),

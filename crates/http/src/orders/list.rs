@@ -17,8 +17,8 @@ use crate::response::Response;
 
 /// List all orders
 ///
-/// Returns a page of orders by identifier, which is the order in which they were placed. Follow the `Link` header with
-/// `rel="next"` to the next page; it is absent on the last.
+/// Returns a page of orders, sorted by id. Follow the `Link` header with `rel="next"` to the next page. The last page has no
+/// such header.
 #[utoipa::path(
     get,
     path = "/v1/store/orders",
@@ -29,7 +29,7 @@ use crate::response::Response;
     responses(
         (status = 200, description = "A page of orders.", body = [Order], headers(
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
-            ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
+            ("ETag" = String, description = "Identifies this version of the page. Send it in `If-None-Match`."),
         )),
         (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
@@ -53,16 +53,16 @@ pub(crate) struct ListOrdersQuery {
     /// Maximum number of items returned: 1 to 100, 20 by default.
     #[param(inline, nullable = false)]
     limit: Option<PageLimit>,
-    /// Only the orders with this status.
+    /// Only orders with this status.
     #[param(nullable = false)]
     status: Option<OrderStatus>,
-    /// Only the orders for this pet, whether it exists or not.
+    /// Only orders for this pet. The pet need not exist.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
     pet_id: Option<PetId>,
-    /// Only the orders with this `reference`.
+    /// Only orders with this `reference`.
     #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
     reference: Option<Reference>,
-    /// Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+    /// Where the page starts. Copy it from the `Link` header of the previous page. The value is opaque, and its format may change.
     #[param(nullable = false, example = "AQAAAAAAAAAU")]
     cursor: Option<String>,
 }

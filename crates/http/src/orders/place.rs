@@ -16,9 +16,9 @@ use crate::response::{self, AccessLogIds, Response};
 
 /// Place an order
 ///
-/// Reserves a pet that is `available`: the order becomes `placed` and the pet `pending`, in one transaction. If several
-/// requests order the same pet at the same time, one succeeds. Complete the order to sell the pet, or cancel it to make the
-/// pet `available` again. At its `expiresAt`, an open order becomes `expired` and its pet `available` again.
+/// Reserves an `available` pet. In one transaction, the order becomes `placed` and the pet `pending`. If several requests order
+/// the same pet, one succeeds. Complete the order to sell the pet, or cancel it to make the pet `available` again. After
+/// `expiresAt`, an open order expires, and its pet becomes `available` again.
 #[utoipa::path(
     post,
     path = "/v1/store/orders",
@@ -65,7 +65,7 @@ fn placed(app: &AppState, order: domain::Order) -> Response {
 }
 
 fn orders_do_not_expire() -> ApiError {
-    let problem = "is not accepted, because orders do not expire in this shop: leave it out";
+    let problem = "is not allowed, because orders in this shop never expire: leave it out";
     BodyError::InvalidField { name: "holdSeconds", problem: problem.into() }.into()
 }
 

@@ -17,8 +17,8 @@ use crate::response::{self, AccessLogIds, Response};
 
 /// Add an animal
 ///
-/// Stores the pet durably before it responds, and assigns an identifier that is never reused. With an
-/// `Idempotency-Key`, you can retry after a lost response, and the pet is added once.
+/// Adds a pet. The service responds once the pet is stored durably. Ids are never reused. With an `Idempotency-Key`, a retry
+/// adds no second pet.
 #[utoipa::path(
     post,
     path = "/v1/pets",
@@ -29,7 +29,7 @@ use crate::response::{self, AccessLogIds, Response};
     responses(
         (status = 201, description = "Animal added; the body includes the assigned `id`.", body = Pet, headers(
             ("Location" = String, description = "The URL of the new pet."),
-            ("ETag" = String, description = "Changes with the pet; for `If-Match`."),
+            ("ETag" = String, description = "Identifies this version of the pet. Send it in `If-Match`."),
             ("Idempotent-Replayed" = String, description = "`true` if an earlier attempt with the same key took effect."),
         )),
     ),

@@ -14,8 +14,8 @@ use crate::response::Response;
 
 /// Get an animal
 ///
-/// Deprecated, to be removed on 5 December 2030. Use `GET /pets?id={petId}` instead, which also accepts the
-/// `status` filter and many identifiers at once.
+/// Deprecated. Will be removed on 5 December 2030. Use `GET /pets?id={petId}`, which also accepts several ids and other
+/// filters.
 #[utoipa::path(
     get,
     path = "/v1/pets/{petId}",
@@ -27,7 +27,7 @@ use crate::response::Response;
     ),
     responses(
         (status = 200, description = "The requested animal.", body = Pet, headers(
-            ("ETag" = String, description = "Changes with the pet; for `If-None-Match`."),
+            ("ETag" = String, description = "Identifies this version of the pet. Send it in `If-None-Match`."),
             ("Deprecation" = String, description = "When the operation was deprecated (RFC 9745)."),
             ("Sunset" = String, description = "When the operation will be removed (RFC 8594)."),
             ("Link" = String, description = "The documentation, with `rel=\"deprecation\"`, and the \

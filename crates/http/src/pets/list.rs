@@ -20,9 +20,9 @@ use crate::response::Response;
 
 /// List all animals
 ///
-/// Returns a page of pets in order of their identifiers. Follow the `Link` header with `rel="next"` to the
-/// next page; it is absent on the last. A pet that existed when you read the first page, and still matches,
-/// appears exactly once, even if others are added meanwhile.
+/// Returns a page of pets, sorted by id. Follow the `Link` header with `rel="next"` to the next page. The last page has no such
+/// header. A pet that exists when you read the first page, and still matches, appears exactly once, even if pets are added
+/// while you read.
 #[utoipa::path(
     get,
     path = "/v1/pets",
@@ -32,7 +32,7 @@ use crate::response::Response;
     responses(
         (status = 200, description = "A paginated list of animals.", body = [Pet], headers(
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),
-            ("ETag" = String, description = "Changes with the page; for `If-None-Match`."),
+            ("ETag" = String, description = "Identifies this version of the page. Send it in `If-None-Match`."),
         )),
         (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
@@ -94,19 +94,19 @@ pub(crate) struct ListPetsQuery {
     /// Maximum number of items returned: 1 to 100, 20 by default.
     #[param(inline, nullable = false)]
     limit: Option<PageLimit>,
-    /// Filters by availability status. A pet without a status matches none.
+    /// Only pets with this status. A pet without a status never matches.
     #[param(nullable = false)]
     status: Option<PetStatus>,
-    /// Only the pets of this category. Any 64-bit integer: it is not checked.
+    /// Only pets of this category. Any 64-bit integer is accepted.
     #[param(value_type = Option<i64>, nullable = false)]
     category_id: Option<CategoryId>,
-    /// Only the pets with these identifiers, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. Identifiers that do not exist are left out.
+    /// Only pets with these ids: 1 to 100 values. Unknown ids are left out. All matching pets are in one response, unless you set `limit`. Other filters also apply.
     #[param(value_type = Option<Vec<i64>>, nullable = false, minimum = 1, min_items = 1, max_items = 100)]
     id: PetIds,
-    /// Only the pets with these references, 1 to 100 of them, all in one response unless you set `limit`; combined with the other filters if they are given. References that no pet has are left out.
+    /// Only pets with these references: 1 to 100 values. Unknown references are left out. All matching pets are in one response, unless you set `limit`. Other filters also apply.
     #[param(value_type = Option<Vec<String>>, nullable = false, min_length = 1, max_length = 255, min_items = 1, max_items = 100, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
     reference: References,
-    /// Where the page starts: taken from the `Link` header of the previous page. Opaque: its form may change.
+    /// Where the page starts. Copy it from the `Link` header of the previous page. The value is opaque, and its format may change.
     #[param(nullable = false, example = "AQAAAAAAAAAU")]
     cursor: Option<String>,
 }
@@ -134,7 +134,7 @@ struct PetIds(Vec<PetId>);
 
 /// One of the identifiers is invalid, or there are too many.
 #[derive(Debug, Error)]
-#[error("must be a positive 64-bit integer, given at most 100 times")]
+#[error("must be a positive 64-bit integer, and can appear up to 100 times")]
 struct PetIdsError;
 
 impl TryFrom<Vec<String>> for PetIds {
@@ -153,7 +153,7 @@ struct References(Vec<Reference>);
 
 /// One of the references is invalid, or there are too many.
 #[derive(Debug, Error)]
-#[error("{ReferenceError}, and may be given at most 100 times")]
+#[error("{ReferenceError}, and can appear up to 100 times")]
 struct ReferencesError;
 
 impl TryFrom<Vec<String>> for References {

@@ -14,9 +14,9 @@ use crate::response::{self, AccessLogIds, Response};
 
 /// Change a pet
 ///
-/// Fields that the body leaves out do not change; an empty object changes nothing and returns the pet with its `ETag`.
-/// To avoid overwriting another client's change, send the pet's `ETag` in `If-Match`. Any change of `status` is
-/// allowed, except from `sold` to `pending`; while an order is open, only the order changes it.
+/// Changes the fields in the body, and leaves all others unchanged. An empty object changes nothing, and returns the pet with
+/// its `ETag`. To avoid overwriting another client's change, send the pet's `ETag` in `If-Match`. You can set any `status`,
+/// except `pending` for a sold pet. While the pet has an open order, you cannot set `status`.
 #[utoipa::path(
     patch,
     path = "/v1/pets/{petId}",
@@ -33,7 +33,7 @@ use crate::response::{self, AccessLogIds, Response};
     )),
     responses(
         (status = 200, description = "The changed pet.", body = Pet, headers(
-            ("ETag" = String, description = "Changes with the pet; for `If-Match`."),
+            ("ETag" = String, description = "Identifies this version of the pet. Send it in `If-Match`."),
         )),
     ),
 )]

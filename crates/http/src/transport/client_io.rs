@@ -252,7 +252,7 @@ fn replacement(bytes: &[u8], bare_line_feeds: &BareLineFeeds) -> Option<Bytes> {
         },
         b"400" => ApiError::InvalidHeader {
             name: None,
-            problem: "The request is not valid HTTP/1.1: check its first line and its headers",
+            problem: "The request is not valid HTTP/1.1: check the request line and the headers",
         },
         b"414" => ApiError::UriTooLong,
         // hyper reports whatever is too large as too many headers.

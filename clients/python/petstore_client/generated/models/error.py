@@ -12,12 +12,12 @@ class Error:
     """The body of every error response."""
 
     code: str
-    """Machine-readable error code. Codes never change their meaning; new ones may be added."""
+    """Error code for programs. A code never changes its meaning. New codes may be added."""
     message: str
-    """Human-readable description: what is wrong, and what to do. Its wording may change."""
+    """What is wrong, and what to send instead. The wording may change."""
     status: int
     field: str | None = None
-    """The name of what is wrong: a field of the body, a query parameter or a header. Absent if it is none of these."""
+    """The body field, query parameter or header that is wrong, if any."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:

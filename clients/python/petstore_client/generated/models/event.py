@@ -13,18 +13,17 @@ class Event:
     """Something that happened to a pet or an order."""
 
     id: str
-    """Identifies the event, and is the `after` with which to go on after it. Opaque: its form may change."""
+    """The id of the event. Send it as `after` to continue after this event. Opaque; its format may change."""
     type_: str
-    """Type of an event. Others may be added: ignore those that you do not know."""
+    """The type of an event. Types may be added, so ignore types that you do not know."""
     pet_id: int
-    """Identifier of the pet; of `pets.imported`, of the first one."""
+    """The id of the pet, or of the first pet for `pets.imported`."""
     at: datetime.datetime
     """When it happened (RFC 3339, UTC)."""
     last_pet_id: int | None = None
-    """Identifier of the last pet; only of `pets.imported`. Some identifiers in between may belong to pets that were
-    added by other requests at the same time."""
+    """Only for `pets.imported`: the id of the last pet. Some ids in the range may belong to other pets."""
     order_id: int | None = None
-    """Identifier of the order; only of events of orders."""
+    """Only for order events: the id of the order."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:

@@ -14,11 +14,10 @@ class NewOrder:
     pet_id: int
     """Identifier of an existing pet that is `available`."""
     reference: str | None = None
-    """Your own name for the order, such as the number of a basket. Unlike the reference of a pet, it need not be
-    unique: give all orders of a basket the same."""
+    """Your own name for the order, such as a basket number. Several orders can share it."""
     hold_seconds: int | None = None
-    """The number of seconds after which the order expires unless it is completed. At most the shop's own hold, which
-    is also the default; `expiresAt` shows the result. Refused if the shop sets no hold."""
+    """How many seconds the order reserves the pet. The default is the shop's own hold, and a longer hold is reduced
+    to it. `expiresAt` shows the result. Rejected if the shop sets no hold."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:

@@ -17,13 +17,12 @@ class NewPet:
     """The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored
     as sent."""
     category_id: int
-    """Identifier of the pet's category. Any 64-bit integer: it is not checked."""
+    """The id of the pet's category. Any 64-bit integer is accepted."""
     status: PetStatus | None = None
     """Availability status of a pet."""
     reference: str | None = None
-    """Your own number for this one animal, such as its chip or stock number: 1 to 255 characters, at least one of
-    them not white space, and no control characters. No two pets can have the same. It can be changed, but not
-    removed."""
+    """Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no
+    control characters. Unique among pets. Can be changed, but not removed."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:

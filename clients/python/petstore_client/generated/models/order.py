@@ -25,11 +25,10 @@ class Order:
     updated_at: datetime.datetime
     """When its status last changed (RFC 3339, UTC)."""
     expires_at: datetime.datetime | None = None
-    """When the order becomes `expired` and its pet `available` again, unless it is completed or cancelled before
-    (RFC 3339, UTC). Absent if it never does."""
+    """When the order expires, unless it is completed or cancelled first (RFC 3339, UTC). Absent if the order never
+    expires."""
     reference: str | None = None
-    """Your own name for the order. Unlike the reference of a pet, it is not unique: the orders of one basket share
-    it."""
+    """Your own name for the order, such as a basket number. Several orders can share it."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:

@@ -22,7 +22,7 @@ class Pet:
     status: PetStatus | None = None
     """Availability status of a pet."""
     reference: str | None = None
-    """Your own number for this animal. Absent unless you set it."""
+    """Your own number for this pet. Absent unless you set it."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
