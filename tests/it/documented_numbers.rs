@@ -81,7 +81,7 @@ fn operations() -> Vec<Row> {
         ),
         row(
             PAGE,
-            "`--max-requests`: {} GB with the defaults, {} GB with the {} connections of `deploy/kubernetes`",
+            "This is {} GB with the defaults, and {} GB with the {} connections that `deploy/kubernetes` allows",
             &[&memory(default_number("serve", "max-connections")), &memory(deployed), &grouped(deployed)],
         ),
         row(PAGE, "`LimitNOFILE={}`", &[&number_after("deploy/deb/petstore.service", "LimitNOFILE=")]),
@@ -109,9 +109,9 @@ fn upgrade() -> Vec<Row> {
         row(PAGE, "apt-get install --allow-downgrades ./petstore_{}-1_amd64.deb", &[&VERSION]),
         row(PAGE, "--timeout 10m job/petstore-migrate-{} ", &[&job]),
         row(PAGE, "logs job/petstore-migrate-{}`", &[&job]),
-        row(PAGE, "one every {} seconds", &[&pause]),
+        row(PAGE, "replaces one pod every {} seconds", &[&pause]),
         row(PAGE, "| {} | {} | yes, until an order has expired |", &[&VERSION, &SCHEMA_NEEDED]),
-        row(PAGE, "| {} | changes by `petstore keys apply` in the audit log |", &[&SCHEMA_LATEST]),
+        row(PAGE, "| {} | audit log entries for changes by `petstore keys apply` |", &[&SCHEMA_LATEST]),
         row(PAGE, "petstore runs on PostgreSQL {} to {}.", &[&oldest, &newest]),
     ]
 }
@@ -122,7 +122,7 @@ fn monitoring() -> Vec<Row> {
     let scrape = number_after("deploy/prometheus/prometheus.yaml", "scrape_interval: ");
     let mut rows = vec![
         row(PAGE, "Prometheus, every {} seconds or more often", &[&scrape]),
-        row(PAGE, "1 if the last check, every {} seconds,", &[&check]),
+        row(PAGE, "a node checks every {} seconds", &[&check]),
         row(PAGE, "normally {} or {}; at 0, changes get 503", &[&DAYS_AHEAD, &(DAYS_AHEAD + 1)]),
     ];
     for rule in [
@@ -145,22 +145,22 @@ fn runbook() -> Vec<Row> {
         row(PAGE, "nodes {} (<commit>) on", &[&VERSION]),
         row(PAGE, "this node uses up to {} ", &[&default_of("serve", "database-connections")]),
         row(PAGE, "Settings of petstore {} (<commit>)", &[&VERSION]),
-        row(PAGE, "has reached no node of a service for {},", &[&alert_duration("PetstoreDown")]),
-        row(PAGE, "Prometheus has not reached a node for {}.", &[&alert_duration("PetstoreNodeDown")]),
+        row(PAGE, "for {}, Prometheus has not reached any node", &[&alert_duration("PetstoreDown")]),
+        row(PAGE, "unable to reach one of the nodes for {}.", &[&alert_duration("PetstoreNodeDown")]),
         row(PAGE, "or commits have been running for {}.", &[&alert_duration("PetstoreVersionsMixed")]),
         row(PAGE, "check has failed for {}.", &[&alert_duration("PetstoreDatabaseAway")]),
         row(PAGE, "requests that take longer than {} ms", &[&(threshold * 1_000.0)]),
-        row(PAGE, "a WAL file for {}.", &[&alert_duration("PetstoreArchivingFailing")]),
+        row(PAGE, "for {}, PostgreSQL has not been able", &[&alert_duration("PetstoreArchivingFailing")]),
         row(PAGE, "fewer than {} days of partitions for", &[&in_words(DAYS_AHEAD - 1)]),
-        row(PAGE, "nodes create partitions for the next {} days", &[&in_words(DAYS_AHEAD)]),
-        row(PAGE, "lagged by more than ten seconds for {}.", &[&alert_duration("PetstoreEventsHeldBack")]),
-        row(PAGE, "for {}. Nobody can order the pets", &[&alert_duration("PetstoreOrdersOverdue")]),
+        row(PAGE, "should create the partitions for the next {} days", &[&in_words(DAYS_AHEAD)]),
+        row(PAGE, "for the last {}, the [event feed]", &[&alert_duration("PetstoreEventsHeldBack")]),
+        row(PAGE, "for the last {}, some orders have been open", &[&alert_duration("PetstoreOrdersOverdue")]),
         row(
             PAGE,
-            "a key expires within {} days",
+            "an API key expires within {} days",
             &[&number_after("deploy/prometheus/rules.yaml", "- time() < ")],
         ),
-        row(PAGE, "80 % of its file descriptors for {}.", &[&alert_duration("PetstoreFileDescriptors")]),
+        row(PAGE, "for {}, a node has used more than 80 %", &[&alert_duration("PetstoreFileDescriptors")]),
         row(PAGE, "getPet will be removed on {}.", &[&GET_PET_REMOVAL]),
     ]
 }
@@ -175,7 +175,7 @@ fn keys() -> Vec<Row> {
     let recorded = i32::try_from(duration(cache, "FLUSH_INTERVAL").as_secs()).unwrap();
     let requests = default_number("serve", "max-requests");
     let of_a_key = requests / digits(&constant("crates/http/src/admission_control.rs", "KEY_SHARE_DIVISOR"));
-    let shared = format!("{}, and {} per key", grouped(requests), grouped(of_a_key));
+    let shared = format!("{} in total, {} per key", grouped(requests), grouped(of_a_key));
     let connections = grouped(default_number("serve", "max-connections"));
     let per_address = grouped(default_number("serve", "max-connections-per-address"));
     vec![
@@ -184,7 +184,9 @@ fn keys() -> Vec<Row> {
         row(PAGE, "caches a key for at most {} seconds", &[&usable]),
         row(
             PAGE,
-            "for {} seconds without another lookup. Above {} unknown keys per second from one address, or {} ",
+            "for the next {} seconds without looking it up again. If a node receives more than {} unknown \
+             keys per second from one address, it delays each lookup for that address by one second. Above {} \
+             per second from all addresses",
             &[
                 &usable,
                 &digits(&constant(throttle, "MAX_PER_ADDRESS")),
@@ -198,7 +200,7 @@ fn keys() -> Vec<Row> {
         row(PAGE, "| requests that wait for an event | `--max-requests` | {} |", &[&shared]),
         row(
             PAGE,
-            "half of `--database-connections` | {} | they queue for at most {} seconds",
+            "half of `--database-connections` | {} | further statements queue for at most {} seconds",
             &[
                 &(default_number("serve", "database-connections") / 2),
                 &duration(busy, "ROW_WRITER_WAIT").as_secs(),
@@ -206,7 +208,7 @@ fn keys() -> Vec<Row> {
         ),
         row(
             PAGE,
-            "| time in the queue for the database | | {} second |",
+            "| time in the queue for the database | not configurable | {} second |",
             &[&duration("crates/postgres/src/pool.rs", "POOL_WAIT").as_secs()],
         ),
         row(PAGE, "| `--max-connections` | {} |", &[&connections]),
