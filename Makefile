@@ -7,8 +7,8 @@ REDOCLY := REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true target/tool
 SERVED := scripts/postgres with scripts/serve-for
 export SEED
 
-.PHONY: help tools tools-all run fmt build test check lint contract sdks browser clients short-suites ci generate deb sbom audit \
-  bench matrix nightly suites suite cluster cluster-down
+.PHONY: help tools tools-all run fmt build test check lint workflows contract sdks browser clients short-suites ci generate \
+  deb sbom release verify-release release-check audit bench matrix nightly suites suite cluster cluster-down
 
 help:
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p; s/^##@ (.*)/\n\1/p' $(MAKEFILE_LIST) | expand -t 16
@@ -40,13 +40,17 @@ test: ## run the tests, on a private PostgreSQL or on the server at TEST_DATABAS
 
 check: lint test ## format, lints, dependencies, documents and tests: a few minutes
 
-lint: ## what needs no running service: format, clippy, rustdoc, dependencies, the OpenAPI document
+lint: ## what needs no running service: format, clippy, rustdoc, dependencies, the OpenAPI document, .github
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	RUSTDOCFLAGS='--deny warnings --allow rustdoc::private_intra_doc_links' cargo doc --workspace --no-deps --document-private-items --locked --quiet
 	cargo deny --locked check bans licenses sources
 	cargo machete
 	$(REDOCLY) lint --config scripts/redocly/redocly.yaml openapi.json
+	$(MAKE) --no-print-directory workflows
+
+workflows: ## check .github: actionlint for mistakes, zizmor for ways to attack
+	scripts/workflows-check
 
 contract: build ## test the running service against its own OpenAPI document; EXAMPLES=500 for more requests
 	$(SERVED) scripts/contract target/tools/python/bin/schemathesis --max-examples $(or $(EXAMPLES),50)
@@ -85,8 +89,18 @@ deb: ## build the Debian package in target/debian
 	scripts/deb
 
 sbom: ## list the packages in the binary (CycloneDX) and their licences, in target/
-	scripts/sbom
+	scripts/sbom x86_64-unknown-linux-musl target/petstore.cdx.json
 	scripts/licences >target/licences.txt
+
+release: ## build everything that a release publishes, in target/dist; MINISIGN_KEY=… signs it
+	scripts/release
+
+verify-release: ## check, install and run each file of a release, and upgrade to it; DIR=target/dist, MINISIGN_PUBLIC_KEY=…; root
+	cargo build --quiet --release --locked --package petstore-suites
+	scripts/verify-release $(DIR)
+
+release-check: ## check that this commit can be released and tagged
+	scripts/release-check
 
 # Not in `ci`: it needs the network, and its result changes without a change to the code.
 audit: ## check dependencies for known vulnerabilities, unmaintained and yanked versions; OFFLINE=1 with the advisories of the last run

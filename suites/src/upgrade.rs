@@ -1,5 +1,7 @@
 //! Upgrades from the previous release, rolls back and upgrades again, under load behind HAProxy and with a reader of the feed:
 //! no request may fail, and every pet that was added since the migration must be in the feed once, whichever version added it.
+//! Before the rollback, clients use references and holds, which the previous release does not know: it must read their pets and
+//! orders, and keep both.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,7 @@ use crate::Outcome;
 use crate::history::feed::Reader;
 use crate::http::Connection;
 use crate::rolling::Traffic;
-use crate::topology::{Balancer, Node, PETSTORE, database_url, new_key, output, psql};
+use crate::topology::{Balancer, Node, PETSTORE, Server, database_url, new_key, output, psql};
 use crate::workload::none_of;
 
 /// Two nodes behind a load balancer, and a third for the reader.
@@ -19,6 +21,9 @@ pub(crate) struct Upgrade {
     /// The program of the previous release; see scripts/previous-release.
     #[arg(long)]
     previous: String,
+    /// The program of this release, such as that of a package.
+    #[arg(long, default_value = PETSTORE)]
+    current: String,
     /// Requests per second.
     #[arg(long, default_value_t = 200)]
     rate: u32,
@@ -26,7 +31,11 @@ pub(crate) struct Upgrade {
 
 impl Upgrade {
     pub(crate) async fn run(self) -> Outcome {
-        let (url, previous) = (database_url()?, self.previous.as_str());
+        let url = database_url()?;
+        let (previous, current) = (self.previous.as_str(), self.current.as_str());
+        for program in [previous, current] {
+            println!("{program}: {}", output(program, &["--version"])?.trim());
+        }
         output(previous, &["migrate", "--database-url", &url])?;
         psql(
             &url,
@@ -40,12 +49,12 @@ impl Upgrade {
         sleep(Duration::from_secs(2)).await;
 
         let started = Instant::now();
-        output(PETSTORE, &["migrate", "--database-url", &url])?;
+        output(current, &["migrate", "--database-url", &url])?;
         println!(
             "migrated in {:.1} s while nodes of the previous release write",
             started.elapsed().as_secs_f64()
         );
-        let reading_node = Node::start(&url)?;
+        let reading_node = Node::start_version(current, &url)?;
         let reader_key = new_key(&url)?;
         let position = position(&reading_node, &reader_key).await?;
         // Pets with a later id were added after the position.
@@ -53,14 +62,15 @@ impl Upgrade {
         let reader = Reader::start(&[reading_node.address()], &reader_key, 100, Some(position));
 
         let mut running = [previous; 2];
+        let mut held = None;
         for (what, programs) in [
             ("only the previous release", [previous, previous]),
-            ("one node upgraded", [PETSTORE, previous]),
-            ("both nodes upgraded", [PETSTORE, PETSTORE]),
-            ("one node rolled back", [previous, PETSTORE]),
+            ("one node upgraded", [current, previous]),
+            ("both nodes upgraded", [current, current]),
+            ("one node rolled back", [previous, current]),
             ("both nodes rolled back", [previous, previous]),
-            ("one node upgraded again", [previous, PETSTORE]),
-            ("both nodes upgraded again", [PETSTORE, PETSTORE]),
+            ("one node upgraded again", [previous, current]),
+            ("both nodes upgraded again", [current, current]),
         ] {
             for (number, program) in programs.into_iter().enumerate() {
                 if running[number] != program {
@@ -70,7 +80,15 @@ impl Upgrade {
             }
             sleep(Duration::from_secs(2)).await;
             println!("{what}: {} events read", reader.count());
+            match held {
+                None if programs == [current; 2] => {
+                    held = Some(Held::order(current, &url, &reader_key).await?);
+                }
+                None => {}
+                Some(held) => held.check(&nodes, &running, previous, &reader_key).await?,
+            }
         }
+        expire(current, &url, &reader_key).await?;
         let (load, mut problems) = traffic.finish(&url).await?;
         // All but that of its position, which is the oldest.
         let stored = reader.catch_up(&url, 1).await?;
@@ -91,6 +109,86 @@ async fn position(node: &Node, key: &str) -> Outcome<String> {
     let (status, body) = connection.send("GET", "/v1/events?limit=1&wait=20", "").await?;
     let id = body.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next());
     id.map(ToOwned::to_owned).ok_or_else(|| format!("the feed answered {status}: {body}").into())
+}
+
+/// A pet and an order with a reference, and with a hold that has not ended.
+#[derive(Clone, Copy)]
+struct Held {
+    pet: i64,
+    order: i64,
+}
+
+impl Held {
+    async fn order(current: &str, url: &str, key: &str) -> Outcome<Self> {
+        let node = node_with_holds(current, url)?;
+        let mut connection = Connection::open(node.address, key).await?;
+        let pet = r#"{"name":"held","categoryId":1,"status":"available","reference":"chip 7"}"#;
+        let pet = added(&mut connection, "/v1/pets", pet).await?;
+        let order = format!(r#"{{"petId":{pet},"holdSeconds":3000,"reference":"invoice 7"}}"#);
+        let order = added(&mut connection, "/v1/store/orders", &order).await?;
+        println!("pet {pet} with a reference is held by order {order}");
+        Ok(Self { pet, order })
+    }
+
+    /// Every node reads both, and this release still has what the previous one does not know.
+    async fn check(self, nodes: &[Node; 2], running: &[&str; 2], previous: &str, key: &str) -> Outcome {
+        let Self { pet, order } = self;
+        for (node, program) in nodes.iter().zip(running) {
+            let mut connection = Connection::open(node.address(), key).await?;
+            for (path, known, added) in [
+                (format!("/v1/pets?id={pet}"), r#""status":"pending""#, vec![r#""reference":"chip 7""#]),
+                (
+                    format!("/v1/store/orders/{order}"),
+                    r#""status":"placed""#,
+                    vec![r#""reference":"invoice 7""#, r#""expiresAt":""#],
+                ),
+            ] {
+                let (status, body) = connection.send("GET", &path, "").await?;
+                let is_complete = *program == previous || added.iter().all(|member| body.contains(member));
+                if status != 200 || !body.contains(known) || !is_complete {
+                    return Err(format!("{program} answered {path} with {status}: {body}").into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets an order expire, which closes the way back.
+async fn expire(current: &str, url: &str, key: &str) -> Outcome {
+    let node = node_with_holds(current, url)?;
+    let mut connection = Connection::open(node.address, key).await?;
+    let pet = r#"{"name":"expiring","categoryId":1,"status":"available"}"#;
+    let pet = added(&mut connection, "/v1/pets", pet).await?;
+    let order = format!(r#"{{"petId":{pet},"holdSeconds":1}}"#);
+    let order = added(&mut connection, "/v1/store/orders", &order).await?;
+    let started = Instant::now();
+    loop {
+        let (status, body) = connection.send("GET", &format!("/v1/store/orders/{order}"), "").await?;
+        if body.contains(r#""status":"expired""#) {
+            println!("order {order} expired");
+            return Ok(());
+        }
+        if started.elapsed() > Duration::from_secs(20) {
+            return Err(format!("order {order} does not expire: {status} {body}").into());
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A node whose orders can expire.
+fn node_with_holds(current: &str, url: &str) -> Outcome<Server> {
+    Server::program(current, url, &["--order-hold", "1h"], "target/suite-holds.log")
+}
+
+/// The id of what was added.
+async fn added(connection: &mut Connection, path: &str, body: &str) -> Outcome<i64> {
+    let (status, answer) = connection.send("POST", path, body).await?;
+    let id = answer.split("\"id\":").nth(1).and_then(|rest| rest.split([',', '}']).next());
+    match id {
+        Some(id) if status == 201 => Ok(id.parse()?),
+        _ => Err(format!("POST {path} with {body} answered {status}: {answer}").into()),
+    }
 }
 
 /// As more than a week after a rollback: the previous release prepares the partitions of events, which it does not know.

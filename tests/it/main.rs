@@ -43,6 +43,7 @@ mod logs;
 mod metrics;
 mod operations;
 mod orders;
+mod packages;
 mod pagination;
 mod partitions;
 mod poolers;

@@ -13,6 +13,7 @@ from ._client import (
     Petstore,
 )
 from ._core import Attempt, CallOptions, ClientOptions, Page, ResponseInfo
+from ._version import __version__
 from .errors import (
     APIConnectionError,
     AuthenticationError,
@@ -29,7 +30,6 @@ from .errors import (
     RouteNotFoundError,
     ServiceUnavailableError,
 )
-from .generated import VERSION as __version__
 from .models import Event, EventType, Order, OrderStatus, Pet, PetStatus
 
 __all__ = [

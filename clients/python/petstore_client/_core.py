@@ -21,8 +21,8 @@ from urllib.parse import quote
 import httpx
 
 from . import errors
+from ._version import __version__
 from .errors import ClientClosedError, NotFoundError, PetstoreError
-from .generated import VERSION
 from .generated.models import NewOrder, NewPet, PetPatch
 from .models import Event, Order, OrderStatus, Pet, PetStatus
 
@@ -561,7 +561,7 @@ def _own_headers(api_key: str | None) -> httpx.Headers:
     if not key:
         raise ValueError("Set `api_key` or the environment variable PETSTORE_KEY.")
     _header("api_key", key)  # otherwise an exception about the header would show the key
-    return httpx.Headers({"Authorization": f"Bearer {key}", "User-Agent": f"petstore-client-python/{VERSION}"})
+    return httpx.Headers({"Authorization": f"Bearer {key}", "User-Agent": f"petstore-client-python/{__version__}"})
 
 
 def _extra_headers(headers: Mapping[str, str]) -> httpx.Headers:

@@ -13,7 +13,7 @@ pub(super) struct Workload {
     pub(super) to_pgbench: [Ratio; 2],
     /// The same to the thinnest server. A mixture of other workloads is not compared with it.
     pub(super) to_thin: Option<[Ratio; 2]>,
-    /// The CPU time per request in docs/measurements.md, as a multiple of that of the thinnest server.
+    /// The usual CPU time per request, as a multiple of that of the thinnest server.
     pub(super) cpu_to_thin: [f64; 2],
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Workload {
 #[derive(Clone, Copy)]
 pub(super) struct Ratio {
     pub(super) goal: f64,
-    /// The ratio in docs/measurements.md. `smoke` fails when it measures much less.
+    /// The usual ratio. `smoke` fails when it measures much less.
     pub(super) recorded: f64,
 }
 

@@ -9,13 +9,16 @@ use serde_json::{Value, json};
 
 use super::client::Answer;
 
-/// The committed OpenAPI document, with its shared parameters, headers, examples and responses in their places.
-pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
-    let document: Value = serde_json::from_str(include_str!("../../../openapi.json")).unwrap();
+/// The committed OpenAPI document.
+pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| parse(include_str!("../../../openapi.json")));
+
+/// An OpenAPI document with its shared parameters, headers, examples and responses in their places.
+pub(crate) fn parse(document: &str) -> Value {
+    let document: Value = serde_json::from_str(document).unwrap();
     let mut resolved = document.clone();
     resolve(&document, &mut resolved["paths"]);
     resolved
-});
+}
 
 /// Replaces references to anything but schemas.
 fn resolve(document: &Value, value: &mut Value) {
