@@ -145,7 +145,11 @@ fn runbook() -> Vec<Row> {
         row(PAGE, "nodes {} (<commit>) on", &[&VERSION]),
         row(PAGE, "this node uses up to {} ", &[&default_of("serve", "database-connections")]),
         row(PAGE, "Settings of petstore {} (<commit>)", &[&VERSION]),
-        row(PAGE, "for {}, Prometheus has not reached any node", &[&alert_duration("PetstoreDown")]),
+        row(
+            PAGE,
+            "for {}, Prometheus has not been able to reach any of the nodes",
+            &[&alert_duration("PetstoreDown")],
+        ),
         row(PAGE, "unable to reach one of the nodes for {}.", &[&alert_duration("PetstoreNodeDown")]),
         row(PAGE, "or commits have been running for {}.", &[&alert_duration("PetstoreVersionsMixed")]),
         row(PAGE, "check has failed for {}.", &[&alert_duration("PetstoreDatabaseAway")]),
@@ -186,7 +190,7 @@ fn keys() -> Vec<Row> {
             PAGE,
             "for the next {} seconds without looking it up again. If a node receives more than {} unknown \
              keys per second from one address, it delays each lookup for that address by one second. Above {} \
-             per second from all addresses",
+             unknown keys per second from all addresses",
             &[
                 &usable,
                 &digits(&constant(throttle, "MAX_PER_ADDRESS")),
