@@ -9,6 +9,10 @@ fn after<'a>(text: &'a str, start: &str) -> &'a str {
         .unwrap_or_else(|| panic!("no {start}"))
 }
 
+fn assert_contains(file: &str, text: &str) {
+    assert!(read(file).contains(text), "{file} lacks: {text}");
+}
+
 #[test]
 fn every_package_names_the_same_repository() {
     let repository = env!("CARGO_PKG_REPOSITORY");
@@ -19,7 +23,7 @@ fn every_package_names_the_same_repository() {
         ("deploy/Containerfile", format!("org.opencontainers.image.source=\"{repository}\"")),
         ("deploy/prometheus/rules.yaml", format!("url: {repository}/blob/main/docs/runbook.md")),
     ] {
-        assert!(read(file).contains(&named), "{file} lacks: {named}");
+        assert_contains(file, &named);
     }
 }
 
@@ -40,19 +44,18 @@ fn both_sdks_have_one_version_and_the_pages_name_it() {
         ("README.md", format!("petstore-client-{typescript}.tgz")),
         ("README.md", format!("petstore_client-{python}-py3-none-any.whl")),
     ] {
-        assert!(read(page).contains(&file), "{page} does not name {file}");
+        assert_contains(page, &file);
     }
 }
 
 #[test]
 fn the_readme_names_the_files_of_this_version() {
-    let readme = read("README.md");
     let version = env!("CARGO_PKG_VERSION");
     for file in [
         format!("petstore-{version}-x86_64-linux.tar.gz"),
         format!("petstore_{version}-1_amd64.deb"),
         format!("petstore-{version}-image-amd64.tar"),
     ] {
-        assert!(readme.contains(&file), "README.md does not name {file}");
+        assert_contains("README.md", &file);
     }
 }
