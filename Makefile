@@ -7,11 +7,11 @@ REDOCLY := REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true target/tool
 SERVED := scripts/postgres with scripts/serve-for
 export SEED
 
-.PHONY: help tools tools-all run fmt build test check lint workflows contract sdks browser clients short-suites ci generate \
-  deb sbom release verify-release release-check audit bench matrix nightly suites suite cluster cluster-down
+.PHONY: help tools tools-all run shop fmt build test check lint workflows contract sdks browser clients short-suites ci generate \
+  examples generated-clients deb sbom release verify-release release-check audit bench matrix nightly suites suite cluster cluster-down
 
 help:
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p; s/^##@ (.*)/\n\1/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p; s/^##@ (.*)/\n\1/p' $(MAKEFILE_LIST) | expand -t 21
 
 ##@ Every day
 
@@ -23,6 +23,11 @@ tools-all: ## install what all other targets need, too: Chromium, axe, wrk, Prom
 
 run: build ## serve on http://127.0.0.1:8080 with a temporary database
 	scripts/postgres with scripts/run
+
+shop: ## try the shop in examples/shop, with a temporary service, on free ports
+	scripts/install-tools shop
+	cargo build --locked
+	scripts/shop
 
 fmt: ## format the code
 	cargo fmt --all
@@ -53,16 +58,16 @@ workflows: ## check .github: actionlint for mistakes, zizmor for ways to attack
 	scripts/workflows-check
 
 contract: build ## test the running service against its own OpenAPI document; EXAMPLES=500 for more requests
-	$(SERVED) scripts/contract target/tools/python/bin/schemathesis --max-examples $(or $(EXAMPLES),50)
+	PETSTORE_ORDER_HOLD=168h $(SERVED) scripts/contract target/tools/python/bin/schemathesis --max-examples $(or $(EXAMPLES),50)
 
 # The SDKs as users install them, in a project at target/clients.
 sdks:
 	scripts/clients build
 
 browser: build sdks ## test the pages at /docs in Chromium: behaviour, accessibility, and every sample that they show
-	$(SERVED) $(PYTHON) -B -m pytest -p no:cacheprovider --quiet --numprocesses 2 tests/browser
+	PETSTORE_ORDER_HOLD=15m $(SERVED) $(PYTHON) -B -m pytest -p no:cacheprovider --quiet --numprocesses 2 tests/browser
 
-clients: build sdks ## check the SDKs: drift from openapi.json, types, tests, the examples in README.md and docs/, and retries through injected faults
+clients: build sdks ## check the SDKs: generated files, types, tests, the examples in README.md and docs/, and retries through injected faults
 	scripts/clients drift
 	scripts/clients types
 	scripts/clients test
@@ -70,16 +75,19 @@ clients: build sdks ## check the SDKs: drift from openapi.json, types, tests, th
 	$(SERVED) tests/clients/run.py
 	tests/guide/run.py
 
+examples: build sdks ## check the programs in examples/: their types, and what they do while requests fail; NAME=mailer for one
+	scripts/examples $(NAME)
+
 short-suites: build
 	scripts/suite --ci
 
 # Two at a time: each of these waits for something most of the time.
 ci: check ## everything that CI checks on every change: those above, and two suites in their short form
-	$(MAKE) --jobs 2 --output-sync=target contract browser clients short-suites
+	$(MAKE) --jobs 2 --output-sync=target contract browser clients examples short-suites
 
 ##@ Generated files
 
-generate: ## regenerate openapi.json, the tables in docs/ and the clients; NAME=demo, screenshot, outage, failover: a picture
+generate: ## regenerate openapi.json, the tables in docs/ and the clients; NAME=demo, screenshot, shop, outage, failover: a picture
 	scripts/generate $(NAME)
 
 ##@ Packages
@@ -107,6 +115,11 @@ audit: ## check dependencies for known vulnerabilities, unmaintained and yanked 
 	cargo deny --locked $(if $(OFFLINE),--offline) check advisories
 
 ##@ Long suites
+
+# Not in `ci`: it needs compilers for three more languages.
+generated-clients: build ## generate clients for Go, Java and PHP from openapi.json, and run them
+	scripts/install-tools generators
+	$(SERVED) scripts/generated-clients
 
 bench: ## measure against pgbench, the thinnest server and three peers; writes docs/measurements.md
 	scripts/suite compare

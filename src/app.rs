@@ -4,13 +4,16 @@ use std::future::pending;
 use std::io;
 use std::net::{self, SocketAddr};
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use metrics::counter;
 use petstore_config::ServeSettings;
-use petstore_http::{AppState, Clock, ConnectionLimiter, FaultInjector, RequestPipeline, serve};
-use petstore_storage::{DatabaseUrlError, EXPIRE_LIMIT, Storage, StorageError};
+use petstore_http::{
+    AppState, Clock, ConnectionLimiter, Pipeline, admin_pipeline, interface_document, serve,
+};
+use petstore_storage::{DatabaseUrlError, Storage, StorageError};
 use petstore_telemetry::metrics::BACKGROUND_PANICS;
 use petstore_telemetry::with_causes;
 use thiserror::Error;
@@ -47,15 +50,15 @@ pub enum StartError {
 pub struct App {
     settings: ServeSettings,
     storage: Storage,
-    state: AppState,
+    state: Arc<AppState>,
     public: TcpListener,
     admin: TcpListener,
-    faults: Option<FaultInjector>,
 }
 
 impl App {
-    /// Checks the database and listens, on the sockets that were passed or else on the configured addresses. An
-    /// unavailable database does not prevent the start: requests get 503 until it is back. An outdated schema does.
+    /// Checks the database, creates missing partitions and listens, on the sockets that were passed or else on the configured
+    /// addresses. An unavailable database does not prevent the start: requests get 503 until it is back. An outdated schema
+    /// does.
     pub async fn start(
         settings: ServeSettings,
         listeners: Listeners,
@@ -65,8 +68,8 @@ impl App {
             petstore_telemetry::metrics::metrics();
         }
         let storage = Storage::new(&settings.database.url(), &settings.pool)?;
-        let ServeSettings { interface, timeouts, limits, shop, .. } = &settings;
-        let state = AppState::new(storage.clone(), clock, interface, timeouts, limits, shop);
+        let document = interface_document(&settings.interface);
+        let state = AppState::new(storage.clone(), clock, document, &settings);
         match state.check_database().await {
             Ok(()) => {}
             Err(error @ StorageError::Unavailable(_)) => systemd::waiting(&with_causes(&error)),
@@ -74,13 +77,7 @@ impl App {
         }
         let public = listen(listeners.public, settings.listen).await?;
         let admin = listen(listeners.admin, settings.admin_listen).await?;
-        Ok(Self { settings, storage, state, public, admin, faults: None })
-    }
-
-    /// Makes requests fail on request. Only for a demo.
-    #[must_use]
-    pub fn with_faults(self, faults: FaultInjector) -> Self {
-        Self { faults: Some(faults), ..self }
+        Ok(Self { settings, storage, state: Arc::new(state), public, admin })
     }
 
     /// The address of the public listener, with the port that the system chose if it was set to 0.
@@ -95,19 +92,23 @@ impl App {
 
     /// Serves until `shutdown` resolves. Then it fails its readiness check, serves on for the drain delay so that load
     /// balancers notice, accepts no more connections, and finishes the requests in flight.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+    pub async fn run<P: Pipeline>(
+        self,
+        pipeline: impl FnOnce(Arc<AppState>, &ServeSettings) -> P,
+        shutdown: impl Future<Output = ()>,
+    ) {
         if let (Ok(public), Ok(admin)) = (self.public_address(), self.admin_address()) {
             tracing::info!(%public, %admin, "listening");
         }
         let timeouts = &self.settings.timeouts;
         let limits = &self.settings.limits;
-        let pipeline = RequestPipeline::public(self.state.clone(), &self.settings, self.faults);
+        let pipeline = pipeline(self.state.clone(), &self.settings);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = |mut stopped: watch::Receiver<bool>| async move {
             // An error means that the sender is gone: stop as well.
             let _ = stopped.wait_for(|stopped| *stopped).await;
         };
-        let admin = RequestPipeline::admin(self.state.clone());
+        let admin = admin_pipeline(self.state.clone());
         let event_retention = Duration::from_hours(24) * self.settings.shop.event_retention;
         let serving = async {
             join!(
@@ -176,12 +177,12 @@ async fn report_when_started(state: &AppState) {
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 const EXPIRY_BACKOFF: Duration = Duration::from_secs(10);
 
-/// Ends orders that were not completed in time. Every node does: whichever gets to an order first.
+/// Ends orders that were not completed in time.
 async fn expire_orders(storage: &Storage) {
     loop {
         let pause = match storage.expire_orders().await {
-            Ok(EXPIRE_LIMIT) => Duration::ZERO,
-            Ok(_) => EXPIRY_INTERVAL,
+            // Without a partition, one is being created.
+            Ok(()) | Err(StorageError::NoPartition(_)) => EXPIRY_INTERVAL,
             Err(error) => {
                 let cause = with_causes(&error);
                 tracing::warn!(cause, "could not end orders that are due: retrying in 10 s");

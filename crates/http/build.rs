@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={source}");
         let markdown = fs::read_to_string(&source)?;
         pictures.extend(pictures_of(&markdown));
-        let (sections, html) = render(&markdown);
+        let (sections, html) = render(&markdown)?;
         let path = format!("/docs/{name}");
         writeln!(articles, "Article {{ path: {path:?}, group: {group:?}, html: {html:?}, sections: &[")?;
         for Section { id, heading, is_in_navigation, lines } in sections {
@@ -60,19 +60,28 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// The pictures that a page shows, relative to `docs/`.
 fn pictures_of(markdown: &str) -> impl Iterator<Item = String> {
-    Parser::new(markdown).filter_map(|event| match event {
+    let pictures = Parser::new(markdown).filter_map(|event| match event {
         Event::Start(Tag::Image { dest_url, .. }) => Some(dest_url.into_string()),
         _ => None,
-    })
+    });
+    pictures.flat_map(|name| [dark_variant(&name), Some(name)]).flatten()
 }
 
-/// The path and the content of each picture, as an expression.
+/// The picture to show instead of this one in dark mode. An SVG adapts itself.
+fn dark_variant(name: &str) -> Option<String> {
+    let dark = format!("{}-dark.png", name.strip_suffix(".png")?);
+    Path::new("../../docs").join(&dark).exists().then_some(dark)
+}
+
+/// The path, the media type and the content of each picture, as an expression.
 fn picture_list(pictures: &BTreeSet<String>) -> Result<String, Box<dyn Error>> {
     let mut list = String::from("[\n");
     for name in pictures {
-        let (file, path) = (format!("../../docs/{name}"), format!("/docs/{name}"));
+        let file = fs::canonicalize(format!("../../docs/{name}"))?;
+        let file = file.to_str().ok_or("the path of the repository is not UTF-8")?;
         println!("cargo::rerun-if-changed={file}");
-        writeln!(list, "({path:?}, {:?}),", fs::read_to_string(file)?)?;
+        let media_type = if name.strip_suffix(".png").is_some() { "image/png" } else { "image/svg+xml" };
+        writeln!(list, "({:?}, {media_type:?}, include_bytes!({file:?})),", format!("/docs/{name}"))?;
     }
     list.push(']');
     Ok(list)
@@ -84,7 +93,7 @@ fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// The sections of a page, which start at its title and at headings of the second to fourth level, and its HTML.
-fn render(markdown: &str) -> (Vec<Section>, String) {
+fn render(markdown: &str) -> Result<(Vec<Section>, String), std::fmt::Error> {
     let events: Vec<Event> = Parser::new_ext(markdown, Options::ENABLE_TABLES).collect();
     let (mut sections, mut used) = (Vec::<Section>::new(), BTreeMap::new());
     let (mut line, mut is_first_cell) = (String::new(), false);
@@ -135,18 +144,25 @@ fn render(markdown: &str) -> (Vec<Section>, String) {
                 served.extend([Event::Html(scrolling.into()), event]);
             }
             // So does a picture, which would be too small to read on a phone.
-            Event::Start(Tag::Image { .. }) => {
-                let scrolling = r#"<span class="picture" tabindex="0" role="group" aria-label="Picture">"#;
-                served.extend([Event::InlineHtml(scrolling.into()), event]);
+            Event::Start(Tag::Image { ref dest_url, .. }) => {
+                let mut before =
+                    r#"<span class="picture" tabindex="0" role="group" aria-label="Picture"><picture>"#
+                        .to_owned();
+                if let Some(dark) = dark_variant(dest_url) {
+                    write!(before, r#"<source media="(prefers-color-scheme: dark)" srcset="{dark}">"#)?;
+                }
+                served.extend([Event::InlineHtml(before.into()), event]);
             }
-            Event::End(TagEnd::Image) => served.extend([event, Event::InlineHtml("</span>".into())]),
+            Event::End(TagEnd::Image) => {
+                served.extend([event, Event::InlineHtml("</picture></span>".into())]);
+            }
             Event::End(TagEnd::Table) => served.extend([event, Event::Html("</div>\n".into())]),
             other => served.push(other),
         }
     }
     let mut rendered = String::new();
     html::push_html(&mut rendered, served.into_iter());
-    (sections, rendered)
+    Ok((sections, rendered))
 }
 
 /// Whether a block that ends here is a line of its own for the search.

@@ -1,5 +1,5 @@
 -- Grants a role exactly the privileges that the service needs, so that `petstore serve` need not run as the owner of the
--- tables. The role can neither change the schema nor delete a row.
+-- tables. The role cannot change the schema, and can delete no row except a pet that is in no order.
 --
 --   psql --dbname petstore --set service=petstore_service --file roles.sql
 --
@@ -30,6 +30,8 @@ GRANT USAGE ON SCHEMA :"schema" TO :"service";
 
 GRANT SELECT ON refinery_schema_history TO :"service";
 GRANT SELECT, INSERT, UPDATE ON pets, orders TO :"service";
+-- Foreign keys keep the pets that are in an order.
+GRANT DELETE ON pets TO :"service";
 -- Requests with an Idempotency-Key draw pet ids before they insert the pets. All other ids come from column defaults.
 GRANT USAGE ON SEQUENCE pets_id_seq TO :"service";
 
@@ -42,6 +44,7 @@ GRANT SELECT, INSERT ON idempotency_keys TO :"service";
 -- Triggers write the events, with the privileges of the owner.
 GRANT SELECT ON events, event_feed TO :"service";
 GRANT EXECUTE ON FUNCTION create_idempotency_partitions(), drop_idempotency_partitions() TO :"service";
+GRANT EXECUTE ON FUNCTION stored_results(uuid[]), result_days() TO :"service";
 GRANT EXECUTE ON FUNCTION event_origin(), create_event_partitions(), drop_event_partitions(interval) TO :"service";
 -- Called by nodes of the previous release during an upgrade.
 GRANT EXECUTE ON FUNCTION turn_idempotency_pages() TO :"service";

@@ -16,9 +16,10 @@ use petstore_telemetry::with_causes;
 use serde::Serialize;
 
 use super::effective_settings::{Setting, effective_settings};
+use super::error::CommandError;
+use super::output::print;
 use super::progress::{counted, grouped};
 use super::unknown_variables::check_environment;
-use super::{CommandError, print};
 
 /// The oldest and the newest major version of PostgreSQL that are tested.
 const TESTED_POSTGRES: [i32; 2] = [15, 18];
@@ -81,7 +82,7 @@ enum CheckState {
 impl DoctorCommand {
     pub(super) async fn run(self) -> Result<ExitCode, CommandError> {
         let mut checks = match diagnose(&self.settings.database.url(), &self.settings.pool).await {
-            Ok(found) => checks(&found, self.settings.pool.database_connections),
+            Ok(found) => checks(&found, &self.settings),
             Err(error) => vec![failure("database", with_causes(&error))],
         };
         if let Err(error) = check_environment() {
@@ -108,7 +109,7 @@ fn failure(name: &'static str, says: String) -> DoctorCheck {
     DoctorCheck { name, state: CheckState::Failure, says }
 }
 
-fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
+fn checks(found: &Diagnosis, settings: &ServeSettings) -> Vec<DoctorCheck> {
     let mut checks = servers(&found.servers);
     checks.extend([
         ok("database", format!("connected in {:.1?}, round trip {:.1?}", found.connecting, found.round_trip)),
@@ -120,12 +121,17 @@ fn checks(found: &Diagnosis, pool: u16) -> Vec<DoctorCheck> {
         encryption(&found.encryption),
         partitions(found.days_prepared),
         events(found),
-        replication(found),
+        replication(found, settings.single_server),
         clock(found.clock_ahead),
         space(found.space),
         versions(&found.connected_versions),
-        connections(found.connections, pool),
+        connections(found.connections, settings.pool.database_connections),
     ]);
+    checks.extend(found.future_day.as_deref().map(future_rows));
+    checks.extend(found.servers.iter().filter_map(|ServerDiagnosis { address, role }| {
+        let standby = role.as_ref().ok().filter(|role| role.is_standby)?;
+        standby_clock(address, standby.clock_ahead - found.clock_ahead)
+    }));
     checks.extend(found.trial_write.as_ref().map(write));
     checks.extend(found.reads.map(|ReadFreshness { is_proven, says }| {
         let says = format!("reads are {says}");
@@ -296,9 +302,11 @@ fn versions(found: &[(String, i64)]) -> DoctorCheck {
 /// Never a failure: the service creates missing partitions when it starts.
 fn partitions(days: Option<i32>) -> DoctorCheck {
     let days = days.unwrap_or_default();
-    let says = format!("idempotency keys and events can be stored for {days} days, starting today");
+    let says =
+        format!("events and, until tomorrow, idempotency keys can be stored for {days} days, starting today");
     if days < MIN_DAYS_PREPARED {
-        let advice = "a running service creates partitions every hour; check its log for `could not create`";
+        let advice = "the service creates partitions when it starts and every hour, and so does `petstore migrate`; if a \
+            service is running, check its log for `could not create`";
         warning("partitions", format!("{says}: {advice}"))
     } else {
         ok("partitions", says)
@@ -327,7 +335,7 @@ fn events(found: &Diagnosis) -> DoctorCheck {
     }
 }
 
-fn replication(found: &Diagnosis) -> DoctorCheck {
+fn replication(found: &Diagnosis, is_single_server: bool) -> DoctorCheck {
     let standbys = match found.standbys {
         0 => "no standby".to_owned(),
         1 => "1 standby".to_owned(),
@@ -339,8 +347,11 @@ fn replication(found: &Diagnosis) -> DoctorCheck {
     } else if found.synchronous.is_empty() && found.standbys > 0 {
         let loss = "but replication is asynchronous: a failover can lose the last commits";
         warning("replication", format!("{standbys}, {loss}"))
+    } else if found.synchronous.is_empty() && is_single_server {
+        ok("replication", format!("{standbys}, as --single-server says: keep backups"))
     } else if found.synchronous.is_empty() {
-        warning("replication", format!("{standbys}: data that this server loses exists only in backups"))
+        let advice = "data that this server loses exists only in backups. If one server is meant, set --single-server true";
+        warning("replication", format!("{standbys}: {advice}"))
     } else if found.standbys == 0 {
         failure("replication", format!("{standbys}, but commits wait for {}", found.synchronous))
     } else {
@@ -354,7 +365,40 @@ fn clock(ahead: f64) -> DoctorCheck {
         ahead.abs(),
         if ahead < 0.0 { "behind" } else { "ahead of" }
     );
-    if ahead.abs() > MAX_CLOCK_SKEW { warning("clock", says) } else { ok("clock", says) }
+    if ahead.abs() > MAX_CLOCK_SKEW {
+        let harm = "keys and orders expire by the database's clock; logs have this machine's time";
+        warning("clock", format!("{says}: {harm}"))
+    } else {
+        ok("clock", says)
+    }
+}
+
+/// Warns of what only a clock that was ahead, or was set back, can have stored.
+fn future_rows(day: &str) -> DoctorCheck {
+    let reason = "the database's clock was ahead when they were written, or is behind now";
+    let harm = "they are kept until then; the log of the time service tells which";
+    warning("clock", format!("idempotency keys or events are dated {day}, in the future: {reason}; {harm}"))
+}
+
+/// Warns if the clock of a standby differs from the primary's.
+fn standby_clock(address: &str, ahead: f64) -> Option<DoctorCheck> {
+    let (side, harm) = if ahead < 0.0 {
+        (
+            "behind",
+            "a key that has expired still works on reads from it, and after a failover keys and orders expire later",
+        )
+    } else {
+        (
+            "ahead of",
+            "a key expires earlier on reads from it, and after a failover keys and orders expire earlier",
+        )
+    };
+    (ahead.abs() > MAX_CLOCK_SKEW).then(|| {
+        warning(
+            "clock",
+            format!("the clock of {address} is {:.3} s {side} the primary's: {harm}", ahead.abs()),
+        )
+    })
 }
 
 fn connections((max, open): (i32, i64), pool: u16) -> DoctorCheck {
@@ -390,6 +434,9 @@ mod tests {
     #[test]
     fn the_table_of_incidents_has_the_line_of_a_wrong_clock() {
         let line = format!("warning clock {}", clock(-600.0).says);
+        assert!(include_str!("../../docs/runbook.md").contains(&format!("| `{line}` |")), "{line}");
+        assert!(standby_clock("10.0.0.2:5432", -0.5).is_none());
+        let line = format!("warning clock {}", standby_clock("10.0.0.2:5432", -600.0).unwrap().says);
         assert!(include_str!("../../docs/runbook.md").contains(&format!("| `{line}` |")), "{line}");
     }
 

@@ -12,7 +12,8 @@ use petstore_storage::{FeedOutcome, Storage, StorageError};
 use petstore_telemetry::with_causes;
 use tokio::time::sleep;
 
-use super::{CommandError, storage};
+use super::error::CommandError;
+use super::storage::storage;
 
 /// How often the feed is read with --follow.
 const INTERVAL: Duration = Duration::from_millis(500);

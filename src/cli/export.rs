@@ -1,5 +1,6 @@
 //! `petstore export`
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -8,28 +9,32 @@ use std::thread;
 
 use clap::Args;
 use petstore_config::DatabaseSettings;
+use petstore_domain::metadata::MetadataName;
 use petstore_domain::pet::PetStatus;
-use petstore_files::{CompressedWriter, Compression, FileFormat, PartialFile, write, write_header};
+use petstore_files::{CompressedWriter, Compression, FileFormat, PartialFile, PetWriter};
 use petstore_storage::{ExportStream, check_url};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 
+use super::error::{CommandError, SettingError, report_with_advice};
 use super::import::FormatName;
+use super::output::confirm_until;
 use super::progress::{Progress, counted};
 use super::shell_command::shell_command;
-use super::{CommandError, SettingError, Stopped, print, report_with_advice, stop_signals};
+use super::stop_signal::{Stopped, stop_signals};
 
 /// Exports all pets from a consistent snapshot, by ascending id.
 ///
-/// Each pet has its id, name, categoryId, status and reference. The status and the reference are absent (in CSV, empty)
-/// if the pet has none. Requests continue during the export, but the export does not contain their changes. `petstore
-/// import --key-column id` imports the same pets, with new ids.
+/// Each pet has its id, name, categoryId, status, reference and metadata. The last three are absent (in CSV, empty) if the
+/// pet has none. In CSV, the metadata is one column of JSON, unless --metadata names columns. Requests continue during the
+/// export, but the export does not contain their changes. `petstore import --key-column id` imports the same pets, with
+/// new ids.
 ///
 /// The file appears under its name only when it is complete and on disk. Until then, its name is
 /// `<FILE>.XXXXXXXX.part`, with random digits. An export that fails or is stopped removes this partial file. After a
 /// crash, the next export to the same file removes the partial file.
 ///
-/// CSV contains names as they are stored. A spreadsheet evaluates a name that starts with `=`, `+`, `-` or `@` as a
+/// CSV contains texts as they are stored. A spreadsheet evaluates a text that starts with `=`, `+`, `-` or `@` as a
 /// formula. To prevent this, use --escape-formulas.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -42,7 +47,7 @@ Exit codes:
 Examples:
   petstore export pets.ndjson
   petstore export pets.csv.gz
-  petstore export pets.csv --escape-formulas
+  petstore export pets.csv --metadata price,photo --escape-formulas
   petstore export --status available | jq .name")]
 pub(super) struct ExportCommand {
     /// The file, or `-` for standard output. The file is compressed if its name ends in `.gz` or `.zst`.
@@ -58,9 +63,13 @@ pub(super) struct ExportCommand {
     #[arg(long)]
     status: Option<PetStatus>,
 
-    /// In CSV, prepends `'` to each name that starts with `=`, `+`, `-` or `@`, so that a spreadsheet does not evaluate
-    /// the name as a formula. Use this for files that you open in a spreadsheet. Do not import these files back into
-    /// petstore, because the `'` would become part of the name.
+    /// In CSV, writes a column `metadata.NAME` for each of these members of the metadata, and leaves out all others.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    metadata: Vec<MetadataName>,
+
+    /// In CSV, prepends `'` to each text that starts with `=`, `+`, `-` or `@`, so that a spreadsheet does not evaluate
+    /// the text as a formula. Use this for files that you open in a spreadsheet. Do not import these files back into
+    /// petstore, because the `'` would become part of the text.
     #[arg(long)]
     escape_formulas: bool,
 
@@ -82,20 +91,38 @@ impl ExportCommand {
             .map(FileFormat::from)
             .or_else(|| FileFormat::from_extension(&self.file))
             .unwrap_or(FileFormat::Ndjson);
-        if self.escape_formulas && format != FileFormat::Csv {
-            let problem = "--escape-formulas applies to CSV only: pass --format csv";
-            return Err(SettingError(problem.into()).into());
+        let for_csv =
+            [("--escape-formulas", self.escape_formulas), ("--metadata", !self.metadata.is_empty())];
+        if format != FileFormat::Csv
+            && let Some((flag, _)) = for_csv.into_iter().find(|(_, is_set)| *is_set)
+        {
+            return Err(SettingError(format!("{flag} applies to CSV only: pass --format csv")).into());
+        }
+        let mut named = BTreeSet::new();
+        if let Some(twice) = self.metadata.iter().find(|name| !named.insert(*name)) {
+            let problem = format!("--metadata has `{}` twice: name each member once", twice.as_str());
+            return Err(SettingError(problem).into());
         }
         check_url(&self.database.url())?;
         // Caught before a temporary file exists, which would stay otherwise.
         let mut stop_signal = stop_signals()?;
-        select! {
-            exported = self.export(format) => exported.map(|()| ExitCode::SUCCESS),
-            signal = stop_signal() => Ok(report_with_advice(&Stopped(signal), &self.advice())),
+        let summary = select! {
+            exported = self.export(format) => exported?,
+            signal = stop_signal() => return Ok(report_with_advice(&Stopped(signal), &self.advice())),
+        };
+        match summary {
+            Some(summary) if self.is_standard_output() => {
+                // Nothing can be done if standard error is closed.
+                let _ = io::stderr().write_all(summary.as_bytes());
+            }
+            Some(summary) => confirm_until(stop_signal(), &summary).await,
+            None => {}
         }
+        Ok(ExitCode::SUCCESS)
     }
 
-    async fn export(&self, format: FileFormat) -> Result<(), CommandError> {
+    /// Exports the pets, and returns a summary, unless the reader closed the pipe.
+    async fn export(&self, format: FileFormat) -> Result<Option<String>, CommandError> {
         let exporting = ExportStream::start(&self.database.url(), self.status).await?;
         let in_file = |error: io::Error| format!("{}: {error}", self.file.display());
         let written = if self.is_standard_output() {
@@ -111,17 +138,9 @@ impl ExportCommand {
         };
         match written {
             // A closed pipe (`petstore export | head`) is not an error.
-            Err(error) if self.is_standard_output() && error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) if self.is_standard_output() && error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
             Err(error) => Err(in_file(error).into()),
-            Ok(count) => {
-                let summary = format!("{} exported\n", counted(count, "pet"));
-                if !self.is_standard_output() {
-                    return Ok(print(&summary)?);
-                }
-                // Nothing can be done if standard error is closed.
-                let _ = io::stderr().write_all(summary.as_bytes());
-                Ok(())
-            }
+            Ok(count) => Ok(Some(format!("{} exported\n", counted(count, "pet")))),
         }
     }
 
@@ -158,12 +177,12 @@ impl ExportCommand {
         let (blocks, written) =
             spawn_writer(CompressedWriter::new(output, Compression::from_extension(&self.file))?)?;
         let mut block = Vec::with_capacity(BLOCK + 1024);
-        if format == FileFormat::Csv {
-            write_header(&mut block);
-        }
+        let (escape_formulas, metadata_columns) = (self.escape_formulas, self.metadata.clone());
+        let writer = PetWriter { format, escape_formulas, metadata_columns };
+        writer.write_header(&mut block);
         let mut count = 0;
         while let Some(pet) = exporting.next().await? {
-            write(&mut block, format, self.escape_formulas, &pet);
+            writer.write(&mut block, &pet);
             count += 1;
             if block.len() >= BLOCK {
                 progress.counters.add(count - progress.counters.rows());

@@ -1,6 +1,7 @@
 //! `petstore import`
 
 use std::error::Error;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -16,27 +17,30 @@ use petstore_config::DatabaseSettings;
 use petstore_domain::import_key::ImportSource;
 use petstore_files::{Compression, FileError, FileFormat, ImportRows, RejectedRow, decompressed};
 use petstore_storage::{
-    AddedChunk, CopyBuffer, CopyChunk, ImportMode, ImportSession, StorageError, TakenReference, check_url,
+    AddedChunk, ChunkBuffer, ImportChunk, ImportMode, ImportSession, StorageError, TakenReference, check_url,
 };
 use petstore_wire::pet::NewPet;
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
+use super::error::{CommandError, SettingError, report_with_advice};
+use super::output::confirm_until;
 use super::progress::{CountingReader, Progress, ProgressCounters, counted, grouped};
 use super::rejects_file::RejectsFile;
 use super::shell_command::shell_command;
-use super::{CommandError, SettingError, StopSignal, Stopped, print, report_with_advice, stop_signals};
+use super::stop_signal::{StopSignal, Stopped, stop_signals};
 
 /// Imports pets from a file.
 ///
-/// The file is CSV with a header line (name, categoryId and, optionally, status and reference), or NDJSON with one JSON
-/// object per line, as createPet accepts it. The file may be compressed with gzip or zstd, regardless of its name. Every
+/// The file is CSV with a header line (name, categoryId and, optionally, status, reference and metadata), or NDJSON with one
+/// JSON object per line, as createPet accepts it. In CSV, the metadata is one column of JSON, or one column `metadata.NAME`
+/// per member. The file may be compressed with gzip or zstd, regardless of its name. Every
 /// row must meet the same rules as a request. A row is also bad if another pet has its reference.
 ///
 /// With --key-column, which names the column that contains the source's own keys, the import is idempotent: run it again
 /// after a crash or a bad row, or with a longer file, and it adds exactly the missing rows. It adds 5,000 rows per
-/// transaction and stores their keys with them. If several rows have the same key, only the first is imported. The key is
+/// transaction and stores their keys with them. If several rows have the same key, only the first valid row is imported. The key is
 /// not the pet's reference. A reference is part of the pet, unique in the whole shop and shown to clients. A key is never
 /// shown.
 ///
@@ -52,7 +56,8 @@ Exit codes:
   4  stopped: more bad rows than --max-errors allows; rows are imported as for 1
   130, 143  stopped by SIGINT or SIGTERM; rows are imported as for 1
 
-An import that ends early prints how many rows it added and the command that continues it.
+An import that ends early prints how many rows it added and the command that continues it. An import that has added its
+rows exits with 0 or 3, even if standard output fails: it then prints the summary to standard error.
 
 Examples:
   petstore import pets.csv --dry-run
@@ -171,20 +176,20 @@ impl ImportCommand {
             key_column: self.key_column.clone(),
             rejects: rejects.clone(),
         };
-        let added = self.add_rows(session, reader, &rejects, &progress.counters, stop, &mut tally).await;
+        let added =
+            self.add_rows(session, reader, &rejects, &progress.counters, stop.clone(), &mut tally).await;
         drop(progress);
         if let Err(error) = added {
             return Ok(self.report_end(&*error, &tally));
         }
-        let summary = self.summary(&tally);
-        let RejectsInner { file, count, .. } = &*rejects.lock();
-        if *count == 0 {
-            print(&format!("{summary}\n"))?;
-            return Ok(ExitCode::SUCCESS);
+        let mut summary = self.summary(&tally);
+        let (rejected, path) = rejects.count_and_path();
+        if rejected > 0 {
+            let path = path.map_or("standard error".into(), |path| path.display().to_string());
+            let _ = write!(summary, ", {} rejected: see {path}", grouped(rejected));
         }
-        let output = file.path.as_ref().map_or("standard error".into(), |path| path.display().to_string());
-        print(&format!("{summary}, {} rejected: see {output}\n", grouped(*count)))?;
-        Ok(ExitCode::from(WITH_REJECTS))
+        confirm_until(stop, &format!("{summary}\n")).await;
+        Ok(if rejected == 0 { ExitCode::SUCCESS } else { ExitCode::from(WITH_REJECTS) })
     }
 
     /// Adds all rows, and keeps the tally.
@@ -410,6 +415,11 @@ impl Rejects {
         Err(TooManyRejects { line, reason, count: *count, max: *max }.into())
     }
 
+    fn count_and_path(&self) -> (u64, Option<PathBuf>) {
+        let RejectsInner { file, count, .. } = &*self.lock();
+        (*count, file.path.clone())
+    }
+
     fn lock(&self) -> MutexGuard<'_, RejectsInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -428,7 +438,7 @@ struct TooManyRejects {
 type RowReaderResult = Result<(), CommandError>;
 
 impl RowReader {
-    fn spawn(self) -> io::Result<(mpsc::Receiver<CopyChunk>, oneshot::Receiver<RowReaderResult>)> {
+    fn spawn(self) -> io::Result<(mpsc::Receiver<ImportChunk>, oneshot::Receiver<RowReaderResult>)> {
         let (sender, chunks) = mpsc::channel(QUEUED_CHUNKS);
         let (outcome, result) = oneshot::channel();
         thread::Builder::new().name("reader".into()).spawn(move || {
@@ -438,13 +448,13 @@ impl RowReader {
         Ok((chunks, result))
     }
 
-    fn run(self, chunks: &mpsc::Sender<CopyChunk>) -> RowReaderResult {
+    fn run(self, chunks: &mpsc::Sender<ImportChunk>) -> RowReaderResult {
         let input = decompressed(self.input).map_err(FileError::from)?;
         let mut rows = ImportRows::read(input, self.format, self.key_column)?;
-        let mut buffer = CopyBuffer::default();
+        let mut buffer = ChunkBuffer::default();
         while let Some(row) = rows.next()? {
             let full = match row {
-                Ok(row) => buffer.push(row.line, &row.pet, row.key.as_ref()),
+                Ok(row) => buffer.push(row.line, row.pet, row.key),
                 Err(rejected) => {
                     self.rejects.add(rejected)?;
                     None

@@ -4,7 +4,8 @@ use clap::Args;
 use petstore_config::MigrateSettings;
 use petstore_storage::{SCHEMA_LATEST, grant, migrate_within};
 
-use super::{CommandError, print};
+use super::error::CommandError;
+use super::output::confirm_step;
 
 /// Migrates the database's schema to the latest version.
 ///
@@ -32,21 +33,20 @@ pub(super) struct MigrateCommand {
 impl MigrateCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let Self { settings, grant_to } = self;
-        let (url, mut printed) = (settings.database.url(), Ok(()));
+        let url = settings.database.url();
         let mut is_up_to_date = true;
         // Each as it is applied, so that they are known if a later one fails.
         migrate_within(&url, SCHEMA_LATEST, settings.patience, |name| {
             is_up_to_date = false;
-            printed = print(&format!("applied {name}\n"));
+            confirm_step(&format!("applied {name}\n"));
         })
         .await?;
-        printed?;
         if is_up_to_date {
-            print("the schema is up to date\n")?;
+            confirm_step("the schema is up to date\n");
         }
         if let Some(role) = grant_to {
             grant(&url, &role).await?;
-            print(&format!("{role} has the privileges that the service needs\n"))?;
+            confirm_step(&format!("{role} has the privileges that the service needs\n"));
         }
         Ok(())
     }

@@ -4,44 +4,36 @@ mod demo;
 mod doctor;
 mod effective_settings;
 mod env_file;
+mod error;
 mod events;
 mod export;
 mod import;
 mod keys;
 mod migrate;
 mod openapi;
+mod output;
 mod progress;
 mod rejects_file;
 mod sample_pets;
 mod seed;
 mod serve;
 mod shell_command;
+mod stop_signal;
+mod storage;
 mod unknown_variables;
 
 use std::env;
-use std::error::Error;
-use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use petstore_config::version;
-use petstore_config::{DatabaseUrl, LogSettings, PoolSettings, ReadFrom};
-use petstore_storage::{DatabaseUrlError, MigrateError, Storage};
-use petstore_telemetry::traces::ExporterBuildError;
+use petstore_config::{LogSettings, version};
 use petstore_telemetry::with_causes;
-use petstore_telemetry::{self, LogError};
-use tokio::select;
-use tokio::signal::unix::{SignalKind, signal};
 
-use crate::app::StartError;
 use crate::systemd::Listeners;
-use unknown_variables::UnknownVariable;
-
-/// The error of a command: printed with all its causes.
-type CommandError = Box<dyn Error + Send + Sync>;
+pub use error::report;
+use error::{CommandError, INVALID_SETTINGS, exit_code};
 
 /// An inventory service for pets: HTTP and JSON in front, PostgreSQL behind.
 #[derive(Debug, Parser)]
@@ -132,20 +124,6 @@ impl Command {
     }
 }
 
-/// Prints an error with its causes.
-pub fn report(error: &(dyn Error + 'static)) -> ExitCode {
-    // If standard error is closed, the exit code still reports the failure.
-    let _ = writeln!(io::stderr(), "petstore: {}", with_causes(error));
-    exit_code(error)
-}
-
-/// Prints an error with its causes, and on a line of its own what the command did before it and how to continue.
-fn report_with_advice(error: &(dyn Error + 'static), advice: &str) -> ExitCode {
-    let code = report(error);
-    let _ = writeln!(io::stderr(), "{advice}");
-    code
-}
-
 /// Prints what is wrong with the command line or the environment; or the help, if that was asked for.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let is_service = env::args().nth(1).is_some_and(|command| command == "serve");
@@ -153,92 +131,13 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
         let _log = petstore_telemetry::start_logging(&LogSettings::default());
         tracing::error!(cause = error.to_string().trim(), "invalid settings");
     } else {
-        // A closed pipe (`petstore --help | head`) is not an error.
-        let _ = error.print();
+        match error.print() {
+            // A closed pipe (`petstore --help | head`) is not an error.
+            Err(failure) if !error.use_stderr() && failure.kind() != io::ErrorKind::BrokenPipe => {
+                return report(&failure);
+            }
+            _ => {}
+        }
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(INVALID_SETTINGS))
-}
-
-/// 2 if a setting is wrong, 128 and its number after a signal, else 1.
-fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
-    if let Some(Stopped(signal)) = error.downcast_ref() {
-        return signal.exit_code();
-    }
-    let is_setting = error.is::<SettingError>()
-        || error.is::<DatabaseUrlError>()
-        || matches!(error.downcast_ref(), Some(StartError::DatabaseUrl(_)))
-        || matches!(error.downcast_ref(), Some(MigrateError::Url(_)))
-        || matches!(error.downcast_ref(), Some(LogError::Filter(_)))
-        || error.is::<UnknownVariable>()
-        || error.is::<ExporterBuildError>();
-    ExitCode::from(if is_setting { INVALID_SETTINGS } else { 1 })
-}
-
-/// The exit code for a wrong setting, as clap uses it.
-const INVALID_SETTINGS: u8 = 2;
-
-/// A wrong setting, or a wrong combination of settings, that clap cannot find.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct SettingError(String);
-
-/// Opens the storage with a single connection, which is enough for a command.
-fn storage(url: &DatabaseUrl) -> Result<Storage, CommandError> {
-    let pool = PoolSettings {
-        database_connections: 1,
-        database_timeout: Duration::from_secs(10),
-        reads: ReadFrom::default(),
-    };
-    Ok(Storage::new(url, &pool)?)
-}
-
-/// A signal that asks the program to stop.
-#[derive(Debug, Clone, Copy)]
-enum StopSignal {
-    Interrupt,
-    Terminate,
-}
-
-impl StopSignal {
-    /// The code that a shell reports for a program that the signal ended.
-    fn exit_code(self) -> ExitCode {
-        ExitCode::from(match self {
-            Self::Interrupt => 130,
-            Self::Terminate => 143,
-        })
-    }
-}
-
-impl fmt::Display for StopSignal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Interrupt => "SIGINT",
-            Self::Terminate => "SIGTERM",
-        })
-    }
-}
-
-/// A signal stopped the command before it was done.
-#[derive(Debug, thiserror::Error)]
-#[error("stopped by {0}")]
-struct Stopped(StopSignal);
-
-/// Catches SIGTERM and SIGINT from now on. Each call of the result waits for the next of them.
-fn stop_signals() -> io::Result<impl AsyncFnMut() -> StopSignal> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move || {
-        select! {
-            _ = terminate.recv() => StopSignal::Terminate,
-            _ = interrupt.recv() => StopSignal::Interrupt,
-        }
-    })
-}
-
-/// Writes to standard output. A closed pipe (`petstore openapi | head`) is not an error.
-fn print(text: &str) -> io::Result<()> {
-    let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome,
-    }
 }

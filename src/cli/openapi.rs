@@ -4,7 +4,8 @@ use clap::Args;
 use petstore_config::InterfaceSettings;
 use petstore_http::interface_document;
 
-use super::{CommandError, print};
+use super::error::CommandError;
+use super::output::print;
 
 /// Prints the OpenAPI 3.1 document, as `/openapi.json` serves it with the same settings.
 #[derive(Debug, Args)]

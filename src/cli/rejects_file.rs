@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use petstore_files::RejectedRow;
 use serde::{Deserialize, Serialize};
 
-use super::{CommandError, SettingError};
+use super::error::{CommandError, SettingError};
 
 /// Writes rejected rows to a file, or to standard error without one.
 pub(super) struct RejectsFile {

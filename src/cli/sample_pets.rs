@@ -2,6 +2,7 @@
 //!
 //! The same numbers give the same pets. Another version of the program may have other words and so give other pets.
 
+use petstore_domain::metadata::Metadata;
 use petstore_domain::pet::{CategoryId, NewPet, PetName, PetNameError, PetStatus};
 
 /// The categories: id, percentage of pets, breeds.
@@ -55,7 +56,13 @@ pub(super) fn sample_pet(mut random_below: impl FnMut(usize) -> usize) -> Result
         _ => format!("{} {given}", pick(&TITLES, &mut random_below)),
     };
     let status = pick_weighted(STATUSES, &mut random_below);
-    Ok(NewPet { name: PetName::try_from(name)?, category_id: CategoryId(category), status, reference: None })
+    Ok(NewPet {
+        name: PetName::try_from(name)?,
+        category_id: CategoryId(category),
+        status,
+        reference: None,
+        metadata: Metadata::default(),
+    })
 }
 
 fn pick<'a>(words: &[&'a str], random_below: &mut impl FnMut(usize) -> usize) -> &'a str {

@@ -9,17 +9,19 @@ use petstore_storage::Storage;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::error::CommandError;
+use super::output::confirm;
 use super::progress::{grouped, per_second};
 use super::sample_pets::sample_pet;
-use super::{CommandError, print, storage};
+use super::storage::storage;
 
 /// The number of pets per statement.
 const BATCH: u32 = 10_000;
 
 /// Adds realistic sample pets to a database, for testing.
 ///
-/// The same seed and version give the same pets. Do not run this on a production database, because pets cannot be
-/// deleted.
+/// The same seed and version give the same pets. Do not run this on a production database, because pets can be
+/// deleted only one by one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -43,7 +45,8 @@ impl SeedCommand {
         add(&storage(&self.database.url())?, self.count, self.number).await?;
         let seconds = started.elapsed().as_secs_f64();
         let (count, rate) = (grouped(self.count.into()), grouped(per_second(self.count.into(), seconds)));
-        Ok(print(&format!("added {count} pets in {seconds:.1} s, {rate} per second\n"))?)
+        confirm(&format!("added {count} pets in {seconds:.1} s, {rate} per second\n")).await;
+        Ok(())
     }
 }
 

@@ -6,14 +6,16 @@ use clap::Args;
 use jiff::Timestamp;
 use petstore_config::ServeSettings;
 use petstore_config::version::{COMMIT, VERSION};
+use petstore_http::public_pipeline;
 use petstore_telemetry::traces::start_tracing;
 use tokio::select;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::effective_settings::effective_settings;
+use super::error::CommandError;
+use super::stop_signal::stop_signals;
 use super::unknown_variables::check_environment;
-use super::{CommandError, stop_signals};
 use crate::app::App;
 use crate::systemd::Listeners;
 
@@ -63,7 +65,7 @@ impl ServeCommand {
             stop_signal().await;
         };
         select! {
-            () = app.run(async { drop(stopped.await) }) => Ok(()),
+            () = app.run(public_pipeline, async { drop(stopped.await) }) => Ok(()),
             () = ignored_signal => Ok(()),
             () = two_signals => Err("stopped by a second signal before requests in flight had finished".into()),
         }

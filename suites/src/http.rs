@@ -88,7 +88,10 @@ fn parse(bytes: &[u8]) -> Option<Response> {
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.get(9..12)?.parse().ok()?;
     let response = Response { status, head: head.to_owned(), body: body.to_owned() };
-    let length: usize = response.header("content-length")?.parse().ok()?;
+    let length: usize = match status {
+        204 => 0, // has neither a body nor its length
+        _ => response.header("content-length")?.parse().ok()?,
+    };
     (body.len() >= length).then_some(response)
 }
 

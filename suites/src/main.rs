@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a report is what this program is for")]
 
 mod attack;
+mod clocks;
 mod compare;
 mod connections;
 mod costs;
@@ -18,6 +19,7 @@ mod history;
 mod http;
 mod import_export;
 mod measure;
+mod mirror;
 mod order_history;
 mod outage;
 mod overload;
@@ -63,9 +65,13 @@ enum Command {
     IdempotencyCost(costs::IdempotencyCost),
     /// Kills the service and the database under clients that retry.
     Crash(crash::Crash),
+    /// Steps the clocks of PostgreSQL servers: nothing may be doubled, revived or lost.
+    Clocks(clocks::Clocks),
     /// Tests and measures the feed of events.
     #[command(subcommand)]
     Events(events::Events),
+    /// Kills a mirror of the Python SDK under two readers, and compares it with the table.
+    Mirror(mirror::Mirror),
     /// Measures memory and latency with many idle and slow connections.
     Connections(connections::Connections),
     /// Breaks a PostgreSQL cluster under load in every way.
@@ -106,7 +112,9 @@ async fn main() -> Outcome {
         Command::TelemetryCost(telemetry_cost) => telemetry_cost.run().await,
         Command::IdempotencyCost(idempotency_cost) => idempotency_cost.run().await,
         Command::Crash(crash) => crash.run().await,
+        Command::Clocks(clocks) => clocks.run().await,
         Command::Events(events) => events.run().await,
+        Command::Mirror(mirror) => mirror.run().await,
         Command::Connections(connections) => connections.run().await,
         Command::Faults(faults) => faults.run().await,
         Command::FreshReads(fresh_reads) => fresh_reads.run().await,

@@ -1,7 +1,7 @@
 //! Upgrades from the previous release, rolls back and upgrades again, under load behind HAProxy and with a reader of the feed:
 //! no request may fail, and every pet that was added since the migration must be in the feed once, whichever version added it.
-//! Before the rollback, clients use references and holds, which the previous release does not know: it must read their pets and
-//! orders, and keep both.
+//! Before the rollback, clients use references, holds and metadata, which the previous release may not know: it must read their
+//! pets and orders, change and complete them, and keep what it does not know.
 
 use std::time::{Duration, Instant};
 
@@ -85,9 +85,15 @@ impl Upgrade {
                     held = Some(Held::order(current, &url, &reader_key).await?);
                 }
                 None => {}
-                Some(held) => held.check(&nodes, &running, previous, &reader_key).await?,
+                Some(held) => {
+                    held.check(&nodes, &running, previous, &reader_key).await?;
+                    if programs == [previous; 2] {
+                        held.complete_second(&nodes[0], &reader_key).await?;
+                    }
+                }
             }
         }
+        held.ok_or("no order was held")?.check_completed(&nodes[0], &reader_key).await?;
         expire(current, &url, &reader_key).await?;
         let (load, mut problems) = traffic.finish(&url).await?;
         // All but that of its position, which is the oldest.
@@ -111,36 +117,79 @@ async fn position(node: &Node, key: &str) -> Outcome<String> {
     id.map(ToOwned::to_owned).ok_or_else(|| format!("the feed answered {status}: {body}").into())
 }
 
-/// A pet and an order with a reference, and with a hold that has not ended.
+/// A pet and an order with a reference and metadata, and with a hold that has not ended; and a second order, which the previous
+/// release completes.
 #[derive(Clone, Copy)]
 struct Held {
     pet: i64,
     order: i64,
+    second: i64,
 }
 
 impl Held {
     async fn order(current: &str, url: &str, key: &str) -> Outcome<Self> {
         let node = node_with_holds(current, url)?;
         let mut connection = Connection::open(node.address, key).await?;
-        let pet = r#"{"name":"held","categoryId":1,"status":"available","reference":"chip 7"}"#;
-        let pet = added(&mut connection, "/v1/pets", pet).await?;
-        let order = format!(r#"{{"petId":{pet},"holdSeconds":3000,"reference":"invoice 7"}}"#);
-        let order = added(&mut connection, "/v1/store/orders", &order).await?;
-        println!("pet {pet} with a reference is held by order {order}");
-        Ok(Self { pet, order })
+        let mut held = Vec::new();
+        for number in [7, 8] {
+            let pet = format!(
+                r#"{{"name":"held","categoryId":1,"status":"available","reference":"chip {number}","metadata":{{"price":"7.00"}}}}"#
+            );
+            let pet = added(&mut connection, "/v1/pets", &pet).await?;
+            let order = format!(
+                r#"{{"petId":{pet},"holdSeconds":3000,"reference":"invoice {number}","metadata":{{"paid":"no"}}}}"#
+            );
+            let order = added(&mut connection, "/v1/store/orders", &order).await?;
+            println!("pet {pet} with a reference is held by order {order}");
+            held.push((pet, order));
+        }
+        Ok(Self { pet: held[0].0, order: held[0].1, second: held[1].1 })
     }
 
-    /// Every node reads both, and this release still has what the previous one does not know.
+    async fn complete_second(self, node: &Node, key: &str) -> Outcome {
+        let mut connection = Connection::open(node.address(), key).await?;
+        let path = format!("/v1/store/orders/{}/complete", self.second);
+        match connection.send("POST", &path, "").await? {
+            (200, _) => Ok(()),
+            (status, body) => {
+                Err(format!("the previous release answered {path} with {status}: {body}").into())
+            }
+        }
+    }
+
+    /// The order that the previous release has completed still has what that release does not know.
+    async fn check_completed(self, node: &Node, key: &str) -> Outcome {
+        let mut connection = Connection::open(node.address(), key).await?;
+        let (status, body) = connection.send("GET", &format!("/v1/store/orders/{}", self.second), "").await?;
+        let expected =
+            [r#""status":"completed""#, r#""reference":"invoice 8""#, r#""metadata":{"paid":"no"}"#];
+        if status != 200 || !expected.iter().all(|member| body.contains(member)) {
+            return Err(format!("the completed order is {status}: {body}").into());
+        }
+        println!("order {} was completed by the previous release and has all of its fields", self.second);
+        Ok(())
+    }
+
+    /// Every node reads both and changes the pet, and this release still has what the previous one does not know.
     async fn check(self, nodes: &[Node; 2], running: &[&str; 2], previous: &str, key: &str) -> Outcome {
-        let Self { pet, order } = self;
+        let Self { pet, order, second: _ } = self;
         for (node, program) in nodes.iter().zip(running) {
             let mut connection = Connection::open(node.address(), key).await?;
+            let name = format!(r#"{{"name":"held by {}"}}"#, node.address());
+            let (status, body) = connection.send("PATCH", &format!("/v1/pets/{pet}"), &name).await?;
+            if status != 200 {
+                return Err(format!("{program} answered {status} to a change: {body}").into());
+            }
             for (path, known, added) in [
-                (format!("/v1/pets?id={pet}"), r#""status":"pending""#, vec![r#""reference":"chip 7""#]),
+                (
+                    format!("/v1/pets?id={pet}"),
+                    r#""status":"pending""#,
+                    vec![r#""reference":"chip 7""#, r#""metadata":{"price":"7.00"}"#],
+                ),
                 (
                     format!("/v1/store/orders/{order}"),
                     r#""status":"placed""#,
-                    vec![r#""reference":"invoice 7""#, r#""expiresAt":""#],
+                    vec![r#""reference":"invoice 7""#, r#""expiresAt":""#, r#""metadata":{"paid":"no"}"#],
                 ),
             ] {
                 let (status, body) = connection.send("GET", &path, "").await?;

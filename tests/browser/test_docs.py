@@ -79,7 +79,7 @@ def test_a_pet_that_is_added_is_shown_and_listed(visit):
     status, body = visitor.execute(listing)
     assert (status, [found["name"] for found in json.loads(body)]) == ("200", ["Minka"])
     url = listing.locator(".request-url pre").inner_text()
-    assert url == f"{SERVICE}/v1/pets?limit=20&id={pet['id']}"
+    assert url == f"{SERVICE}/v1/pets?limit=20&id={pet['id']}&sort=id"
 
 
 def test_a_request_with_an_unknown_key_shows_the_error(visit):
@@ -102,7 +102,7 @@ def test_the_key_is_neither_stored_nor_shown(visit):
     assert KEY not in page.url + page.inner_text("body")
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     sent = [request for request in visitor.requests if "authorization" in request.headers]
-    assert [request.url for request in sent] == [f"{SERVICE}/v1/pets?limit=20"]
+    assert [request.url for request in sent] == [f"{SERVICE}/v1/pets?limit=20&sort=id"]
     page.reload()
     assert page.get_by_label("Your API key").input_value() == ""
 

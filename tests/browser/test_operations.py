@@ -11,7 +11,8 @@ def document(visitor):
 
 
 @pytest.mark.parametrize("name, tag, schema", [
-    ("createPet", "animals", "NewPet"), ("updatePet", "animals", "PetPatch"), ("placeOrder", "store", "NewOrder"),
+    ("createPet", "animals", "NewPet"), ("updatePet", "animals", "PetPatch"),
+    ("placeOrder", "store", "NewOrder"), ("updateOrder", "store", "OrderPatch"),
 ])
 def test_all_fields_of_a_request_body_are_visible(visit, name, tag, schema):
     visitor = visit()
@@ -24,7 +25,17 @@ def test_all_fields_of_a_request_body_are_visible(visit, name, tag, schema):
     assert required.all_inner_texts() == described.get("required", [])
     assert fields.is_visible()
     for field in described["properties"].values():
-        assert field["description"].replace("`", "") in fields.inner_text()
+        [description] = [one["description"] for one in [field, *field.get("oneOf", [])] if "description" in one]
+        assert description.replace("`", "") in fields.inner_text()
+
+
+def test_a_field_that_can_be_removed_can_be_null(visit):
+    visitor = visit()
+    visitor.open()
+    for name, tag, removable in [("createPet", "animals", ""), ("updatePet", "animals", " or null"), ("updateOrder", "store", " or null")]:
+        fields = visitor.expand(name, tag).locator(".opblock-section-request-body .fields li")
+        types = {field.locator(".field-name").inner_text(): field.locator(".field-type").inner_text() for field in fields.all()}
+        assert (types["reference"], types["metadata"]) == (f"string{removable}", f"object{removable}")
 
 
 def test_all_fields_of_a_response_are_visible_with_their_bounds(visit):
@@ -45,10 +56,12 @@ def test_a_sample_names_the_fields_that_it_leaves_out(visit):
     visitor.open()
     operation = visitor.expand("placeOrder", "store")
     for language, names in [
-        ("curl", "reference, holdSeconds"), ("Python", "reference, hold_seconds"), ("TypeScript", "reference, holdSeconds"),
+        ("curl", "reference, holdSeconds, metadata"),
+        ("Python", "reference, hold_seconds, metadata"),
+        ("TypeScript", "reference, holdSeconds, metadata"),
     ]:
         operation.get_by_role("tab", name=language, exact=True).click()
-        assert f"Optional fields: {names}" in operation.locator(".samples [role=tabpanel]:visible pre").inner_text()
+        assert f"Optional fields: {names}\n" in operation.locator(".samples [role=tabpanel]:visible pre").inner_text()
 
 
 def test_no_regular_expression_is_shown(visit):
@@ -61,7 +74,7 @@ def test_no_regular_expression_is_shown(visit):
     closed.first.wait_for()
     while closed.count() > 0:
         closed.first.click()
-    page.locator(".models").get_by_text("holdSeconds").wait_for()
+    page.locator(".models").get_by_text("holdSeconds").first.wait_for()
     shown = page.locator("#page").inner_text()
     assert "matches ^" not in shown and "\\u0000" not in shown and "^[" not in shown
 

@@ -182,7 +182,7 @@ def test_the_state_diagram_is_large_enough_to_read_on_a_phone(visit):
     picture = page.get_by_role("img", name="states")
     # Its text has 14 of 780 units.
     assert picture.evaluate("image => image.clientWidth * 14 / 780") >= 11
-    picture.locator("..").focus()
+    page.locator(".picture").focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_function("() => document.querySelector('.picture').scrollLeft > 0")
 

@@ -1,6 +1,6 @@
 """Runs the samples that the page at /docs shows, in each language, as a reader would.
 
-Needs target/clients (scripts/clients build).
+Needs target/clients (scripts/clients build), and a service whose orders expire (PETSTORE_ORDER_HOLD).
 """
 import json
 import os
@@ -25,9 +25,11 @@ OPERATIONS = {
     "listPets": r"Rex",
     "getPet": r"Rex",
     "updatePet": r"sold",
+    "deletePet": r"^$",
     "placeOrder": r"placed",
     "listOrders": r"placed",
     "getOrder": r"placed",
+    "updateOrder": r"placed",
     "completeOrder": r"completed",
     "cancelOrder": r"cancelled",
     "listEvents": r"pet\.created",
@@ -111,10 +113,10 @@ def test_every_sample_runs(visit, tmp_path, language, commands):
     shown = samples(visitor.open(), language)
     assert sorted(shown) == sorted(OPERATIONS)
     pet, ordered_pet, *others = (
-        call(visitor.context, "POST", "/pets", name="Rex", categoryId=3, status="available") for _ in range(5)
+        call(visitor.context, "POST", "/pets", name="Rex", categoryId=3, status="available") for _ in range(6)
     )
     orders = [call(visitor.context, "POST", "/store/orders", petId=other) for other in others]
-    order_of = {"getOrder": orders[0], "completeOrder": orders[1], "cancelOrder": orders[2]}
+    order_of = dict(zip(["getOrder", "updateOrder", "completeOrder", "cancelOrder"], orders, strict=True))
     scripts = {}
     for name in OPERATIONS:
         assert KEY not in shown[name] and "PETSTORE_KEY" in shown[name]

@@ -68,6 +68,8 @@ EXAMPLES = {
 GUIDE = {"guide, Python": "python", "guide, TypeScript": "ts"}
 
 PETS = 3
+# Part of the names and references that the SDKs send and read: it looks like other things, and must stay as it is.
+HOSTILE = """HTTP/1.1 400 </script> =1+1 "\\u0000' %0d%0a \u202e🐕"""
 # Faults after which the service has done what it was asked to do, so a retry of a conditional update gets 412.
 AFTER_EFFECT = {"html-504", "lost-answer", "half-answer", "half-head", "delay"}
 LOST_UPDATE = "update: PreconditionFailedError precondition_failed, outcome unknown"
@@ -162,7 +164,7 @@ async def drive(package: str, cases: list[Case]) -> list[Run]:
     proxies = [Proxy(upstream, case.fault, case.times, case.delay) for case in cases]
     runs = [
         {
-            "name": f"{case.name}, {package},",
+            "name": f"{case.name}, {package}, {HOSTILE}",
             "url": f"http://{await proxy.start()}",
             "timeout": case.timeout,
             "max_time": case.max_time,

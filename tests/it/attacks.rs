@@ -14,7 +14,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::hostile_clients::{exchange, parse};
+use crate::hostile_clients::{exchange, is_hypers, parse};
 use crate::support::metrics::wait_for_requests_in_flight;
 use crate::support::postgres::{key, wait_for_blocked_statement};
 use crate::support::program::{ServeProcess, new_key};
@@ -143,10 +143,10 @@ async fn a_connection_with_an_abandoned_statement_is_not_reused_before_the_state
     .await;
 }
 
-/// The resident memory of a process, in kilobytes.
-fn resident_kilobytes(process: u32) -> u64 {
+/// The resident memory of a process, in kilobytes: now (`VmRSS:`), or at most so far (`VmHWM:`).
+pub(crate) fn resident_kilobytes(process: u32, which: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(which)).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -169,7 +169,7 @@ async fn a_thousand_incomplete_request_heads_use_less_than_60_megabytes() {
     // About as much as is read before the client is refused, and much more.
     for bytes in [31_000, 126_000] {
         let service = ServeProcess::start(&database.url(), &["--header-timeout", "60s"]);
-        let before = resident_kilobytes(service.id());
+        let before = resident_kilobytes(service.id(), "VmRSS:");
         let request = format!("GET /v1/pets HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(bytes));
         let mut sockets = Vec::new();
         for _ in 0..1_000 {
@@ -178,7 +178,7 @@ async fn a_thousand_incomplete_request_heads_use_less_than_60_megabytes() {
             sockets.push(socket);
         }
         eventually("the service has read everything", async || unread_bytes(service.address) == 0).await;
-        let added = resident_kilobytes(service.id()).saturating_sub(before);
+        let added = resident_kilobytes(service.id(), "VmRSS:").saturating_sub(before);
         eprintln!("1000 heads of {bytes} bytes take {added} kB");
         assert!(added < 1_000 * KILOBYTES_PER_CONNECTION, "{bytes} bytes: {added} kB");
     }
@@ -339,14 +339,18 @@ async fn a_refused_connection_gets_503_even_while_it_is_still_sending() {
     }
 }
 
+/// hyper's own answer, without a body.
+const HYPER_400: (u16, &str) = (400, "");
+
 #[tokio::test]
-async fn request_heads_that_a_proxy_may_parse_differently_are_refused() {
+async fn request_heads_that_a_proxy_may_parse_differently_are_refused_or_mean_the_same_to_both() {
     let service = TestService::start().await;
     let get = |more: &str| head("GET /v1/pets", key().reveal(), more);
     let post = |more: &str| head("POST /v1/pets", key().reveal(), more);
     for (request, expected) in [
-        (get("X: y\r\n").replace("X: y\r\n", "X: y\n"), (400, "invalid_header")),
-        (get("").replace("HTTP/1.1\r\n", "HTTP/1.1\n"), (400, "invalid_header")),
+        // RFC 9112 lets a recipient accept a bare line feed.
+        (get("X: y\r\n").replace("X: y\r\n", "X: y\n"), (200, "")),
+        (get("").replace("HTTP/1.1\r\n", "HTTP/1.1\n"), (200, "")),
         (get("").replace("Host: a", "Host: a b@c/d"), (400, "invalid_header")),
         (get("").replace("Host: a", "Host: a@b"), (400, "invalid_header")),
         (get("").replace("Host: a", "Host: a/b"), (400, "invalid_header")),
@@ -360,20 +364,15 @@ async fn request_heads_that_a_proxy_may_parse_differently_are_refused() {
             post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n") + "0\r\n\r\n",
             (400, "invalid_header"),
         ),
-        (
-            get("Connection: keep-alive\r\n").replace("HTTP/1.1", "HTTP/1.0") + "(\r\n\r\n",
-            (400, "invalid_header"),
-        ),
+        (get("Connection: keep-alive\r\n").replace("HTTP/1.1", "HTTP/1.0") + "(\r\n\r\n", HYPER_400),
         (
             post("Content-Type: application/json\r\nContent-Length: 9223372036854775807\r\n"),
             (413, "body_too_large"),
         ),
-        (post("Content-Length: 99999999999999999999999\r\n"), (400, "invalid_header")),
-        (post("Content-Length: \r\n"), (400, "invalid_header")),
-        (post("Content-Length: 2, 2\r\n"), (400, "invalid_header")),
-        (get("").replace("/v1/pets", &format!("/{}", "x".repeat(70_000))), (414, "uri_too_long")),
+        (post("Content-Length: 99999999999999999999999\r\n"), HYPER_400),
+        (post("Content-Length: \r\n"), HYPER_400),
+        (post("Content-Length: 2, 2\r\n"), HYPER_400),
         (get("").replace("/v1/pets", &format!("/{}", "x".repeat(20_000))), (414, "uri_too_long")),
-        (get(&format!("X: {}\r\n", "x".repeat(70_000))), (431, "headers_too_large")),
         (get(&format!("X: {}\r\n", "x".repeat(20_000))), (431, "headers_too_large")),
     ] {
         let request = request.replace("Connection: close\r\n", "");
@@ -383,10 +382,14 @@ async fn request_heads_that_a_proxy_may_parse_differently_are_refused() {
         let mut answers = String::new();
         let _ = timeout(Duration::from_secs(5), socket.read_to_string(&mut answers)).await.unwrap();
         // The last answer: a valid request may have come before.
-        let last = answers.rfind("HTTP/1.1 ").unwrap_or_else(|| panic!("no answer to {request:.200}"));
+        let last = answers.rfind("HTTP/1.").unwrap_or_else(|| panic!("no answer to {request:.200}"));
         let answer = parse(&answers[last..]);
-        answer.check(&reqwest::Method::GET);
-        assert_eq!(answer.error(), (expected.0, expected.1.into()), "{request:.200}");
+        if is_hypers(&answer) {
+            assert_eq!((answer.status, ""), expected, "{request:.200}");
+        } else {
+            answer.check(&reqwest::Method::GET);
+            assert_eq!(answer.error(), (expected.0, expected.1.into()), "{request:.200}");
+        }
     }
     for host in ["a", "a:80", "[::1]:8080", "pets.example.com", "xn--bcher-kva.example", "a_b"] {
         let answer = exchange(

@@ -152,10 +152,13 @@ impl Comparison<'_> {
 
     fn schemas(&mut self, place: &str, direction: Direction, old: &Value, new: &Value) {
         let (old, new) = (resolved(self.old, old), resolved(self.new, new));
-        for word in ["type", "format"] {
-            if old[word] != new[word] {
-                self.report(place, &format!("was {} of {}, and is {}", word, old[word], new[word]));
-            }
+        if old["format"] != new["format"] {
+            self.report(place, &format!("was format of {}, and is {}", old["format"], new["format"]));
+        }
+        let (was, is) = (types(old), types(new));
+        let allowed = if direction == Direction::Request { was.is_subset(&is) } else { is.is_subset(&was) };
+        if !allowed {
+            self.report(place, &format!("was type of {was:?}, and is {is:?}"));
         }
         // A bound is tighter if it is new or narrower.
         for (bound, is_least) in [
@@ -175,8 +178,10 @@ impl Comparison<'_> {
             }
         }
         let patterns = (old.get("pattern"), new.get("pattern"));
-        let allowed =
-            if direction == Direction::Request { patterns.1.is_none() } else { patterns.0.is_none() };
+        let allowed = match direction {
+            Direction::Request => patterns.1.is_none_or(|new| is_relaxed(&old["pattern"], new)),
+            Direction::Response => patterns.0.is_none(),
+        };
         if patterns.0 != patterns.1 && !allowed {
             self.report(place, "has another `pattern`");
         }
@@ -206,6 +211,23 @@ impl Comparison<'_> {
             self.schemas(&format!("{place} items"), direction, &old["items"], &new["items"]);
         }
     }
+}
+
+/// The types that a value may have.
+fn types(schema: &Value) -> BTreeSet<String> {
+    match &schema["type"] {
+        Value::Array(types) => types.iter().map(ToString::to_string).collect(),
+        Value::Null => BTreeSet::new(),
+        one => BTreeSet::from([one.to_string()]),
+    }
+}
+
+/// Whether a pattern accepts all that the other one does, as far as we compare patterns: `\S` for the pattern of names and
+/// references in 1.1.0 and before, which also excludes control characters. The only difference is that in ECMAScript, U+FEFF
+/// is white space.
+fn is_relaxed(old: &Value, new: &Value) -> bool {
+    let spelled_out = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$";
+    old == spelled_out && new == r"\S"
 }
 
 /// Follows a `$ref`.

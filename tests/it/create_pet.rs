@@ -167,7 +167,7 @@ async fn create_pet_answers_400_to_a_bad_body() {
         (
             r#"{"name": "Rex", "categoryId": 1, "a/b~c": 1}"#,
             "unknown_field",
-            "`/a~1b~0c` cannot be set: you can set `/name`, `/categoryId`, `/status` and `/reference`."
+            "`/a~1b~0c` cannot be set: you can set `/name`, `/categoryId`, `/status`, `/reference` and `/metadata`. Put your own data, such as a price, into `/metadata`."
                 .into(),
         ),
         // Names.

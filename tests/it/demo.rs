@@ -10,7 +10,8 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use petstore_domain::api_key::ApiKey;
 use serde_json::Value;
 
-use crate::support::program::{petstore, signal};
+use crate::support::folder::Folder;
+use crate::support::program::{petstore, run, signal};
 use crate::support::repository::ROOT;
 use crate::support::wait::{eventually_blocking, holds_in_time};
 use crate::support::{Client, TestDatabase};
@@ -344,6 +345,55 @@ async fn demo_refuses_a_database_with_other_data_and_does_not_change_it() {
         let after = client.query_one(count, &[]).await.unwrap();
         let numbers = |row: &tokio_postgres::Row| (row.get::<_, i64>(0), row.get::<_, i64>(1));
         assert_eq!(numbers(&before), numbers(&after), "{fill}");
+    }
+}
+
+#[tokio::test]
+async fn demo_refuses_a_database_of_a_demo_that_has_become_a_shop() {
+    let (directory, folder) = (TemporaryDirectory::new(), Folder::new());
+    let pets = folder.write("pets.csv", "name,categoryId\nRex,1\n");
+    let keys = folder.write("keys.csv", "key,name,categoryId\n1,Rex,1\n");
+    let declared = folder.write("keys.toml", "[keys.kiosk]\nscopes = ['pets:read']\n");
+    let insert =
+        "INSERT INTO api_keys (name, prefix, digest, scopes) VALUES ('a', 'psk_aaaaaa', sha256('a'), '{}')";
+    for (commands, sql, is_shop) in [
+        (&[&["keys", "create", "--name", "shop"][..]][..], "", true),
+        (&[&["keys", "create", "--name", "shop"]], "UPDATE api_keys SET revoked_at = now()", true),
+        (&[&["keys", "create", "--name", "shop"]], "DELETE FROM api_keys", true),
+        (&[&["keys", "apply", &declared]], "", true),
+        (&[], insert, true),
+        (&[&["import", &pets]], "", true),
+        (&[&["import", &keys, "--key-column=key"]], "", true),
+        (&[&["import", &pets], &["seed", "--count=1"]], "", true),
+        (&[&["import", &pets, "--dry-run"], &["seed", "--count=1"], &["keys", "revoke", "1"]], "", false),
+    ] {
+        let name = format!("{commands:?} {sql}");
+        let database = TestDatabase::empty().await;
+        let (url, client) = (database.url(), database.connect().await);
+        let environment = [("DATABASE_URL", url.as_str())];
+        Demo::start(&directory, &environment).assert_stops_cleanly("INT");
+        for command in commands {
+            let output = run(command, &environment);
+            assert!(output.status.success(), "{command:?}: {output:?}");
+        }
+        client.batch_execute(sql).await.unwrap();
+        let state = "SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM api_key_events)";
+        let state = async || {
+            let row = client.query_one(state, &[]).await.unwrap();
+            (row.get::<_, i64>(0), row.get::<_, i64>(1))
+        };
+        let before = state().await;
+        let mut demo = Demo::spawn(&directory, &["--listen", "127.0.0.1:0"], &environment);
+        if is_shop {
+            let (status, error) = demo.wait();
+            assert_eq!(status.code(), Some(1), "{name}");
+            let refused = "the database at DATABASE_URL contains pets or keys that are not from a demo: ";
+            assert!(error.contains(refused), "{name}: {error}");
+            assert_eq!(state().await, before, "{name}");
+        } else {
+            demo.read_until("Ctrl-C stops ");
+            demo.assert_stops_cleanly("INT");
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::support::TestService;
 use crate::support::folder::Folder;
-use crate::support::postgres::wait_for_blocked_statement;
 use crate::support::postgres::{TestDatabase, connect};
 use crate::support::program::petstore;
+use crate::support::wait::eventually;
 use crate::unhealthy_database::PrivatePostgres;
 
 fn doctor(url: &str, flags: &[&str]) -> Output {
@@ -56,6 +56,20 @@ async fn a_healthy_database_has_no_failures() {
 }
 
 #[tokio::test]
+async fn a_single_server_that_is_meant_is_no_reason_to_warn() {
+    let database = TestDatabase::new().await;
+    let replication = |flags: &[&str]| {
+        let report = report(&doctor(&database.url(), &[&["--json"], flags].concat()));
+        (check(&report, "replication")["state"].clone(), check(&report, "replication")["says"].clone())
+    };
+    let (state, says) = replication(&[]);
+    assert_eq!(state, "warning");
+    assert!(says.as_str().unwrap().contains("--single-server true"), "{says}");
+    assert_eq!(replication(&["--single-server", "true"]).0, "ok");
+    assert_eq!(replication(&["--single-server", "false"]).0, "warning");
+}
+
+#[tokio::test]
 async fn a_write_is_tried_and_rolled_back() {
     let database = TestDatabase::new().await;
     let report = report(&doctor(&database.url(), &["--json"]));
@@ -86,26 +100,28 @@ async fn a_session_that_blocks_writes_is_named() {
     assert!(says.contains("idle in transaction for ") && says.contains("pg_terminate_backend"), "{report}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_blocks_a_statement_of_the_service_is_named() {
     let service = TestService::start().await;
     let pet = service.client.add("Rex", None).await;
     let holder = service.database.connect().await;
     holder.batch_execute(&format!("BEGIN; SELECT FROM pets WHERE id = {pet} FOR UPDATE")).await.unwrap();
     let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
-    let patch = json!({"name": "Max"});
-    let mut waiting = std::pin::pin!(service.client.patch_pet(pet, &patch));
-    let watch = service.database.connect().await;
-    tokio::select! {
-        _ = wait_for_blocked_statement(&watch) => {}
-        answer = &mut waiting => panic!("{}", answer.body),
-    }
-    let report = report(&doctor(&service.database.url(), &["--json"]));
-    let write = check(&report, "write");
+    let client = service.client.clone();
+    // Each gives up after a second.
+    let waiting =
+        tokio::spawn(
+            async move { while client.patch_pet(pet, &json!({"name": "Max"})).await.status == 503 {} },
+        );
     let named = format!("statements of the service wait for a lock of process {pid} (");
-    assert!(write["state"] == "warning" && write["says"].as_str().unwrap().contains(&named), "{report}");
+    eventually("doctor names the session", async || {
+        let report = report(&doctor(&service.database.url(), &["--json"]));
+        let write = check(&report, "write");
+        write["state"] == "warning" && write["says"].as_str().unwrap().contains(&named)
+    })
+    .await;
     holder.batch_execute("COMMIT").await.unwrap();
-    assert_eq!(waiting.await.status, 200);
+    waiting.await.unwrap();
 }
 
 #[tokio::test]

@@ -110,8 +110,8 @@ fn upgrade() -> Vec<Row> {
         row(PAGE, "--timeout 10m job/petstore-migrate-{} ", &[&job]),
         row(PAGE, "logs job/petstore-migrate-{}`", &[&job]),
         row(PAGE, "replaces one pod every {} seconds", &[&pause]),
-        row(PAGE, "| {} | {} | yes, until an order has expired |", &[&VERSION, &SCHEMA_NEEDED]),
-        row(PAGE, "| {} | audit log entries for changes by `petstore keys apply` |", &[&SCHEMA_LATEST]),
+        row(PAGE, "| not released | {} | yes |", &[&SCHEMA_NEEDED]),
+        row(PAGE, "| {}, {} | the [metadata]", &[&SCHEMA_NEEDED, &SCHEMA_LATEST]),
         row(PAGE, "petstore runs on PostgreSQL {} to {}.", &[&oldest, &newest]),
     ]
 }
@@ -204,10 +204,22 @@ fn keys() -> Vec<Row> {
         row(PAGE, "| requests that wait for an event | `--max-requests` | {} |", &[&shared]),
         row(
             PAGE,
-            "half of `--database-connections` | {} | further statements queue for at most {} seconds",
+            "| orders, updates and deletions in progress | half of `--database-connections` | {} |",
+            &[&(default_number("serve", "database-connections") / 2)],
+        ),
+        row(
+            PAGE,
+            "one at a time | further ones queue for at most {} seconds",
+            &[&duration("crates/postgres/src/transaction.rs", "QUEUE_WAIT").as_secs()],
+        ),
+        row(PAGE, "lock for longer than {} milliseconds", &[&duration(busy, "BRIEF_WAIT").as_millis()]),
+        row(
+            PAGE,
+            "one operation half of that | {} and {} | further ones queue for at most {} second,",
             &[
-                &(default_number("serve", "database-connections") / 2),
-                &duration(busy, "ROW_WRITER_WAIT").as_secs(),
+                &(default_number("serve", "database-connections") / 4),
+                &(default_number("serve", "database-connections") / 8),
+                &duration(busy, "LONG_WAIT").as_secs(),
             ],
         ),
         row(

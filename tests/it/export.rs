@@ -12,6 +12,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 use tokio_postgres::Client;
 
+use crate::import::import_with_code;
 use crate::support::TestDatabase;
 use crate::support::folder::Folder;
 use crate::support::program::{petstore, run, signal};
@@ -35,13 +36,13 @@ const FILL: &str = "\
 async fn export_writes_every_pet_in_id_order_in_both_formats() {
     let database = TestDatabase::new().await;
     assert_eq!(exported(&database, &[]), "");
-    assert_eq!(exported(&database, &["--format", "csv"]), "id,name,categoryId,status,reference\n");
+    assert_eq!(exported(&database, &["--format", "csv"]), "id,name,categoryId,status,reference,metadata\n");
     database.connect().await.batch_execute(FILL).await.unwrap();
     let ndjson = "{\"id\":1,\"name\":\"Rex\",\"categoryId\":3,\"status\":\"available\"}\n\
         {\"id\":2,\"name\":\" Ré, \\\"the 🐕\\\" \",\"categoryId\":-9223372036854775808}\n\
         {\"id\":3,\"name\":\"Tom\",\"categoryId\":4,\"status\":\"sold\"}\n";
-    let csv = "id,name,categoryId,status,reference\n1,Rex,3,available,\n\
-        2,\" Ré, \"\"the 🐕\"\" \",-9223372036854775808,,\n3,Tom,4,sold,\n";
+    let csv = "id,name,categoryId,status,reference,metadata\n1,Rex,3,available,,\n\
+        2,\" Ré, \"\"the 🐕\"\" \",-9223372036854775808,,,\n3,Tom,4,sold,,\n";
     let output = export(&database, &[]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), ndjson);
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "3 pets exported\n");
@@ -81,8 +82,9 @@ async fn import_detects_a_changed_byte_in_a_compressed_export() {
     for name in ["a.csv.gz", "a.csv.zst"] {
         exported(&database, &[&folder.path(name)]);
         let mut packed = std::fs::read(folder.path(name)).unwrap();
-        let middle = packed.len() / 2;
-        packed[middle] ^= 1;
+        // After the header.
+        let place = packed.len() * 3 / 4;
+        packed[place] ^= 1;
         let file = folder.write(name, packed);
         let output = run(&["import", &file, "--key-column", "id"], &[("DATABASE_URL", &database.url())]);
         let error = String::from_utf8(output.stderr).unwrap();
@@ -260,15 +262,56 @@ async fn concurrent_exports_of_the_same_file_both_complete() {
 }
 
 #[tokio::test]
+async fn metadata_is_one_column_of_json_or_one_column_per_named_member() {
+    let (from, to, folder) = (TestDatabase::new().await, TestDatabase::new().await, Folder::new());
+    let insert = r#"INSERT INTO pets (name, category_id, metadata) VALUES
+        ('Rex', 1, '{"price": "129.00", "note": "a\n\"b\"", "photo": "=x"}'), ('Tom', 2, NULL)"#;
+    from.connect().await.batch_execute(insert).await.unwrap();
+    let json = "id,name,categoryId,status,reference,metadata\n\
+        1,Rex,1,,,\"{\"\"note\"\":\"\"a\\n\\\"\"b\\\"\"\"\",\"\"photo\"\":\"\"=x\"\",\"\"price\"\":\"\"129.00\"\"}\"\n2,Tom,2,,,\n";
+    assert_eq!(exported(&from, &["--format=csv"]), json);
+    let columns = "id,name,categoryId,status,reference,metadata.note,metadata.photo,metadata.price\n\
+        1,Rex,1,,,\"a\n\"\"b\"\"\",=x,129.00\n2,Tom,2,,,,,\n";
+    let flags = ["--format=csv", "--metadata=note,photo,price"];
+    assert_eq!(exported(&from, &flags), columns);
+    assert!(exported(&from, &[&flags[..], &["--escape-formulas"]].concat()).contains(",'=x,129.00\n"));
+    let twice = run(&["export", "--format=csv", "--metadata=price,price"], &[("DATABASE_URL", &from.url())]);
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("`price` twice"));
+    // Either is read back.
+    for (number, content) in [json, columns].into_iter().enumerate() {
+        let file = folder.write(&format!("{number}.csv"), content);
+        import_with_code(0, &to, &[&file, "--key-column=id"]);
+    }
+    let rows = "SELECT count(*) FROM pets WHERE metadata = '{\"price\": \"129.00\", \"note\": \"a\\n\\\"b\\\"\", \"photo\": \"=x\"}'";
+    assert_eq!(to.connect().await.query_one(rows, &[]).await.unwrap().get::<_, i64>(0), 2);
+    let both = folder.write("both.csv", "name,categoryId,metadata,metadata.price\nRex,1,,1\n");
+    let refused = |code: i32, file: &str| {
+        let output = run(&["import", file], &[("DATABASE_URL", &to.url())]);
+        assert_eq!(output.status.code(), Some(code));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(1, &both).contains("use one or the other"));
+    let bad = folder.write("bad.csv", "name,categoryId,metadata.a.b\nRex,1,1\n");
+    assert!(refused(1, &bad).contains("`metadata.a.b` must have a name of 1 to 40"));
+    let long = format!("name,categoryId,metadata.a\nRex,1,{}\nTom,2,x\n", "x".repeat(501));
+    let file = folder.write("long.csv", long);
+    let printed = refused(4, &file);
+    let rejects = folder.read("long.csv.rejects.ndjson").unwrap_or_default();
+    let reason = "`metadata` has the member `a`, which must have 1 to 500 characters";
+    assert!(rejects.contains(reason), "{printed}{rejects}");
+}
+
+#[tokio::test]
 async fn formulas_in_names_are_escaped_in_csv_only_with_the_flag() {
     let database = TestDatabase::new().await;
     let fill = "INSERT INTO pets (name, category_id) SELECT name, -1 FROM unnest(ARRAY[\
         '=1+1', '+1', '-1', '@SUM(1)', ' =1+1', '＝1', '=LINK(\"a\",\"b\")', 'Rex', 'a=b', '''=1']) name";
     database.connect().await.batch_execute(fill).await.unwrap();
-    let as_stored = "id,name,categoryId,status,reference\n1,=1+1,-1,,\n2,+1,-1,,\n3,-1,-1,,\n4,@SUM(1),-1,,\n5,\" =1+1\",-1,,\n\
-        6,＝1,-1,,\n7,\"=LINK(\"\"a\"\",\"\"b\"\")\",-1,,\n8,Rex,-1,,\n9,a=b,-1,,\n10,'=1,-1,,\n";
-    let escaped = "id,name,categoryId,status,reference\n1,'=1+1,-1,,\n2,'+1,-1,,\n3,'-1,-1,,\n4,'@SUM(1),-1,,\n5,' =1+1,-1,,\n\
-        6,'＝1,-1,,\n7,\"'=LINK(\"\"a\"\",\"\"b\"\")\",-1,,\n8,Rex,-1,,\n9,a=b,-1,,\n10,'=1,-1,,\n";
+    let as_stored = "id,name,categoryId,status,reference,metadata\n1,=1+1,-1,,,\n2,+1,-1,,,\n3,-1,-1,,,\n4,@SUM(1),-1,,,\n5,\" =1+1\",-1,,,\n\
+        6,＝1,-1,,,\n7,\"=LINK(\"\"a\"\",\"\"b\"\")\",-1,,,\n8,Rex,-1,,,\n9,a=b,-1,,,\n10,'=1,-1,,,\n";
+    let escaped = "id,name,categoryId,status,reference,metadata\n1,'=1+1,-1,,,\n2,'+1,-1,,,\n3,'-1,-1,,,\n4,'@SUM(1),-1,,,\n5,' =1+1,-1,,,\n\
+        6,'＝1,-1,,,\n7,\"'=LINK(\"\"a\"\",\"\"b\"\")\",-1,,,\n8,Rex,-1,,,\n9,a=b,-1,,,\n10,'=1,-1,,,\n";
     assert_eq!(exported(&database, &["--format=csv"]), as_stored);
     assert_eq!(exported(&database, &["--format=csv", "--escape-formulas"]), escaped);
     let folder = Folder::new();

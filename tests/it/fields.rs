@@ -18,6 +18,7 @@ fn full(number: i64) -> Pet {
         match (schema["enum"].get(0), schema["type"].as_str()) {
             (Some(word), _) => word.clone(),
             (_, Some("integer")) => json!(number),
+            (_, Some("object")) => json!({"text": format!("\"={number}\n,"), "A-1": "é"}),
             _ => json!(format!("={number}")),
         }
     };
@@ -32,8 +33,12 @@ fn plain(number: i64) -> Pet {
 
 fn csv(pet: &Pet) -> String {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+    let quoted = |value: &Value| match text(value) {
+        text if text.contains(['"', ',']) => format!("\"{}\"", text.replace('"', "\"\"")),
+        text => text,
+    };
     let (names, values): (Vec<String>, Vec<String>) =
-        pet.iter().map(|(name, value)| (name.clone(), text(value))).unzip();
+        pet.iter().map(|(name, value)| (name.clone(), quoted(value))).unzip();
     format!("{}\n{}\n", names.join(","), values.join(","))
 }
 

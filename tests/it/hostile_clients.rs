@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
+use reqwest::header::HeaderName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
@@ -167,7 +168,7 @@ fn malformed() -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn a_hundred_malformed_requests_cause_no_panic_and_no_hang_and_every_answer_has_the_error_body() {
+async fn a_hundred_malformed_requests_cause_no_panic_and_no_hang_and_are_answered_by_us_or_by_hyper() {
     let requests = malformed();
     assert!(requests.len() >= 95, "{}", requests.len());
     let database = TestDatabase::new().await;
@@ -182,11 +183,14 @@ async fn a_hundred_malformed_requests_cause_no_panic_and_no_hang_and_every_answe
         let answer = answer.unwrap_or_else(|_| panic!("a hang: {shown:?}"));
         if !answer.is_empty() {
             let answer = parse(&answer);
+            answered += 1;
+            if is_hypers(&answer) {
+                continue;
+            }
             answer.check(&Method::GET);
             // A few are served, because the parser is lenient.
             let fine = answer.status == 200 || (400..500).contains(&answer.status);
             assert!(fine, "{shown:?} was answered {answer:?}");
-            answered += 1;
         }
         assert_eq!(service.client.get("/v1/pets").await.status, 200);
     }
@@ -227,6 +231,16 @@ async fn a_connection_in_use_outlives_the_header_timeout_and_an_idle_or_slow_one
 
 fn with_key(request: &[u8], key: &str) -> Vec<u8> {
     String::from_utf8_lossy(request).replacen("\r\n\r\n", key, 1).into_bytes()
+}
+
+/// Whether this is hyper's answer to what is not HTTP, or is too large: a status without a body, which closes the connection.
+pub(crate) fn is_hypers(answer: &Answer) -> bool {
+    let is_expected = |name: &HeaderName| ["connection", "content-length", "date"].contains(&name.as_str());
+    [400, 431].contains(&answer.status)
+        && answer.headers.keys().all(is_expected)
+        // HTTP/1.0 closes without saying so.
+        && ["close", ""].contains(&answer.header("connection"))
+        && answer.body.is_empty()
 }
 
 /// Parses the first answer; others may follow.

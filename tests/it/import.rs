@@ -240,12 +240,12 @@ async fn an_invalid_csv_header_is_refused_with_the_reason() {
         (
             "name,categoryId,Status",
             None,
-            "there is no column `Status`; the columns are `name`, `categoryId`, `status`, `reference`",
+            "there is no column `Status`; the columns are `name`, `categoryId`, `status`, `reference`, `metadata`",
         ),
         (
             "id,name,categoryId",
             None,
-            "there is no column `id`; the columns are `name`, `categoryId`, `status`, `reference`; `--key-column id` uses it as the \
+            "there is no column `id`; the columns are `name`, `categoryId`, `status`, `reference`, `metadata`; `--key-column id` uses it as the \
              source's key",
         ),
     ] {

@@ -1,16 +1,21 @@
 //! What `petstore import` leaves and says when it ends early: the rows that are in the database, and how to continue.
 
 use std::fs::{self, File, OpenOptions};
+use std::future::pending;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::process::{Child, Command, Output};
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio_postgres::Client;
 
 use crate::import::{assert_each_once, count, import, import_with_code, numbered_csv, start};
-use crate::support::TestDatabase;
 use crate::support::folder::Folder;
 use crate::support::program::{petstore, signal};
 use crate::support::wait::eventually;
+use crate::support::{TestDatabase, TestService};
 
 const SIGNALS: [(&str, i32); 2] = [("INT", 130), ("TERM", 143)];
 
@@ -277,4 +282,80 @@ async fn standard_input_has_to_be_sent_again() {
     let longer = folder.write("b.csv", numbered_csv(1..=6_001));
     let printed = import_with_code(0, &database, &[&longer, "--key-column=key", "--source=a"]);
     assert_eq!(printed, "1,001 rows added, 5,000 already imported\n");
+}
+
+/// Where a client stops sending: in the message that contains these bytes, or after it.
+#[derive(Debug, Clone, Copy)]
+enum Stall {
+    Within(&'static [u8]),
+    After(&'static [u8]),
+}
+
+impl Stall {
+    /// The number of bytes that the client still sends, once they contain the message.
+    fn end(self, sent: &[u8]) -> Option<usize> {
+        let (Self::Within(bytes) | Self::After(bytes)) = self;
+        let start = sent.windows(bytes.len()).position(|window| window == bytes)?;
+        let length =
+            |at: usize| sent[at..at + 4].iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        // The first message has no type.
+        let mut end = length(0);
+        while end <= start {
+            end += 1 + length(end + 1);
+        }
+        Some(if matches!(self, Self::Within(_)) { start + bytes.len() } else { end })
+    }
+}
+
+/// Forwards a connection to the database until the client stops sending. `support/proxy.rs` says why this is another proxy.
+async fn stalling_proxy(stall: Stall, target: String) -> (SocketAddr, oneshot::Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, (stalled, is_stalled)) = (listener.local_addr().unwrap(), oneshot::channel());
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut server = TcpStream::connect(target).await.unwrap();
+        let (mut sent, mut forwarded, mut answer) = (Vec::new(), 0, vec![0; 16 * 1024]);
+        loop {
+            tokio::select! {
+                read = client.read_buf(&mut sent) => {
+                    assert!(read.unwrap() > 0, "the import has ended");
+                    let end = stall.end(&sent).unwrap_or(usize::MAX);
+                    server.write_all(&sent[forwarded..end.min(sent.len())]).await.unwrap();
+                    forwarded = sent.len();
+                    if end <= forwarded {
+                        break;
+                    }
+                }
+                read = server.read(&mut answer) => client.write_all(&answer[..read.unwrap()]).await.unwrap(),
+            }
+        }
+        stalled.send(()).unwrap();
+        // Both connections stay open.
+        pending::<()>().await;
+    });
+    (address, is_stalled)
+}
+
+#[tokio::test]
+async fn an_import_that_stops_while_it_sends_a_chunk_does_not_delay_events() {
+    for flags in [&["--key-column=key"][..], &["--key-column=key", "--atomic"]] {
+        for stall in [Stall::Within(b"Pet 2000"), Stall::After(b"Pet 2000")] {
+            let (service, folder) = (TestService::start().await, Folder::new());
+            let url = service.database.url();
+            let database = url.split_once('@').unwrap().1.split_once('/').unwrap().0;
+            let (address, stalled) = stalling_proxy(stall, database.to_owned()).await;
+            let file = folder.write("a.csv", numbered_csv(1..=4_000));
+            let separator = if url.ends_with('?') { "" } else { "&" };
+            let url = url.replace(database, &address.to_string()) + separator + "sslmode=disable";
+            let mut child =
+                petstore(&[&["import", &file], flags].concat()).env("DATABASE_URL", url).spawn().unwrap();
+            stalled.await.unwrap();
+            let id = service.client.add("Rex", None).await;
+            let event = format!("\"petId\":{id}");
+            let is_shown = async || service.client.get("/v1/events?limit=100").await.body.contains(&event);
+            eventually(&format!("the event is shown: {flags:?} {stall:?}"), is_shown).await;
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
 }

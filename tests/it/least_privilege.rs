@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio_postgres::Client as Connection;
 use tokio_postgres::error::SqlState;
 
-use crate::partitions::{OLD_PARTITION, days, drop_partitions, partition_name};
+use crate::partitions::{OLD_PARTITION, days, drop_partitions, partition_name, prepared};
 use crate::support::folder::Folder;
 use crate::support::postgres::connect;
 use crate::support::program::{ServeProcess, run};
@@ -127,7 +127,7 @@ async fn the_service_works_with_the_privileges_of_the_shipped_role() {
     let service = ServeProcess::start(&deployment.url(), &["--order-hold", "168h"]);
     eventually("partitions are created and dropped", async || {
         let old = "SELECT to_regclass('idempotency_keys_20200101') IS NULL";
-        days(&owner).await == 8 && owner.query_one(old, &[]).await.unwrap().get::<_, bool>(0)
+        days(&owner).await == prepared() && owner.query_one(old, &[]).await.unwrap().get::<_, bool>(0)
     })
     .await;
 
@@ -225,11 +225,18 @@ async fn call_every_operation(client: &Client) {
         assert_eq!(order.status, 201, "{}", order.body);
         let path = format!("/v1/store/orders/{}", order.json()["id"]);
         assert_eq!(client.get(&path).await.status, 200);
+        let noted = client.send(Method::PATCH, &path, |request| {
+            request.header("content-type", "application/json").body(r#"{"metadata":{"cashier":"Kim"}}"#)
+        });
+        assert_eq!(noted.await.status, 200);
         let path = format!("{path}/{end}");
         let ended = client.send(Method::POST, &path, |request| request.header("idempotency-key", "end"));
         assert_eq!(ended.await.status, 200);
     }
     assert_eq!(client.get("/v1/store/orders?status=completed").await.ids().len(), 1);
+    let deleted = client.add("Duplicate", None).await;
+    let path = format!("/v1/pets/{deleted}");
+    assert_eq!(client.send(Method::DELETE, &path, |request| request).await.status, 204);
     let expiring = client.post("/v1/pets", &rex).await.json();
     let order = client.post("/v1/store/orders", &json!({"petId": expiring["id"], "holdSeconds": 1})).await;
     assert_eq!(order.status, 201, "{}", order.body);
@@ -256,6 +263,26 @@ fn import_and_export(deployment: &Deployment) {
         assert_eq!(exported.matches(&format!("\"{name}\"")).count(), 1, "{exported}");
     }
     deployment.run(&["seed", "--count", "3"]);
+}
+
+#[tokio::test]
+async fn an_import_into_the_database_of_a_demo_needs_the_owner() {
+    let (deployment, folder) = (Deployment::new().await, Folder::new());
+    let file = folder.write("pets.csv", "name,categoryId\nAda,1\n");
+    let owner = deployment.as_owner().await;
+    let mark = "COMMENT ON TABLE pets IS 'for demonstrations: petstore demo'";
+    owner.batch_execute(mark).await.unwrap();
+    let output = run(&["import", &file], &[("DATABASE_URL", &deployment.url())]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let expected = "petstore: the database was used by `petstore demo`, and only the owner of its tables can end that: run this \
+        command as the owner\nNothing was added. ";
+    assert!(errors.starts_with(expected), "{errors}");
+    let url = deployment.database.url_as(&deployment.owner);
+    assert!(run(&["import", &file], &[("DATABASE_URL", &url)]).status.success());
+    deployment.run(&["import", &file]);
+    drop(owner);
+    deployment.remove().await;
 }
 
 #[tokio::test]
@@ -305,7 +332,9 @@ async fn the_shipped_role_has_no_other_privileges() {
         "refinery_schema_history",
         &partition,
     ] {
-        forbidden.push(format!("DELETE FROM {table}"));
+        if table != "pets" {
+            forbidden.push(format!("DELETE FROM {table}"));
+        }
         forbidden.push(format!("TRUNCATE {table}"));
         forbidden.push(format!("DROP TABLE {table}"));
     }
@@ -351,7 +380,7 @@ async fn security_definer_functions_are_not_public_and_ignore_temporary_tables()
         format!("CREATE TEMPORARY TABLE idempotency_keys (x int); CREATE TEMPORARY TABLE {today} (x int)");
     service.batch_execute(&mine).await.unwrap();
     service.execute("SELECT create_idempotency_partitions()", &[]).await.unwrap();
-    assert_eq!(days(&admin).await, 8);
+    assert_eq!(days(&admin).await, prepared());
     drop(service);
     admin.batch_execute(&format!("DROP ROLE {stranger}")).await.unwrap();
     drop(admin);
@@ -414,12 +443,15 @@ async fn migrate_grants_a_role_exactly_what_the_shipped_file_does() {
 async fn a_role_of_an_earlier_release_needs_only_migrate_to_serve_the_new_one() {
     let deployment = Deployment::with_schema_of_1_0_0().await;
     let refused = deployment.try_to_serve();
-    assert!(refused.contains("needs 14: run `petstore migrate` first"), "{refused}");
+    assert!(refused.contains("needs 20: run `petstore migrate` first"), "{refused}");
     let owner = deployment.database.url_as(&deployment.owner);
     assert!(run(&["migrate"], &[("DATABASE_URL", &owner)]).status.success());
     let refused = deployment.try_to_serve();
     let service = &deployment.service;
-    assert!(refused.contains(&format!("the role {service} lacks SELECT on events, ")), "{refused}");
+    assert!(
+        refused.contains(&format!("the role {service} lacks DELETE on pets, SELECT on events, ")),
+        "{refused}"
+    );
     assert!(
         refused.contains(&format!("run `petstore migrate --grant-to {service}` as the owner")),
         "{refused}"
@@ -438,6 +470,7 @@ async fn serve_does_not_start_if_it_lacks_a_privilege_that_its_statements_need()
     let (owner, service) = (deployment.as_owner().await, deployment.service.clone());
     for (privilege, named) in [
         ("INSERT ON orders", "INSERT on orders"),
+        ("DELETE ON pets", "DELETE on pets"),
         ("SELECT ON refinery_schema_history", "SELECT on refinery_schema_history"),
         ("EXECUTE ON FUNCTION create_event_partitions()", "EXECUTE on create_event_partitions()"),
     ] {
@@ -463,6 +496,7 @@ async fn doctor_names_each_missing_privilege() {
     for (privilege, named) in [
         ("SELECT ON refinery_schema_history", "SELECT on refinery_schema_history"),
         ("INSERT ON pets", "INSERT on pets"),
+        ("DELETE ON pets", "DELETE on pets"),
         ("UPDATE ON orders", "UPDATE on orders"),
         ("UPDATE (expires_at, revoked_at, last_used_at) ON api_keys", "UPDATE on api_keys"),
         ("INSERT ON api_key_events", "INSERT on api_key_events"),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::program::{new_key, run};
 use crate::support::{Answer, Client, TestService};
 
-/// Rotates a key, which expires at once.
+/// Rotates a key, which is revoked at once.
 fn rotate(service: &TestService, key: &ApiKey) -> ApiKey {
     let url = service.database.url();
     let environment = [("DATABASE_URL", &*url)];

@@ -158,6 +158,7 @@ async fn list_pets_answers_400_to_a_bad_query() {
     let status = "`status` must be one of `available`, `pending`, `sold`.";
     let id = "`id` must be a positive 64-bit integer, and can appear up to 100 times.";
     let category = "`categoryId` must be an integer from -2^63 to 2^63 - 1.";
+    let sort = "`sort` must be `id`, or `-id` for the newest first.";
     let cursor = "`cursor` was not issued by this service: copy it from a `Link` header, or leave it out to start \
         at the first page.";
     let too_many = vec!["id=1"; 101].join("&");
@@ -195,6 +196,15 @@ async fn list_pets_answers_400_to_a_bad_query() {
         ("id=1&id=", "invalid_parameter", id),
         ("id=9223372036854775808", "invalid_parameter", id),
         (&too_many, "invalid_parameter", id),
+        ("sort=", "invalid_parameter", sort),
+        ("sort", "invalid_parameter", sort),
+        ("sort=ID", "invalid_parameter", sort),
+        ("sort=+id", "invalid_parameter", sort),
+        ("sort=-id,id", "invalid_parameter", sort),
+        ("sort=--id", "invalid_parameter", sort),
+        ("sort=desc", "invalid_parameter", sort),
+        ("sort=-name", "invalid_parameter", sort),
+        ("sort=-id&sort=-id", "invalid_parameter", "`sort` must appear only once."),
         ("cursor=", "invalid_cursor", cursor),
         ("cursor=20", "invalid_cursor", cursor),
         ("cursor=AgAAAAAAAAAU", "invalid_cursor", cursor),
@@ -224,13 +234,13 @@ async fn list_pets_answers_400_to_a_bad_query() {
             "=5",
             "unknown_parameter",
             "`` is not a query parameter of this operation: the parameters are `limit`, `status`, `categoryId`, \
-             `id`, `reference` and `cursor`.",
+             `id`, `reference`, `cursor` and `sort`.",
         ),
         (
             "page=2",
             "unknown_parameter",
             "`page` is not a query parameter of this operation: the parameters are `limit`, `status`, `categoryId`, \
-             `id`, `reference` and `cursor`.",
+             `id`, `reference`, `cursor` and `sort`.",
         ),
     ] {
         let answer = service.client.get(&format!("/v1/pets?{query}")).await;

@@ -82,6 +82,10 @@ async fn each_event_is_counted_once_by_its_type() {
     let pet = client.add("Rex", Some("available")).await;
     client.patch_pet(pet, &json!({"name": "Max"})).await;
     client.patch_pet(pet, &json!({"name": "Max"})).await;
+    let duplicate = client.add("Rex", None).await;
+    for _ in 0..2 {
+        client.send(Method::DELETE, &format!("/v1/pets/{duplicate}"), |request| request).await;
+    }
     let held = client.add("Ada", Some("available")).await;
     client.post("/v1/store/orders", &json!({"petId": held, "holdSeconds": 1})).await;
     for end in ["cancel", "complete"] {
@@ -97,6 +101,7 @@ async fn each_event_is_counted_once_by_its_type() {
         [
             "pet.created",
             "pet.updated",
+            "pet.deleted",
             "order.placed",
             "order.completed",
             "order.cancelled",
@@ -105,8 +110,8 @@ async fn each_event_is_counted_once_by_its_type() {
         ]
         .map(|event| value(&metrics, &format!("petstore_events_total{{type=\"{event}\"}}")))
     };
-    poll("the held order expires", counted, |counts| counts[5] > Some(0.0)).await;
-    assert_eq!(counted().await, [2.0, 7.0, 3.0, 1.0, 1.0, 1.0, 0.0].map(Some));
+    poll("the held order expires", counted, |counts| counts[6] > Some(0.0)).await;
+    assert_eq!(counted().await, [3.0, 7.0, 1.0, 3.0, 1.0, 1.0, 1.0, 0.0].map(Some));
 }
 
 #[tokio::test]

@@ -136,7 +136,7 @@ async fn place_order_answers_400_to_a_bad_body() {
         (
             r#"{"petId": 7, "quantity": 2}"#,
             "unknown_field",
-            "`/quantity` cannot be set: you can set `/petId`, `/reference` and `/holdSeconds`.",
+            "`/quantity` cannot be set: you can set `/petId`, `/reference`, `/holdSeconds` and `/metadata`. Put your own data, such as a price, into `/metadata`.",
         ),
         (
             r#"{"petId": 7, "status": "placed"}"#,
@@ -246,6 +246,8 @@ async fn list_orders_answers_400_to_a_bad_query() {
         ("petId=1&petId=2", "invalid_parameter"),
         ("limit=0", "invalid_parameter"),
         ("limit=101", "invalid_parameter"),
+        ("sort=desc", "invalid_parameter"),
+        ("sort=id&sort=-id", "invalid_parameter"),
         ("petID=1", "unknown_parameter"),
         ("cursor=x", "invalid_cursor"),
     ] {
@@ -408,4 +410,34 @@ async fn the_database_refuses_a_second_open_order_and_an_order_without_a_pet() {
     }
     let delete = database.execute("DELETE FROM pets WHERE id = $1", &[&pet]).await.unwrap_err();
     assert_eq!(delete.as_db_error().and_then(|error| error.constraint()), Some("orders_pet_id_fkey"));
+}
+
+#[tokio::test]
+async fn a_reference_that_cannot_be_shown_hides_neither_its_order_nor_its_page() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let database = service.database.connect().await;
+    // As it was before schema version 15.
+    let drop = "ALTER TABLE orders DROP CONSTRAINT IF EXISTS orders_reference";
+    database.batch_execute(drop).await.unwrap();
+    let unreadable = ["a\tb", " ", "\u{3000}", "\u{85}", "a\u{7f}"];
+    for (number, reference) in unreadable.into_iter().chain(["basket"]).enumerate() {
+        let pet = client.add("Rex", Some("available")).await;
+        let order = client.post(ORDERS, &json!({"petId": pet})).await.json()["id"].as_i64().unwrap();
+        assert_eq!(order, i64::try_from(number).unwrap() + 1);
+        let set = "UPDATE orders SET reference = $1 WHERE id = $2";
+        assert_eq!(database.execute(set, &[&reference, &order]).await.unwrap(), 1);
+    }
+    for path in [ORDERS, "/v1/store/orders?status=placed", "/v1/store/orders?petId=1"] {
+        let page = client.get(path).await;
+        assert!(page.ids().contains(&1), "{path}");
+        assert_eq!(page.json()[0].get("reference"), None, "{path}");
+    }
+    assert_eq!(client.get(ORDERS).await.json()[5]["reference"], "basket");
+    for order in 1..=i64::try_from(unreadable.len()).unwrap() {
+        let path = format!("{ORDERS}/{order}");
+        assert_eq!(client.get(&path).await.status, 200);
+        let ended = client.send(Method::POST, &format!("{path}/cancel"), |request| request).await;
+        assert_eq!(ended.status, 200, "{}", ended.body);
+    }
 }

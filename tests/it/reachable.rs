@@ -62,7 +62,7 @@ impl Services {
         unavailable.database.server().await.batch_execute(&refuse).await.unwrap();
         unavailable.database.disconnect_all().await;
         Self {
-            service: TestService::start_with(&["--body-timeout", "200ms"]).await,
+            service: TestService::start_with(&["--body-timeout", "200ms", "--order-hold", "1h"]).await,
             later: TestService::start_at(&[], Arc::new(move || after_removal)).await,
             broken,
             unavailable,
@@ -89,6 +89,7 @@ impl Services {
             "createPet" => format!(r#"{{"name":"Rex","categoryId":{pet}}}"#),
             "updatePet" => r#"{"name":"Max"}"#.to_owned(),
             "placeOrder" => format!(r#"{{"petId":{pet}}}"#),
+            "updateOrder" => r#"{"reference":"basket"}"#.to_owned(),
             _ => String::new(),
         };
         let request = Request {
@@ -105,7 +106,7 @@ impl Services {
         let client = &self.service.client;
         let valid = self.valid(operation).await;
         let answer = match status {
-            200 | 201 => valid.send(client).await,
+            200 | 201 | 204 => valid.send(client).await,
             304 => {
                 // Repeated: an event may become visible between the two.
                 let ask = async || {
@@ -190,9 +191,18 @@ impl Services {
                 let body = r#"{"status":"pending"}"#.to_owned();
                 Request { path: format!("/v1/pets/{sold}"), body, ..valid }.send(client).await
             }
+            "deletePet" => {
+                let pet: i64 = valid.path.rsplit('/').next().unwrap().parse().unwrap();
+                client.post("/v1/store/orders", &json!({"petId": pet})).await;
+                valid.send(client).await
+            }
             "placeOrder" => {
                 valid.clone().send(client).await;
                 valid.send(client).await
+            }
+            "updateOrder" => {
+                self.end(order(), "complete").await;
+                Request { body: r#"{"holdSeconds":60}"#.to_owned(), ..valid }.send(client).await
             }
             "completeOrder" => {
                 self.end(order(), "cancel").await;

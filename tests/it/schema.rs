@@ -15,7 +15,7 @@ use crate::support::wait::{PROMPTLY, eventually};
 use crate::unhealthy_database::PrivatePostgres;
 
 /// Rows that each schema version can store, inserted as soon as the version is reached.
-const SAMPLES: [(i32, &str); 7] = [
+const SAMPLES: [(i32, &str); 8] = [
     (
         1,
         "INSERT INTO pets (name, category_id, status) \
@@ -42,6 +42,12 @@ const SAMPLES: [(i32, &str); 7] = [
         "INSERT INTO api_keys (name, prefix, digest, scopes, lineage_id) \
          VALUES ('shop', 'psk_ghijkl', sha256('y'), '{pets:read}', 1)",
     ),
+    (
+        9,
+        // What the service cannot show, which nothing forbade.
+        "INSERT INTO orders (pet_id, status, created_at, updated_at, reference) \
+         SELECT 1, 'cancelled', now(), now(), reference FROM unnest(ARRAY[E'a\\tb', ' ', U&'\\3000', 'basket']) reference",
+    ),
     (14, "INSERT INTO api_key_events (key_id, action, actor) VALUES (1, 'changed', 'ada')"),
 ];
 
@@ -62,6 +68,10 @@ async fn migrations_apply_one_by_one_to_a_database_with_data() {
     }
     let row = client.query_one("SELECT count(*), min(category_id) FROM pets", &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, i64::MIN));
+    let references = "SELECT reference FROM orders WHERE id > 2 ORDER BY id";
+    let references: Vec<Option<String>> =
+        client.query(references, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(references, [Some("a b".to_owned()), None, None, Some("basket".to_owned())], "corrected");
     assert!(migrate(&url, SCHEMA_LATEST).await.unwrap().is_empty(), "nothing is left to do");
 }
 

@@ -6,6 +6,7 @@ Reads PETSTORE_URL and PETSTORE_KEY. Fails if a response is not as documented.
 import asyncio
 
 from petstore_client import (
+    REMOVE,
     AsyncPetstore,
     Attempt,
     BadRequestError,
@@ -45,6 +46,7 @@ def read(rex: Pet) -> None:
     attempts.clear()
     assert [pet for pet in shop.pets.list(status="available", limit=1) if pet in pets] == pets
     assert len(attempts) >= len(pets)
+    assert next(shop.pets.list(sort="-id")) == pets[-1]
     print("listed all pets, one per page")
 
 
@@ -64,10 +66,23 @@ def find(rex: Pet) -> None:
     print(f"found {found.name} by reference and category")
 
 
+def describe(rex: Pet) -> Pet:
+    """Stores with a pet what a buyer wants to see. Changes one value, and removes another."""
+    photo = "https://shop.example/rex.jpg"
+    described = shop.pets.update(rex.id, metadata={"price": "129.00", "photo": photo, "note": "likes cats"})
+    assert described.metadata == {"price": "129.00", "photo": photo, "note": "likes cats"}
+    reduced = shop.pets.update(rex.id, metadata={"price": "99.00", "note": REMOVE}, if_match=described.etag)
+    assert reduced.metadata == {"price": "99.00", "photo": photo}
+    print(f"{reduced.name} costs {reduced.metadata['price']}")
+    return reduced
+
+
 def sell(rex: Pet) -> None:
     """Sells a pet, and does not sell it twice."""
     cancelled = shop.orders.cancel(shop.orders.place(pet_id=rex.id).id)
-    order = shop.orders.place(pet_id=rex.id)
+    order = shop.orders.place(pet_id=rex.id, reference="basket 7", metadata={"price": rex.metadata["price"]})
+    order = shop.orders.update(order.id, reference=REMOVE, metadata={"payment": "card"})
+    assert (order.reference, order.metadata) == (None, {"price": "99.00", "payment": "card"})
     try:
         shop.orders.place(pet_id=rex.id)
     except ConflictError as error:
@@ -96,6 +111,20 @@ def change(rex: Pet) -> None:
         raise AssertionError("a change was overwritten")
 
 
+def delete(rex: Pet) -> None:
+    """Deletes a pet that was added by mistake. A pet that is or was in an order stays."""
+    mistake = shop.pets.create(name="Rex", category_id=3)
+    shop.pets.delete(mistake.id)
+    assert shop.pets.get_many([mistake.id]) == []
+    try:
+        shop.pets.delete(rex.id)
+    except ConflictError as error:
+        assert error.code == "pet_has_order"
+        print("deleted a mistake")
+    else:
+        raise AssertionError("a sold pet was deleted")
+
+
 def fail() -> None:
     """Every failure is an exception."""
     try:
@@ -120,7 +149,8 @@ async def at_the_same_time() -> None:
 rex = add_once()
 read(rex)
 find(rex)
-sell(rex)
+sell(describe(rex))
 change(rex)
+delete(rex)
 fail()
 asyncio.run(at_the_same_time())

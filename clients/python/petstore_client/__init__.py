@@ -1,18 +1,11 @@
 """SDK of the Pet Store service: `Petstore`, and `AsyncPetstore` for asyncio. All failures are `PetstoreError`s."""
 
-from ._client import (
-    AsyncEvents,
-    AsyncItems,
-    AsyncOrders,
-    AsyncPets,
-    AsyncPetstore,
-    Events,
-    Items,
-    Orders,
-    Pets,
-    Petstore,
-)
+from typing import TYPE_CHECKING
+
+from ._async_client import AsyncEvents, AsyncItems, AsyncOrders, AsyncPets, AsyncPetstore
+from ._client import Events, Items, Orders, Pets, Petstore
 from ._core import Attempt, CallOptions, ClientOptions, Page, ResponseInfo
+from ._remove import REMOVE, Remove
 from ._version import __version__
 from .errors import (
     APIConnectionError,
@@ -30,9 +23,23 @@ from .errors import (
     RouteNotFoundError,
     ServiceUnavailableError,
 )
-from .models import Event, EventType, Order, OrderStatus, Pet, PetStatus
+from .models import Event, EventType, Metadata, MetadataPatch, Order, OrderStatus, Pet, PetStatus, Sort
+
+if TYPE_CHECKING:
+    from .mirror import Mirror
+else:
+
+    def __getattr__(name: str) -> object:
+        # Not before it is used, because a Python can lack SQLite.
+        if name == "Mirror":
+            from .mirror import Mirror
+
+            return Mirror
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
+    "REMOVE",
     "APIConnectionError",
     "AsyncEvents",
     "AsyncItems",
@@ -52,6 +59,9 @@ __all__ = [
     "Events",
     "InternalServerError",
     "Items",
+    "Metadata",
+    "MetadataPatch",
+    "Mirror",
     "NotFoundError",
     "Order",
     "OrderStatus",
@@ -65,8 +75,10 @@ __all__ = [
     "PetstoreError",
     "PreconditionFailedError",
     "RateLimitError",
+    "Remove",
     "ResponseInfo",
     "RouteNotFoundError",
     "ServiceUnavailableError",
+    "Sort",
     "__version__",
 ]

@@ -1,17 +1,11 @@
-"""`Petstore` and `AsyncPetstore`: the same calls, without and with asyncio."""
+"""`Petstore`. Generated from _async_client.py by `make generate NAME=clients`: do not edit."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import contextvars
 import random as random_module
-import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from typing import TYPE_CHECKING, Any, Generic, List, TypeVar  # List: in the classes below, `list` is a method
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, List, TypeVar  # List: in the classes below, `list` is a method
 
 import httpx
 
@@ -28,13 +22,12 @@ from ._core import (
     Outcome,
     Page,
     QueryValue,
-    Request,
     ResponseInfo,
-    Send,
-    Sleep,
 )
-from .errors import ClientClosedError
-from .models import Event, EventType, Order, OrderStatus, Pet, PetStatus
+from ._positions import FeedPosition, Position, pets_position
+from ._remove import Remove
+from ._transport import Transport
+from .models import Event, EventType, Metadata, MetadataPatch, Order, OrderStatus, Pet, PetStatus, Sort
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,7 +36,9 @@ T = TypeVar("T")
 
 
 class Petstore:
-    """A client of the service. It is safe to share between threads.
+    """A client of the service.
+
+    It is safe to share between threads.
 
     - `api_key`, `base_url`: by default, the environment variables PETSTORE_KEY and PETSTORE_URL. The URL may or may not
       end in `/v1`.
@@ -79,10 +74,10 @@ class Petstore:
         core = Core.from_settings(
             api_key, base_url, timeout_seconds, max_time_seconds, headers, on_attempt, clock, random
         )
-        self._set(core, http_client or httpx.Client(), sleep, Future())
+        self._set(core, Transport(http_client or httpx.Client(), sleep))
 
-    def _set(self, core: Core, http: httpx.Client, sleep: Callable[[float], None] | None, closed: Future[Any]) -> None:
-        self._core, self._http, self._sleep, self._closed = core, http, sleep, closed
+    def _set(self, core: Core, transport: Transport) -> None:
+        self._core, self._transport = core, transport
         self.pets = Pets(self)
         self.orders = Orders(self)
         self.events = Events(self)
@@ -93,7 +88,7 @@ class Petstore:
 
     def _with_core(self, core: Core) -> Petstore:
         client = object.__new__(type(self))
-        client._set(core, self._http, self._sleep, self._closed)
+        client._set(core, self._transport)
         return client
 
     def with_response(self, call: Callable[[Petstore], T]) -> tuple[T, ResponseInfo]:
@@ -127,12 +122,10 @@ class Petstore:
     def close(self) -> None:
         """Closes the connections, also those of the clients that `with_options` returned.
 
-        Any thread can call it. Calls that wait for events or for their next attempt end at once, with a
-        `ClientClosedError`, and so does every later call.
+        Any thread can call it. Calls that wait for events or for their next attempt end at once,
+        with a `ClientClosedError`, and so does every later call.
         """
-        with contextlib.suppress(InvalidStateError):  # it was closed before
-            self._closed.set_result(None)
-        self._http.close()
+        self._transport.close()
 
     def __enter__(self) -> Petstore:
         return self
@@ -151,38 +144,7 @@ class Petstore:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            outcome = self._sleep_or_send(step)
-
-    def _sleep_or_send(self, step: Sleep | Send) -> Outcome:
-        if isinstance(step, Sleep):
-            if self._sleep is not None:
-                self._sleep(step.seconds)
-            else:
-                wait([self._closed], step.seconds)
-            return None
-        if self._closed.done():
-            return ClientClosedError()
-        try:
-            return self._send_and_wait(step) if step.waits else self._http.request(**step.arguments)
-        except httpx.RequestError as error:
-            return error
-
-    def _send_and_wait(self, step: Send) -> httpx.Response | ClientClosedError:
-        """Sends a request in a thread: nothing else can end the wait for a response when the client is closed."""
-        response: Future[Any] = Future()
-
-        def send() -> None:
-            try:
-                response.set_result(self._http.request(**step.arguments))
-            except BaseException as error:
-                response.set_exception(error)
-
-        threading.Thread(target=contextvars.copy_context().run, args=[send], daemon=True).start()
-        wait([response, self._closed], return_when=FIRST_COMPLETED)
-        if not response.done():
-            return ClientClosedError()
-        result: httpx.Response = response.result()
-        return result
+            outcome = self._transport.perform(step)
 
 
 class Pets:
@@ -198,18 +160,20 @@ class Pets:
         category_id: int,
         status: PetStatus | None = None,
         reference: str | None = None,
+        metadata: Metadata | None = None,
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Pet:
         """Adds a pet, once, however many attempts it takes.
 
         `reference` is your own number for the pet, such as its chip or stock number. If another pet has it, raises
-        `ConflictError` with the code `reference_taken`.
+        `ConflictError` with the code `reference_taken`. `metadata` is your own data about the pet, such as
+        `{"price": "129.00"}`.
 
         Pass your own `idempotency_key` to repeat the call later, for example after a crash, without adding another pet.
         """
         core = self._client._core.for_call(options)
-        return self._client._run(core.create_pet(name, category_id, status, reference, idempotency_key))
+        return self._client._run(core.create_pet(name, category_id, status, reference, metadata, idempotency_key))
 
     def get(self, pet_id: int, **options: Unpack[CallOptions]) -> Pet:
         """Returns the pet, or raises `NotFoundError`."""
@@ -228,18 +192,31 @@ class Pets:
         name: str | None = None,
         category_id: int | None = None,
         status: PetStatus | None = None,
-        reference: str | None = None,
+        reference: str | Remove | None = None,
+        metadata: MetadataPatch | Remove | None = None,
         if_match: str | None = "*",
         **options: Unpack[CallOptions],
     ) -> Pet:
-        """Changes what is given, and returns the pet.
+        """Changes what is given, and returns the pet. `REMOVE` removes the reference or the metadata.
+
+        `metadata` changes the members that it names: a string adds or replaces one, and `REMOVE` removes it.
 
         With the `etag` of a pet as `if_match`, raises `PreconditionFailedError` if the pet has changed since. If its
         `outcome_unknown` is true, the change may be your own, by an attempt whose response was lost. Without
         `if_match`, a retry can overwrite a change that another client made between the attempts.
         """
         core = self._client._core.for_call(options)
-        return self._client._run(core.update_pet(pet_id, name, category_id, status, reference, if_match))
+        return self._client._run(core.update_pet(pet_id, name, category_id, status, reference, metadata, if_match))
+
+    def delete(self, pet_id: int, *, if_match: str | None = "*", **options: Unpack[CallOptions]) -> None:
+        """Deletes the pet, or raises `NotFoundError`.
+
+        If the error's `outcome_unknown` is true, the pet may have been deleted by an attempt whose response was lost. A
+        pet that is or was in an order stays: raises `ConflictError` with the code `pet_has_order`. See `update` for
+        `if_match`.
+        """
+        core = self._client._core.for_call(options)
+        self._client._run(core.delete_pet(pet_id, if_match))
 
     def list(
         self,
@@ -247,11 +224,12 @@ class Pets:
         status: PetStatus | None = None,
         category_id: int | None = None,
         references: Sequence[str] | None = None,
+        sort: Sort | None = None,
         limit: int = MAX_LIMIT,
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Items[Pet]:
-        """Iterates over all matching pets, or over all, in ascending order of id.
+        """Iterates over all matching pets, in ascending order of id. With `sort="-id"`, the newest pet is first.
 
         A pet that exists at the start, and still matches, appears exactly once. `limit` is the page size, at most 100.
 
@@ -259,7 +237,7 @@ class Pets:
         All of these pets are on one page, so `limit` and `cursor` cannot be set.
         """
         core = self._client._core.for_call(options)
-        return Items(self._client, _pets_position(core, status, category_id, references, limit, cursor))
+        return Items(self._client, pets_position(core, status, category_id, references, sort, limit, cursor))
 
 
 class Orders:
@@ -274,21 +252,40 @@ class Orders:
         pet_id: int,
         reference: str | None = None,
         hold_seconds: int | None = None,
+        metadata: Metadata | None = None,
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Order:
         """Orders an available pet, once, however many attempts it takes. See `Pets.create` for `idempotency_key`.
 
-        `reference` is your own name for the order. After `hold_seconds`, or the shop's time if that is shorter, the
-        order expires if it is not completed: see its `expires_at`.
+        `reference` is your own name for the order, and `metadata` your own data about it. After `hold_seconds`, or by
+        default after the shop's own hold, the order expires if it is not completed: see its `expires_at`.
         """
         core = self._client._core.for_call(options)
-        return self._client._run(core.place_order(pet_id, reference, hold_seconds, idempotency_key))
+        return self._client._run(core.place_order(pet_id, reference, hold_seconds, metadata, idempotency_key))
 
     def get(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
         """Returns the order, or raises `NotFoundError`."""
         core = self._client._core.for_call(options)
         return self._client._run(core.get_order(order_id))
+
+    def update(
+        self,
+        order_id: int,
+        *,
+        hold_seconds: int | None = None,
+        reference: str | Remove | None = None,
+        metadata: MetadataPatch | Remove | None = None,
+        if_match: str | None = "*",
+        **options: Unpack[CallOptions],
+    ) -> Order:
+        """Changes what is given, and returns the order. See `Pets.update` for `REMOVE`, `metadata` and `if_match`.
+
+        With `hold_seconds`, the order expires so many seconds from now. If it is no longer `placed`, raises
+        `ConflictError` with the code `invalid_transition`. A retry starts the time again.
+        """
+        core = self._client._core.for_call(options)
+        return self._client._run(core.update_order(order_id, hold_seconds, reference, metadata, if_match))
 
     def complete(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
         """Sells the pet. Completing a completed order changes nothing and succeeds."""
@@ -306,13 +303,14 @@ class Orders:
         status: OrderStatus | None = None,
         pet_id: int | None = None,
         reference: str | None = None,
+        sort: Sort | None = None,
         limit: int = MAX_LIMIT,
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Items[Order]:
         """Iterates over all matching orders, in the order of placement. Otherwise like `Pets.list`."""
-        request = _core.list_orders(status, pet_id, reference, limit)
-        return Items(self._client, _Position(self._client._core.for_call(options), request, cursor, Order.from_dict))
+        request = _core.list_orders(status, pet_id, reference, sort, limit)
+        return Items(self._client, Position(self._client._core.for_call(options), request, cursor, Order.from_dict))
 
 
 class Events:
@@ -344,7 +342,7 @@ class Events:
         """
         return Items(
             self._client,
-            _FeedPosition(self._client._core.for_call(options), after, types, limit, wait_seconds, follows=False),
+            FeedPosition(self._client._core.for_call(options), after, types, limit, wait_seconds, follows=False),
         )
 
     def follow(
@@ -361,18 +359,18 @@ class Events:
         longer kept, and other errors at once. To resume after an error, continue with the same iterator.
         """
         core = self._client._core.for_call(options)
-        position = _FeedPosition(core, after, types, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True)
+        position = FeedPosition(core, after, types, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True)
         return Items(self._client, position)
 
 
 class Items(Iterator[T]):
     """Iterates over the items of all pages. Requests a page when the previous one is used up.
 
-    If a page cannot be read, `next` raises a `PetstoreError`. To resume, continue with the same iterator: it requests
-    that page again, and skips and repeats nothing.
+    If a page cannot be read, the iterator raises a `PetstoreError`. To resume, continue with the same iterator: it
+    requests that page again, and skips and repeats nothing.
     """
 
-    def __init__(self, client: Petstore, position: _Position[T]) -> None:
+    def __init__(self, client: Petstore, position: Position[T]) -> None:
         self._client, self._position = client, position
 
     def __next__(self) -> T:
@@ -391,374 +389,3 @@ class Items(Iterator[T]):
     def _next_page(self) -> Page[T] | None:
         call = self._position.call()
         return None if call is None else self._position.advance(self._client._run(call))
-
-
-class AsyncPetstore:
-    """Like `Petstore`, for asyncio: calls are awaited, and lists are for `async for`."""
-
-    def __init__(
-        self,
-        *,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        timeout_seconds: float = 10.0,
-        max_time_seconds: float = 60.0,
-        headers: Mapping[str, str] | None = None,
-        on_attempt: Callable[[Attempt], None] | None = None,
-        http_client: httpx.AsyncClient | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        random: Callable[[], float] = random_module.random,
-    ) -> None:
-        core = Core.from_settings(
-            api_key, base_url, timeout_seconds, max_time_seconds, headers, on_attempt, clock, random
-        )
-        self._set(core, http_client or httpx.AsyncClient(), sleep, _Waits())
-
-    def _set(
-        self, core: Core, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]], waits: _Waits
-    ) -> None:
-        self._core, self._http, self._sleep, self._waits = core, http, sleep, waits
-        self.pets = AsyncPets(self)
-        self.orders = AsyncOrders(self)
-        self.events = AsyncEvents(self)
-
-    def with_options(self, **options: Unpack[ClientOptions]) -> AsyncPetstore:
-        """Returns a client with some settings changed that shares the connections of this one. Headers are added."""
-        return self._with_core(self._core.with_options(options))
-
-    def _with_core(self, core: Core) -> AsyncPetstore:
-        client = object.__new__(type(self))
-        client._set(core, self._http, self._sleep, self._waits)
-        return client
-
-    async def with_response(self, call: Callable[[AsyncPetstore], Awaitable[T]]) -> tuple[T, ResponseInfo]:
-        """See `Petstore.with_response`."""
-        attempts: list[Attempt] = []
-        result = await call(self._with_core(self._core.recording(attempts)))
-        return result, _core.response_of(attempts)
-
-    async def request(
-        self,
-        method: Method,
-        path: str,
-        *,
-        query: Mapping[str, QueryValue] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Any:
-        """See `Petstore.request`."""
-        core = self._core.for_call(options)
-        return await self._run(core.request(method, path, query, body, idempotency_key))
-
-    async def close(self) -> None:
-        """See `Petstore.close`. Any task of the same event loop can call it."""
-        self._waits.end()
-        await self._http.aclose()
-
-    async def __aenter__(self) -> AsyncPetstore:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<AsyncPetstore {self._core.base_url!r}>"
-
-    async def _run(self, call: Call[T]) -> T:
-        outcome: Outcome = None
-        while True:
-            try:
-                step = call.send(outcome)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            outcome = await self._sleep_or_send(step)
-
-    async def _sleep_or_send(self, step: Sleep | Send) -> Outcome:
-        if isinstance(step, Sleep):
-            await self._waits.result(self._sleep(step.seconds))
-            return None
-        if self._waits.ended:
-            return ClientClosedError()
-        try:
-            if not step.waits:
-                return await self._http.request(**step.arguments)
-            response = await self._waits.result(self._http.request(**step.arguments))
-            return ClientClosedError() if response is None else response
-        except httpx.RequestError as error:
-            return error
-
-
-class _Waits:
-    """What the calls of a client wait for, until the client is closed."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self._tasks: set[asyncio.Future[Any]] = set()
-
-    async def result(self, work: Awaitable[T]) -> T | None:
-        """Returns the result of the work, or None if the client is closed first."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        try:
-            await asyncio.wait({task})
-        finally:
-            # If the caller's own task was cancelled, the work is not done.
-            task.cancel()
-            self._tasks.discard(task)
-        return None if task.cancelled() else task.result()
-
-    def end(self) -> None:
-        self.ended = True
-        for task in self._tasks:
-            task.cancel()
-
-
-class AsyncPets:
-    """Like `Pets`, for asyncio."""
-
-    def __init__(self, client: AsyncPetstore) -> None:
-        self._client = client
-
-    async def create(
-        self,
-        *,
-        name: str,
-        category_id: int,
-        status: PetStatus | None = None,
-        reference: str | None = None,
-        idempotency_key: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Pet:
-        """See `Pets.create`."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.create_pet(name, category_id, status, reference, idempotency_key))
-
-    async def get(self, pet_id: int, **options: Unpack[CallOptions]) -> Pet:
-        """See `Pets.get`."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.get_pet(pet_id))
-
-    async def get_many(self, pet_ids: Sequence[int], **options: Unpack[CallOptions]) -> List[Pet]:
-        """See `Pets.get_many`."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.get_pets(pet_ids))
-
-    async def update(
-        self,
-        pet_id: int,
-        *,
-        name: str | None = None,
-        category_id: int | None = None,
-        status: PetStatus | None = None,
-        reference: str | None = None,
-        if_match: str | None = "*",
-        **options: Unpack[CallOptions],
-    ) -> Pet:
-        """See `Pets.update`."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.update_pet(pet_id, name, category_id, status, reference, if_match))
-
-    def list(
-        self,
-        *,
-        status: PetStatus | None = None,
-        category_id: int | None = None,
-        references: Sequence[str] | None = None,
-        limit: int = MAX_LIMIT,
-        cursor: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> AsyncItems[Pet]:
-        """See `Pets.list`."""
-        core = self._client._core.for_call(options)
-        return AsyncItems(self._client, _pets_position(core, status, category_id, references, limit, cursor))
-
-
-class AsyncOrders:
-    """Like `Orders`, for asyncio."""
-
-    def __init__(self, client: AsyncPetstore) -> None:
-        self._client = client
-
-    async def place(
-        self,
-        *,
-        pet_id: int,
-        reference: str | None = None,
-        hold_seconds: int | None = None,
-        idempotency_key: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Order:
-        """See `Orders.place`."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.place_order(pet_id, reference, hold_seconds, idempotency_key))
-
-    async def get(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
-        """See `Orders.get`."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.get_order(order_id))
-
-    async def complete(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
-        """See `Orders.complete`."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.complete_order(order_id))
-
-    async def cancel(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
-        """See `Orders.cancel`."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.cancel_order(order_id))
-
-    def list(
-        self,
-        *,
-        status: OrderStatus | None = None,
-        pet_id: int | None = None,
-        reference: str | None = None,
-        limit: int = MAX_LIMIT,
-        cursor: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> AsyncItems[Order]:
-        """See `Orders.list`."""
-        request = _core.list_orders(status, pet_id, reference, limit)
-        return AsyncItems(
-            self._client, _Position(self._client._core.for_call(options), request, cursor, Order.from_dict)
-        )
-
-
-class AsyncEvents:
-    """Like `Events`, for asyncio."""
-
-    def __init__(self, client: AsyncPetstore) -> None:
-        self._client = client
-
-    async def position(self, **options: Unpack[CallOptions]) -> str:
-        """See `Events.position`."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.position())
-
-    def list(
-        self,
-        *,
-        after: str | None = None,
-        types: Sequence[EventType] = (),
-        limit: int = MAX_LIMIT,
-        wait_seconds: int = 0,
-        **options: Unpack[CallOptions],
-    ) -> AsyncItems[Event]:
-        """See `Events.list`."""
-        return AsyncItems(
-            self._client,
-            _FeedPosition(self._client._core.for_call(options), after, types, limit, wait_seconds, follows=False),
-        )
-
-    def follow(
-        self, *, after: str | None = None, types: Sequence[EventType] = (), **options: Unpack[CallOptions]
-    ) -> AsyncItems[Event]:
-        """See `Events.follow`. To stop, you can also cancel the task; the same iterator can then be continued."""
-        core = self._client._core.for_call(options)
-        position = _FeedPosition(core, after, types, MAX_LIMIT, MAX_WAIT_SECONDS, follows=True)
-        return AsyncItems(self._client, position)
-
-
-class AsyncItems(AsyncIterator[T]):
-    """Like `Items`, for `async for`."""
-
-    def __init__(self, client: AsyncPetstore, position: _Position[T]) -> None:
-        self._client, self._position = client, position
-
-    async def __anext__(self) -> T:
-        while not self._position.items:
-            page = await self._next_page()
-            if page is None:
-                raise StopAsyncIteration
-            self._position.items.extend(page.items)
-        return self._position.items.popleft()
-
-    async def pages(self) -> AsyncIterator[Page[T]]:
-        """See `Items.pages`."""
-        while (page := await self._next_page()) is not None:
-            yield page
-
-    async def _next_page(self) -> Page[T] | None:
-        call = self._position.call()
-        return None if call is None else self._position.advance(await self._client._run(call))
-
-
-class _Position(Generic[T]):
-    """How far an iteration has come. `items` have been read but not returned."""
-
-    def __init__(
-        self, core: Core, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]
-    ) -> None:
-        self._core, self._request, self._cursor, self._read = core, request, cursor, read
-        self._ended = False
-        self.items: deque[T] = deque()
-
-    def call(self) -> Call[Page[T]] | None:
-        """Returns the call for the next page, or None after the last one."""
-        return None if self._ended else self._core.page(self._request, self._cursor, self._read)
-
-    def advance(self, page: Page[T]) -> Page[T]:
-        self._cursor, self._ended = page.cursor, page.cursor is None
-        return page
-
-
-class _NamedPetsPosition(_Position[Pet]):
-    """Before or after the only page of the pets with some references."""
-
-    def __init__(self, core: Core, references: Sequence[str], filters: Sequence[tuple[str, str]]) -> None:
-        self._core, self._references, self._filters = core, _core.unique_references(references), filters
-        self._ended = False
-        self.items = deque()
-
-    def call(self) -> Call[Page[Pet]] | None:
-        return None if self._ended else self._core.pets_by_reference(self._references, self._filters)
-
-
-def _pets_position(
-    core: Core,
-    status: PetStatus | None,
-    category_id: int | None,
-    references: Sequence[str] | None,
-    limit: int,
-    cursor: str | None,
-) -> _Position[Pet]:
-    filters = _core.pet_filters(status, category_id)
-    if references is None:
-        return _Position(core, _core.list_pets(filters, limit), cursor, Pet.from_dict)
-    if limit != MAX_LIMIT or cursor is not None:
-        raise ValueError("`limit` and `cursor` cannot be set with `references`: all of these pets are on one page.")
-    return _NamedPetsPosition(core, references, filters)
-
-
-class _FeedPosition(_Position[Event]):
-    """How far a reader of the feed has come. If it `follows`, it never ends; otherwise, it ends with an empty page."""
-
-    def __init__(
-        self, core: Core, after: str | None, types: Sequence[EventType], limit: int, wait_seconds: int, follows: bool
-    ) -> None:
-        if isinstance(types, str):
-            raise TypeError("`types` must be a list of types, such as `['order.completed']`.")
-        self._core, self._after, self._types, self._limit = core, after, list(types), limit
-        self._wait_seconds, self._follows = wait_seconds, follows
-        self._ended = False
-        self.items = deque()
-
-    def call(self) -> Call[Page[Event]] | None:
-        if self._ended:
-            return None
-        wait = self._next_wait()
-        return self._core.events(self._after, self._limit, wait, self._types, outlives_outages=self._follows)
-
-    def advance(self, page: Page[Event]) -> Page[Event]:
-        # With `types`, a page can be empty although there are more events; then it leads further.
-        leads_further = bool(page.items) or (bool(self._types) and page.cursor != self._after)
-        self._ended = not (leads_further or self._follows or self._next_wait() < self._wait_seconds)
-        self._after = page.cursor
-        return page
-
-    def _next_wait(self) -> int:
-        # "now" becomes a position at once: a retry would move it, and so skip what happened while the request waited.
-        return 0 if self._after == "now" else self._wait_seconds

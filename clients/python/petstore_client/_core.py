@@ -21,10 +21,12 @@ from urllib.parse import quote
 import httpx
 
 from . import errors
+from ._metadata import checked_metadata, checked_metadata_patch
+from ._remove import REMOVE, Remove
 from ._version import __version__
 from .errors import ClientClosedError, NotFoundError, PetstoreError
-from .generated.models import NewOrder, NewPet, PetPatch
-from .models import Event, Order, OrderStatus, Pet, PetStatus
+from .generated.models import NewOrder, NewPet, OrderPatch, PetPatch
+from .models import Event, Metadata, MetadataPatch, Order, OrderStatus, Pet, PetStatus, Sort
 
 logger = logging.getLogger("petstore_client")
 
@@ -220,7 +222,7 @@ class Core:
         return self._changed(options)
 
     def for_call(self, options: CallOptions) -> Core:
-        _check_options(options, CallOptions.__annotations__, "All calls accept")
+        _check_options(options, CallOptions.__annotations__, "Your own data belongs into `metadata`. All calls accept")
         return self._changed(options)
 
     def _changed(self, options: Mapping[str, Any]) -> Core:
@@ -252,9 +254,11 @@ class Core:
         category_id: int,
         status: PetStatus | None,
         reference: str | None,
+        metadata: Metadata | None,
         idempotency_key: str | None,
     ) -> Call[Pet]:
-        body = NewPet(name=name, category_id=category_id, status=status, reference=reference).to_dict()
+        own = checked_metadata(metadata)
+        body = NewPet(name=name, category_id=category_id, status=status, reference=reference, metadata=own).to_dict()
         response = yield from self._perform(_post("/pets", body, idempotency_key))
         return _read(response, _pet)
 
@@ -280,7 +284,8 @@ class Core:
     def pets_by_reference(self, references: Sequence[str], filters: Sequence[tuple[str, str]]) -> Call[Page[Pet]]:
         """Returns all pets with these references that match the filters, on one page."""
         found = yield from self._named_pets("reference", references, filters)
-        return Page([found[pet_id] for pet_id in sorted(found)], None)
+        newest_first = ("sort", "-id") in filters
+        return Page([found[pet_id] for pet_id in sorted(found, reverse=newest_first)], None)
 
     def _named_pets(self, param: str, names: Sequence[str], filters: Sequence[tuple[str, str]]) -> Call[dict[int, Pet]]:
         """Returns the pets with these ids or references, by id. Sends as many requests as that takes."""
@@ -297,26 +302,52 @@ class Core:
         name: str | None,
         category_id: int | None,
         status: PetStatus | None,
-        reference: str | None,
+        reference: str | Remove | None,
+        metadata: MetadataPatch | Remove | None,
         if_match: str | None,
     ) -> Call[Pet]:
-        if if_match is None:
-            raise ValueError("`if_match` is None: pets of a list have no `etag`. Use pets.get to read the pet first.")
-        body = PetPatch(name=name, category_id=category_id, status=status, reference=reference).to_dict()
-        headers = {} if if_match == "*" else {"If-Match": _header("if_match", if_match)}
+        headers = _if_match(if_match, "pets of a list have no `etag`. Use pets.get to read the pet first.")
+        changes = checked_metadata_patch(metadata)
+        patch = PetPatch(name=name, category_id=category_id, status=status, reference=reference, metadata=changes)
         path = f"/pets/{_id('pet_id', pet_id, 'pet')}"
-        response = yield from self._perform(Request("PATCH", path, body=body, headers=headers))
+        response = yield from self._perform(Request("PATCH", path, body=patch.to_dict(), headers=headers))
         return _read(response, _pet)
 
+    def delete_pet(self, pet_id: int, if_match: str | None) -> Call[None]:
+        headers = _if_match(if_match, "pets of a list have no `etag`. Use pets.get to read the pet first.")
+        path = f"/pets/{_id('pet_id', pet_id, 'pet')}"
+        response = yield from self._perform(Request("DELETE", path, headers=headers))
+        return _read(response, _nothing)
+
     def place_order(
-        self, pet_id: int, reference: str | None, hold_seconds: int | None, idempotency_key: str | None
+        self,
+        pet_id: int,
+        reference: str | None,
+        hold_seconds: int | None,
+        metadata: Metadata | None,
+        idempotency_key: str | None,
     ) -> Call[Order]:
-        body = NewOrder(pet_id=_id("pet_id", pet_id, "pet"), reference=reference, hold_seconds=hold_seconds).to_dict()
+        pet, own = _id("pet_id", pet_id, "pet"), checked_metadata(metadata)
+        body = NewOrder(pet_id=pet, reference=reference, hold_seconds=hold_seconds, metadata=own).to_dict()
         response = yield from self._perform(_post("/store/orders", body, idempotency_key))
         return _read(response, _order)
 
     def get_order(self, order_id: int) -> Call[Order]:
         response = yield from self._perform(Request("GET", _order_path(order_id)))
+        return _read(response, _order)
+
+    def update_order(
+        self,
+        order_id: int,
+        hold_seconds: int | None,
+        reference: str | Remove | None,
+        metadata: MetadataPatch | Remove | None,
+        if_match: str | None,
+    ) -> Call[Order]:
+        headers = _if_match(if_match, "only orders.get and orders.update return the `etag` of an order.")
+        patch = OrderPatch(hold_seconds=hold_seconds, reference=reference, metadata=checked_metadata_patch(metadata))
+        path = _order_path(order_id)
+        response = yield from self._perform(Request("PATCH", path, body=patch.to_dict(), headers=headers))
         return _read(response, _order)
 
     # Completing or cancelling an order twice has the same result as once, so these need no idempotency key.
@@ -433,7 +464,7 @@ class Core:
             arguments["params"] = list(request.params)
         if request.body is not None:
             headers["Content-Type"] = "application/json"
-            arguments["content"] = json.dumps(request.body)
+            arguments["content"] = json.dumps(request.body, default=_null)
         return Send(arguments, waits=request.wait_seconds > 0)
 
     def _pause(self, number: int) -> float:
@@ -456,18 +487,20 @@ class Core:
             self.on_attempt(attempt)
 
 
-def pet_filters(status: PetStatus | None, category_id: int | None) -> list[tuple[str, str]]:
+def pet_filters(status: PetStatus | None, category_id: int | None, sort: Sort | None) -> list[tuple[str, str]]:
     category = None if category_id is None else _integer("category_id", category_id)
-    return _params(status=status, categoryId=category)
+    return _params(status=status, categoryId=category, sort=sort)
 
 
 def list_pets(filters: Sequence[tuple[str, str]], limit: int) -> Request:
     return Request("GET", "/pets", [*filters, *_params(limit=limit)])
 
 
-def list_orders(status: OrderStatus | None, pet_id: int | None, reference: str | None, limit: int) -> Request:
+def list_orders(
+    status: OrderStatus | None, pet_id: int | None, reference: str | None, sort: Sort | None, limit: int
+) -> Request:
     pet = None if pet_id is None else _id("pet_id", pet_id, "pet")
-    params = _params(status=status, petId=pet, reference=reference, limit=limit)
+    params = _params(status=status, petId=pet, reference=reference, sort=sort, limit=limit)
     return Request("GET", "/store/orders", params)
 
 
@@ -477,7 +510,8 @@ def _order_path(order_id: int) -> str:
 
 def _id(argument: str, value: object, of: str) -> int:
     """Returns the id if it is one: any integer type above 0, such as those of numpy, but not True."""
-    expected = f"`{argument}` must be the id of a {of}, a positive integer"
+    article = "an" if of == "order" else "a"
+    expected = f"`{argument}` must be the id of {article} {of}, a positive integer"
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{expected}, not a value of type {type(value).__name__}. Pass `{of}.id`.")
     number = operator.index(value)
@@ -503,6 +537,12 @@ def _string(argument: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"`{argument}` must be a string, not a value of type {type(value).__name__}.")
     return value
+
+
+def _null(value: object) -> None:
+    """Encodes `REMOVE`, for `json.dumps`."""
+    if value is not REMOVE:
+        raise TypeError(f"A value of type {type(value).__name__} cannot be sent as JSON.")
 
 
 def _parts(param: str, names: Sequence[str]) -> Iterator[list[str]]:
@@ -532,6 +572,12 @@ def _idempotency_key(key: str | None) -> dict[str, str]:
     return {"Idempotency-Key": str(uuid.uuid4()) if key is None else _header("idempotency_key", key)}
 
 
+def _if_match(etag: str | None, where_from: str) -> dict[str, str]:
+    if etag is None:
+        raise ValueError(f"`if_match` is None: {where_from}")
+    return {} if etag == "*" else {"If-Match": _header("if_match", etag)}
+
+
 def _query(query: Mapping[str, QueryValue]) -> list[tuple[str, str]]:
     params: list[tuple[str, str]] = []
     for name, value in query.items():
@@ -553,7 +599,7 @@ def _check_options(options: Mapping[str, object], known: Iterable[str], accepts:
             nearest = difflib.get_close_matches(name, known, 1)
             hint = f"Did you mean `{nearest[0]}`? " if nearest else ""
             names = ", ".join(f"`{one}`" for one in known)
-            raise TypeError(f"There is no option `{name}`. {hint}{accepts} {names}.")
+            raise TypeError(f"There is no argument `{name}`. {hint}{accepts} {names}.")
 
 
 def _own_headers(api_key: str | None) -> httpx.Headers:
@@ -645,7 +691,7 @@ def _read(response: httpx.Response, read: Callable[[httpx.Response], T]) -> T:
 
 
 def _etag(response: httpx.Response) -> str | None:
-    """Returns the version of the only pet in a response."""
+    """Returns the version of the only pet or order in a response."""
     etag: str | None = response.headers.get("ETag")
     return etag
 
@@ -666,6 +712,11 @@ def _json(response: httpx.Response) -> Any:
     return body
 
 
+def _nothing(response: httpx.Response) -> None:
+    if response.status_code != 204:
+        raise ValueError
+
+
 def _events(response: httpx.Response) -> Page[Event]:
     # Every page has a link. Without it, the reader would skip or repeat events.
     position = httpx.URL(response.links["next"]["url"]).params["after"]
@@ -678,4 +729,4 @@ def _next_cursor(response: httpx.Response) -> str | None:
 
 
 def _order(response: httpx.Response) -> Order:
-    return Order.from_dict(response.json())
+    return replace(Order.from_dict(response.json()), etag=_etag(response))

@@ -21,15 +21,17 @@ import pickle
 import socket
 import threading
 import time
+import types
 import unittest
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any, Callable, Union
 from unittest import mock
 
 import httpx
 
 import petstore_client as sdk
-from petstore_client.generated.models import NewPet, PetPatch
+from petstore_client.generated.models import NewOrder, NewPet, OrderPatch, PetPatch
 
 KEY = "psk_secret"
 REX = {"id": 1, "name": "Rex", "categoryId": 3, "status": "available"}
@@ -306,6 +308,8 @@ class Calls:
             lambda shop, text: shop.pets.create(name="Rex", category_id=3, idempotency_key=text),
             lambda shop, text: shop.orders.place(pet_id=1, idempotency_key=text),
             lambda shop, text: shop.pets.update(1, name="Rex", if_match=text),
+            lambda shop, text: shop.pets.delete(1, if_match=text),
+            lambda shop, text: shop.orders.update(5, hold_seconds=60, if_match=text),
         ]
         for call, text in itertools.product(calls, ["", "ключ", "a b", "a\nb"]):
             world = World()
@@ -319,9 +323,11 @@ class Calls:
             lambda shop: shop.pets.get(1, if_match="*"),
             lambda shop: shop.pets.get_many([1], limt=1),
             lambda shop: shop.pets.update(1, ifmatch="*"),
+            lambda shop: shop.pets.delete(1, ifmatch="*"),
             lambda shop: shop.pets.list(state="sold"),
             lambda shop: shop.orders.place(pet_id=1, hold=5),
             lambda shop: shop.orders.get(1, timeout=5),
+            lambda shop: shop.orders.update(1, hold=5),
             lambda shop: shop.orders.complete(1, timeout=5),
             lambda shop: shop.orders.cancel(1, timeout=5),
             lambda shop: shop.orders.list(petid=1),
@@ -339,8 +345,10 @@ class Calls:
             self.call(World(), self.create, timeout=5)
         with unittest.TestCase().assertRaises(TypeError) as raised:
             self.call(World(), lambda shop: shop.pets.get(1, timeout=5))
-        message = "There is no option `timeout`. Did you mean `timeout_seconds`? "
-        message += "All calls accept `timeout_seconds`, `max_time_seconds`, `headers`."
+        message = (
+            "There is no argument `timeout`. Did you mean `timeout_seconds`? Your own data belongs into `metadata`. "
+            "All calls accept `timeout_seconds`, `max_time_seconds`, `headers`."
+        )
         assert str(raised.exception) == message
 
     def test_an_id_that_is_not_a_positive_integer_is_rejected_before_anything_is_sent(self) -> None:
@@ -348,7 +356,9 @@ class Calls:
             lambda shop, id: shop.pets.get(id),
             lambda shop, id: shop.pets.get_many([1, id]),
             lambda shop, id: shop.pets.update(id, name="Rex"),
+            lambda shop, id: shop.pets.delete(id),
             lambda shop, id: shop.orders.get(id),
+            lambda shop, id: shop.orders.update(id, hold_seconds=60),
             lambda shop, id: shop.orders.complete(id),
             lambda shop, id: shop.orders.cancel(id),
             lambda shop, id: shop.orders.place(pet_id=id),
@@ -357,7 +367,8 @@ class Calls:
         for call, id in itertools.product(calls, [None, "abc", "7", "", True, [1], 1.0, 0, -1]):
             world = World()
             expected = ValueError if type(id) is int else TypeError
-            with unittest.TestCase().assertRaisesRegex(expected, "must be the id of a (pet|order), a positive integer"):
+            message = "must be the id of (a pet|an order), a positive integer"
+            with unittest.TestCase().assertRaisesRegex(expected, message):
                 self.call(world, functools.partial(call, id=id))
             assert world.requests == []
         with unittest.TestCase().assertRaises(TypeError) as raised:
@@ -484,6 +495,127 @@ class Calls:
         assert isinstance(failure, sdk.ConflictError)
         assert (failure.code, failure.field) == ("reference_taken", "reference")
 
+    def test_a_pet_is_deleted_and_a_retry_says_that_it_may_have_been_before(self) -> None:
+        world = World(error(503, "unavailable"), httpx.Response(204), httpx.Response(204))
+        assert self.call(world, lambda shop: shop.pets.delete(1)) is None
+        assert self.call(world, lambda shop: shop.pets.delete(1, if_match='"1"')) is None
+        assert {f"{request.method} {request.url}" for request in world.requests} == {
+            "DELETE http://shop.example/v1/pets/1"
+        }
+        assert [request.headers.get("If-Match") for request in world.requests] == [None, None, '"1"']
+        assert {request.content for request in world.requests} == {b""}
+        cases: list[tuple[list[Answer], type[sdk.PetstoreError], bool]] = [
+            ([error(404, "pet_not_found")], sdk.NotFoundError, False),
+            ([httpx.ReadTimeout(""), error(404, "pet_not_found")], sdk.NotFoundError, True),
+            ([error(409, "pet_has_order")], sdk.ConflictError, False),
+            ([error(412, "precondition_failed")], sdk.PreconditionFailedError, False),
+            ([httpx.Response(200, html=HTML)], sdk.PetstoreError, True),
+            ([httpx.Response(200)], sdk.PetstoreError, True),
+        ]
+        for answers, kind, unknown in cases:
+            failure = self.fails(World(*answers), lambda shop: shop.pets.delete(1))
+            assert (type(failure), failure.outcome_unknown) == (kind, unknown), answers
+        with unittest.TestCase().assertRaisesRegex(ValueError, "pets.get"):
+            self.call(World(), lambda shop: shop.pets.delete(1, if_match=None))
+
+    def test_a_pet_has_metadata(self) -> None:
+        own = {"price": "129.00", "photo": "https://shop.example/rex.jpg"}
+        world = World(created({**REX, "metadata": own}), httpx.Response(200, json=[{**REX, "metadata": own}, REX]))
+        pet = self.call(world, lambda shop: shop.pets.create(name="Rex", category_id=3, metadata=own))
+        assert (pet.metadata, pet.metadata["price"], pet.to_dict()["metadata"]) == (own, "129.00", own)
+        assert json.loads(world.requests[0].content) == {"name": "Rex", "categoryId": 3, "metadata": own}
+        with_own, without = self.list(world, lambda shop: shop.pets.list())
+        assert (with_own.metadata, without.metadata, "metadata" in without.to_dict()) == (own, {}, False)
+        # As before, a pet can be in a set.
+        assert {with_own, without} == {pet, without}
+        assert with_own != without
+
+    def test_what_a_call_leaves_out_is_not_sent(self) -> None:
+        old = {"name": "Rex", "category_id": 3, "status": "sold", "reference": "7"}
+        cases: list[tuple[Callable[[Any], Any], Any, bytes]] = [
+            (
+                lambda shop: shop.pets.create(**old),
+                REX,
+                b'{"name": "Rex", "categoryId": 3, "status": "sold", "reference": "7"}',
+            ),
+            (
+                lambda shop: shop.pets.update(1, **old),
+                REX,
+                b'{"name": "Rex", "categoryId": 3, "status": "sold", "reference": "7"}',
+            ),
+            (
+                lambda shop: shop.orders.place(pet_id=1, reference="7", hold_seconds=60),
+                ORDER,
+                b'{"petId": 1, "reference": "7", "holdSeconds": 60}',
+            ),
+            (
+                lambda shop: shop.pets.create(name="Rex", category_id=3, metadata={}),
+                REX,
+                b'{"name": "Rex", "categoryId": 3}',
+            ),
+            (lambda shop: shop.pets.update(1, reference=None, metadata=None), REX, b"{}"),
+            (lambda shop: shop.orders.place(pet_id=1, metadata=None), ORDER, b'{"petId": 1}'),
+            (lambda shop: shop.orders.update(5, hold_seconds=None, reference=None, metadata=None), ORDER, b"{}"),
+        ]
+        for call, answer, body in cases:
+            world = World(httpx.Response(200, json=answer))
+            self.call(world, call)
+            assert world.requests[0].content == body
+
+    def test_remove_is_sent_as_null(self) -> None:
+        cases: list[tuple[dict[str, Any], bytes]] = [
+            ({"reference": sdk.REMOVE}, b'{"reference": null}'),
+            ({"reference": pickle.loads(pickle.dumps(sdk.REMOVE))}, b'{"reference": null}'),
+            ({"metadata": sdk.REMOVE}, b'{"metadata": null}'),
+            ({"metadata": {"price": sdk.REMOVE, "a": "1"}}, b'{"metadata": {"price": null, "a": "1"}}'),
+            ({"metadata": types.MappingProxyType({"a": "1"})}, b'{"metadata": {"a": "1"}}'),
+            ({"metadata": {}}, b'{"metadata": {}}'),
+        ]
+        updates: list[tuple[Callable[..., Any], Any]] = [
+            (lambda shop, **change: shop.pets.update(1, **change), REX),
+            (lambda shop, **change: shop.orders.update(5, **change), ORDER),
+        ]
+        for (change, body), (update, answer) in itertools.product(cases, updates):
+            world = World(error(503, "unavailable"), httpx.Response(200, json=answer))
+            self.call(world, functools.partial(update, **change))
+            assert [request.content for request in world.requests] == [body] * 2
+        assert repr(sdk.REMOVE) == "REMOVE"
+
+    def test_metadata_of_another_type_is_rejected_before_anything_is_sent(self) -> None:
+        creates: list[Callable[..., Any]] = [
+            lambda shop, own: shop.pets.create(name="Rex", category_id=3, metadata=own),
+            lambda shop, own: shop.orders.place(pet_id=1, metadata=own),
+        ]
+        updates: list[Callable[..., Any]] = [
+            lambda shop, own: shop.pets.update(1, metadata=own),
+            lambda shop, own: shop.orders.update(5, metadata=own),
+        ]
+        mapping = "`metadata` must be a mapping, such as `{'price': '129.00'}`."
+        cases: list[tuple[list[Callable[..., Any]], Any, str]] = [
+            (
+                creates,
+                {"price": Decimal("129.00")},
+                "`metadata['price']` must be a string, not a value of type Decimal.",
+            ),
+            (creates, {"a": sdk.REMOVE}, "`metadata['a']` must be a string, not a value of type Remove."),
+            (creates, sdk.REMOVE, mapping),
+            (updates, {"a": 129}, "`metadata['a']` must be a string or `REMOVE`, not a value of type int."),
+            (
+                updates,
+                {"a": "1", "b": None},
+                "`metadata['b']` must be a string or `REMOVE`, not a value of type NoneType.",
+            ),
+            (creates + updates, {7: "x"}, "The names in `metadata` must be strings."),
+            (creates + updates, [("a", "1")], mapping),
+            (creates + updates, "a", mapping),
+        ]
+        for calls, own, message in cases:
+            for call in calls:
+                world = World()
+                with unittest.TestCase().assertRaises(TypeError) as raised:
+                    self.call(world, functools.partial(call, own=own))
+                assert (str(raised.exception), world.requests) == (message, [])
+
     @staticmethod
     def list_pets(shop: Any, **filters: Any) -> Any:
         return shop.pets.list(**filters)
@@ -496,6 +628,8 @@ class Calls:
             ({"references": ["a&b", "ü"]}, "?reference=a%26b&reference=%C3%BC&limit=100"),
             ({"references": ("a",), "status": "sold"}, "?reference=a&status=sold&limit=100"),
             ({"references": None, "category_id": None}, "?limit=100"),
+            ({"sort": None}, "?limit=100"),
+            ({"sort": "-id", "status": "sold"}, "?status=sold&sort=-id&limit=100"),
         ]
         for filters, target in cases:
             world = World(httpx.Response(200, json=[REX]))
@@ -514,6 +648,23 @@ class Calls:
         assert {request.url.params["limit"] for request in world.requests} == {"100"}
         assert {request.url.params["categoryId"] for request in world.requests} == {"3"}
         assert self.list(World(), lambda shop: shop.pets.list(references=[])) == []
+
+    def test_the_newest_come_first_on_every_page(self) -> None:
+        link = {"Link": '</v1/pets?sort=-id&limit=2&cursor=A>; rel="next"'}
+        pages = [[{**REX, "id": 9}, {**REX, "id": 7}], [{**REX, "id": 2}]]
+        world = World(httpx.Response(200, json=pages[0], headers=link), httpx.Response(200, json=pages[1]))
+        assert [pet.id for pet in self.list(world, lambda shop: shop.pets.list(sort="-id", limit=2))] == [9, 7, 2]
+        targets = [str(request.url).replace("http://shop.example", "") for request in world.requests]
+        assert targets == ["/v1/pets?sort=-id&limit=2", "/v1/pets?sort=-id&limit=2&cursor=A"]
+        # References that need several requests.
+        world = World(*[httpx.Response(200, json=[{**REX, "id": id} for id in ids]) for ids in ([8, 9], [10, 1])])
+        references = [f"stock-{number}" for number in range(101)]
+        found = self.list(world, lambda shop: shop.pets.list(references=references, sort="-id"))
+        assert [pet.id for pet in found] == [10, 9, 8, 1]
+        assert {request.url.params["sort"] for request in world.requests} == {"-id"}
+        world = World(httpx.Response(200, json=[ORDER]))
+        assert len(self.list(world, lambda shop: shop.orders.list(pet_id=1, sort="-id"))) == 1
+        assert str(world.requests[0].url) == "http://shop.example/v1/store/orders?petId=1&sort=-id&limit=100"
 
     def test_a_list_of_long_references_keeps_each_url_short(self) -> None:
         references = [f"{number:03}" + "ü" * 252 for number in range(10)]
@@ -535,7 +686,7 @@ class Calls:
             ({"category_id": "3"}, TypeError, "`category_id` must be an integer, not a value of type str"),
             ({"category_id": 3.0}, TypeError, "`category_id` must be an integer"),
             ({"category_id": True}, TypeError, "`category_id` must be an integer"),
-            ({"reference": "stock-17"}, TypeError, "no option `reference`"),
+            ({"reference": "stock-17"}, TypeError, "no argument `reference`"),
         ]
         for filters, kind, message in cases:
             world = World()
@@ -569,6 +720,44 @@ class Calls:
         world = World(httpx.Response(200, json=[held]))
         assert len(self.list(world, lambda shop: shop.orders.list(reference="basket 7"))) == 1
         assert world.requests[0].url.params["reference"] == "basket 7"
+
+    def test_an_order_can_be_changed_unless_another_client_was_faster(self) -> None:
+        own = {"payment": "pi_7"}
+        world = World(
+            httpx.Response(200, json=ORDER, headers={"ETag": '"1"'}),
+            httpx.Response(504, html=HTML),
+            httpx.Response(200, json={**ORDER, "reference": "basket 7", "metadata": own}, headers={"ETag": '"2"'}),
+        )
+        order = self.call(world, lambda shop: shop.orders.get(5))
+        assert (order.etag, order.metadata) == ('"1"', {})
+        changes = {"hold_seconds": 600, "reference": "basket 7", "metadata": own}
+        changed = self.call(world, lambda shop: shop.orders.update(5, **changes, if_match=order.etag))
+        assert (changed.etag, changed.reference, changed.metadata) == ('"2"', "basket 7", own)
+        assert changed in {changed}
+        for request in world.requests[1:]:
+            assert (request.method, request.url.path) == ("PATCH", "/v1/store/orders/5")
+            assert (request.headers["If-Match"], "Idempotency-Key" in request.headers) == ('"1"', False)
+            body = {"holdSeconds": 600, "reference": "basket 7", "metadata": own}
+            assert json.loads(request.content) == body
+        late = World(httpx.ReadTimeout(""), error(412, "precondition_failed"))
+        failure = self.fails(late, lambda shop: shop.orders.update(5, hold_seconds=1, if_match=order.etag))
+        assert isinstance(failure, sdk.PreconditionFailedError)
+        assert failure.outcome_unknown
+
+    def test_an_update_of_an_order_without_a_version_is_deliberate(self) -> None:
+        world = World(httpx.Response(200, json=ORDER))
+        self.call(world, lambda shop: shop.orders.update(5, hold_seconds=600))
+        assert "If-Match" not in world.requests[0].headers
+        placed = self.call(World(httpx.Response(201, json=ORDER)), lambda shop: shop.orders.place(pet_id=1))
+        [listed] = self.list(World(httpx.Response(200, json=[ORDER])), lambda shop: shop.orders.list())
+        for order in (placed, listed):
+            update = functools.partial(self.update_order, if_match=order.etag)
+            with unittest.TestCase().assertRaisesRegex(ValueError, "orders.get"):
+                self.call(World(), update)
+
+    @staticmethod
+    def update_order(shop: Any, **arguments: Any) -> Any:
+        return shop.orders.update(5, hold_seconds=600, **arguments)
 
     def pages(self) -> World:
         def page(number: int, link: str | None) -> httpx.Response:
@@ -1144,13 +1333,20 @@ class SettingsTest(unittest.TestCase):
             assert "wait_seconds" in inspect.signature(events.list).parameters
 
     def test_methods_accept_every_field_of_the_document(self) -> None:
-        for kind in (sdk.Pets, sdk.AsyncPets):
-            for model, method, others in [
-                (NewPet, kind.create, {"idempotency_key", "options"}),
-                (PetPatch, kind.update, {"pet_id", "if_match", "options"}),
-            ]:
-                accepted = set(inspect.signature(method).parameters) - {"self"} - others
-                assert accepted == {field.name for field in dataclasses.fields(model)}
+        others = {"self", "pet_id", "order_id", "idempotency_key", "if_match", "options"}
+        methods: list[tuple[type[Any], Callable[..., Any]]] = [
+            (NewPet, sdk.Pets.create),
+            (NewPet, sdk.AsyncPets.create),
+            (PetPatch, sdk.Pets.update),
+            (PetPatch, sdk.AsyncPets.update),
+            (NewOrder, sdk.Orders.place),
+            (NewOrder, sdk.AsyncOrders.place),
+            (OrderPatch, sdk.Orders.update),
+            (OrderPatch, sdk.AsyncOrders.update),
+        ]
+        for model, method in methods:
+            accepted = set(inspect.signature(method).parameters) - others
+            assert accepted == {field.name for field in dataclasses.fields(model)} - others
 
     def test_both_clients_have_the_same_methods(self) -> None:
         for sync, asynchronous in [
@@ -1167,6 +1363,21 @@ class SettingsTest(unittest.TestCase):
                         for signature in signatures
                     )
                     assert same == other, name
+
+
+def types_of_changes(shop: sdk.Petstore, pet: sdk.Pet) -> None:
+    """Is not run, but checked by mypy, which fails unless exactly the marked lines are errors."""
+    price: str = pet.metadata["price"]
+    own: dict[str, str] = {"price": price}
+    shop.pets.create(name="Rex", category_id=3, metadata=own)
+    shop.pets.update(1, reference=sdk.REMOVE, metadata=own)
+    shop.orders.update(5, reference="basket 7", metadata={"price": sdk.REMOVE, "photo": "rex.jpg"})
+    shop.orders.update(5, hold_seconds=600, metadata=sdk.REMOVE)
+    shop.pets.update(1, name=sdk.REMOVE)  # type: ignore[arg-type]
+    shop.pets.update(1, metadata={"price": None})  # type: ignore[dict-item]
+    shop.pets.create(name="Rex", category_id=3, metadata={"price": sdk.REMOVE})  # type: ignore[dict-item]
+    shop.orders.place(pet_id=1, metadata={"price": 129})  # type: ignore[dict-item]
+    pet.metadata["price"] = "99.00"  # type: ignore[index]
 
 
 if __name__ == "__main__":

@@ -23,6 +23,10 @@ assert.deepEqual(names, ['Rex', 'Ada', 'Bo', 'Cy', 'Di']);
 assert.equal(requests, 3);
 console.log(`listed ${names.length} pets on ${requests} pages`);
 
+// The newest first.
+const { value: newest } = await shop.pets.list({ sort: '-id' }).next();
+assert.equal(newest?.name, 'Di');
+
 // Fetch some of them.
 assert.equal((await shop.pets.get(first.id)).name, 'Rex');
 const found = await shop.pets.getMany([first.id + 1, 999_999, first.id]);
@@ -45,14 +49,23 @@ for await (const pet of shop.pets.list({ categoryId: 3, status: 'pending' })) {
 }
 assert.equal(inCategory.length, 5);
 
+// Store with it what a buyer wants to see. Change one value, and remove another.
+const photo = 'https://shop.example/rex.jpg';
+await shop.pets.update(first.id, { metadata: { price: '129.00', photo, note: 'likes cats' } });
+const { metadata } = await shop.pets.update(first.id, { metadata: { price: '99.00', note: null } });
+assert.deepEqual(metadata, { price: '99.00', photo });
+console.log(`${first.name} costs ${metadata?.['price']}`);
+
 // Change one, unless another client was faster.
 const { etag } = await shop.pets.get(first.id);
 const changed = await shop.pets.update(first.id, { status: 'available' }, { ifMatch: etag });
 await assert.rejects(shop.pets.update(first.id, { name: 'Max' }, { ifMatch: etag }), PreconditionFailedError);
 assert.notEqual(changed.etag, etag);
 
-// Sell it.
-const order = await shop.orders.place({ petId: first.id });
+// Sell it, and store the price with the order.
+const order = await shop.orders.place({ petId: first.id, reference: 'basket 7', metadata: { price: '99.00' } });
+const paid = await shop.orders.update(order.id, { reference: null, metadata: { payment: 'card' } });
+assert.deepEqual([paid.reference, paid.metadata], [undefined, { payment: 'card', price: '99.00' }]);
 await assert.rejects(shop.orders.place({ petId: first.id }), (error) => {
   assert(error instanceof ConflictError);
   assert.equal(error.code, 'pet_not_available');
@@ -65,3 +78,9 @@ assert.equal((await shop.pets.get(first.id)).status, 'sold');
 for await (const placed of shop.orders.list({ petId: first.id })) {
   console.log(`order ${placed.status}`);
 }
+
+// Delete a pet that was added by mistake. One that is or was in an order stays.
+const mistake = await shop.pets.create(rex);
+await shop.pets.delete(mistake.id);
+assert.deepEqual(await shop.pets.getMany([mistake.id]), []);
+await assert.rejects(shop.pets.delete(first.id), { code: 'pet_has_order' });

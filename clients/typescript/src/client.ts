@@ -7,6 +7,7 @@ import type {
   NewOrder,
   NewPet,
   Order,
+  OrderPatch,
   Pet,
   PetPatch,
 } from './generated/types.gen.js';
@@ -32,13 +33,21 @@ import {
   checkedIds,
   checkedInteger,
   checkedStrings,
+  checkMetadata,
   checkOptions,
+  checkRemovable,
   type Names,
 } from './validation.js';
 
 /** A pet, and the version of it that was read. */
 export type PetWithEtag = Pet & {
   /** Changes with the pet: pass it as `ifMatch` to change the pet only if no one else has. */
+  readonly etag: string;
+};
+
+/** An order, and the version of it that was read. */
+export type OrderWithEtag = Order & {
+  /** Changes with the order: pass it as `ifMatch` to change the order only if no one else has. */
   readonly etag: string;
 };
 
@@ -52,12 +61,26 @@ export type PetFilter = Omit<NonNullable<ListPetsData['query']>, 'id' | 'referen
   references?: readonly string[];
 };
 
-const PET_FILTER: Names<PetFilter> = { status: true, categoryId: true, references: true, limit: true, cursor: true };
+const PET_FILTER: Names<PetFilter> = {
+  status: true,
+  categoryId: true,
+  references: true,
+  sort: true,
+  limit: true,
+  cursor: true,
+};
 
 /** Filters a list of orders. Otherwise like {@link PetFilter}. */
 export type OrderFilter = NonNullable<ListOrdersData['query']>;
 
-const ORDER_FILTER: Names<OrderFilter> = { status: true, petId: true, reference: true, limit: true, cursor: true };
+const ORDER_FILTER: Names<OrderFilter> = {
+  status: true,
+  petId: true,
+  reference: true,
+  sort: true,
+  limit: true,
+  cursor: true,
+};
 
 /**
  * Chooses events. `after` is the `id` of an event, a position, or `now`; by default, the oldest event that is kept comes
@@ -162,6 +185,7 @@ export class Pets {
   /** Adds a pet, once. If another pet has its `reference`, throws a `ConflictError` with the code `reference_taken`. */
   async create(pet: NewPet, options: CreateOptions = {}): Promise<PetWithEtag> {
     const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
+    checkMetadata(pet.metadata, 'a string');
     const request = { method: 'POST', path: '/pets', headers, body: pet } as const;
     return tagged(await this.#transport.send<Pet>(request, options, CREATE_OPTIONS));
   }
@@ -197,8 +221,8 @@ export class Pets {
   }
 
   /**
-   * Iterates over all matching pets, in ascending order of id. A pet that exists at the start, and still matches,
-   * appears exactly once.
+   * Iterates over all matching pets, in ascending order of id. With `sort: '-id'`, the newest is first. A pet that exists
+   * at the start, and still matches, appears exactly once.
    */
   list(filter: PetFilter = {}, options: CallOptions = {}): List<Pet> {
     checkOptions(filter, PET_FILTER, 'the filter of pets');
@@ -217,7 +241,8 @@ export class Pets {
     return new List(
       onePage(async () => {
         const found = await this.#named('reference', wanted, query, options);
-        return [...found.values()].sort((one, other) => one.id - other.id);
+        const sorted = [...found.values()].sort((one, other) => one.id - other.id);
+        return query.sort === '-id' ? sorted.reverse() : sorted;
       }),
     );
   }
@@ -226,7 +251,7 @@ export class Pets {
   async #named(
     parameter: 'id' | 'reference',
     names: string[],
-    filter: Pick<PetFilter, 'status' | 'categoryId'>,
+    filter: Pick<PetFilter, 'status' | 'categoryId' | 'sort'>,
     options: CallOptions,
   ): Promise<Map<number, Pet>> {
     const found = new Map<number, Pet>();
@@ -239,16 +264,26 @@ export class Pets {
   }
 
   /**
-   * Changes a pet: fields that are left out keep their values. Without `ifMatch`, the last change wins; since the call
-   * may be retried after it took effect, it can also replace a change that another client made meanwhile.
+   * Changes a pet: fields that are left out keep their values, and `null` removes a `reference`, a member of the
+   * `metadata`, or all of it. Without `ifMatch`, the last change wins; since the call may be retried after it took effect,
+   * it can also replace a change that another client made meanwhile.
    */
   async update(id: number, patch: PetPatch, options: UpdateOptions = {}): Promise<PetWithEtag> {
-    if ('ifMatch' in options && options.ifMatch === undefined) {
-      throw new TypeError('`ifMatch` is undefined: the pets of a list have no `etag`. Get the pet first.');
-    }
-    const headers = options.ifMatch === undefined ? {} : { 'If-Match': options.ifMatch };
+    const headers = ifMatchOf(options, 'the pets of a list have no `etag`. Get the pet first.');
+    checkRemovable(patch);
     const request = { method: 'PATCH', path: `/pets/${checkedId('id', id, 'pet')}`, headers, body: patch } as const;
     return tagged(await this.#transport.send<Pet>(request, options, UPDATE_OPTIONS));
+  }
+
+  /**
+   * Deletes a pet, or throws a `NotFoundError`. If the error's `outcomeUnknown` is true, the pet may have been deleted by an
+   * attempt whose response was lost. A pet that is or was in an order stays: throws a `ConflictError` with the code
+   * `pet_has_order`.
+   */
+  async delete(id: number, options: UpdateOptions = {}): Promise<void> {
+    const headers = ifMatchOf(options, 'the pets of a list have no `etag`. Get the pet first.');
+    const path = `/pets/${checkedId('id', id, 'pet')}`;
+    await this.#transport.send({ method: 'DELETE', path, expects: 'nothing', headers }, options, UPDATE_OPTIONS);
   }
 }
 
@@ -264,16 +299,28 @@ export class Orders {
   async place(order: NewOrder, options: CreateOptions = {}): Promise<Order> {
     const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
     checkedId('petId', order.petId, 'pet');
+    checkMetadata(order.metadata, 'a string');
     const request = { method: 'POST', path: '/store/orders', headers, body: order } as const;
     return (await this.#transport.send<Order>(request, options, CREATE_OPTIONS)).body;
   }
 
   /** Returns an order, or throws a `NotFoundError`. */
-  async get(id: number, options: CallOptions = {}): Promise<Order> {
-    return (await this.#transport.send<Order>({ method: 'GET', path: `/store/orders/${checkedId('id', id, 'order')}` }, options)).body;
+  async get(id: number, options: CallOptions = {}): Promise<OrderWithEtag> {
+    return tagged(await this.#transport.send<Order>({ method: 'GET', path: orderPath(id) }, options));
   }
 
-  /** Iterates over all matching orders, in the order in which they were placed. */
+  /**
+   * Changes an order, like {@link Pets.update}. With `holdSeconds`, the order expires so many seconds from now; a retry
+   * starts the time again. If the order is no longer `placed`, throws a `ConflictError` with the code `invalid_transition`.
+   */
+  async update(id: number, patch: OrderPatch, options: UpdateOptions = {}): Promise<OrderWithEtag> {
+    const headers = ifMatchOf(options, 'only `orders.get` and `orders.update` return the `etag` of an order.');
+    checkRemovable(patch);
+    const request = { method: 'PATCH', path: orderPath(id), headers, body: patch } as const;
+    return tagged(await this.#transport.send<Order>(request, options, UPDATE_OPTIONS));
+  }
+
+  /** Iterates over all matching orders, in the order in which they were placed. With `sort: '-id'`, the newest is first. */
   list(filter: OrderFilter = {}, options: CallOptions = {}): List<Order> {
     checkOptions(filter, ORDER_FILTER, 'the filter of orders');
     if (filter.petId !== undefined) {
@@ -293,8 +340,7 @@ export class Orders {
   }
 
   async #end(id: number, how: 'complete' | 'cancel', options: CallOptions): Promise<Order> {
-    const path = `/store/orders/${checkedId('id', id, 'order')}/${how}`;
-    return (await this.#transport.send<Order>({ method: 'POST', path }, options)).body;
+    return (await this.#transport.send<Order>({ method: 'POST', path: `${orderPath(id)}/${how}` }, options)).body;
   }
 }
 
@@ -334,9 +380,21 @@ export class Events {
   }
 }
 
-/** Returns the pet of a response with its `ETag`. The service accepts that of a list with this one pet as well. */
-function tagged({ headers, body }: Pick<ApiResponse<Pet>, 'headers' | 'body'>): PetWithEtag {
-  // A proxy may have removed the tag. The empty one matches no pet, so a change with it is rejected.
+function orderPath(id: number): string {
+  return `/store/orders/${checkedId('id', id, 'order')}`;
+}
+
+/** Returns the header for a change. `whereFrom` says how to get an `etag`. */
+function ifMatchOf(options: UpdateOptions, whereFrom: string): { 'If-Match'?: string } {
+  if ('ifMatch' in options && options.ifMatch === undefined) {
+    throw new TypeError(`\`ifMatch\` is undefined: ${whereFrom}`);
+  }
+  return options.ifMatch === undefined ? {} : { 'If-Match': options.ifMatch };
+}
+
+/** Returns what a response has with its `ETag`. For a pet, the service accepts that of a list with this one pet as well. */
+function tagged<Item>({ headers, body }: Pick<ApiResponse<Item>, 'headers' | 'body'>): Item & { etag: string } {
+  // A proxy may have removed the tag. The empty one matches nothing, so a change with it is rejected.
   return { ...body, etag: headers.get('ETag') ?? '""' };
 }
 

@@ -6,6 +6,7 @@ export {
   type FollowStart,
   type OrderFilter,
   type Orders,
+  type OrderWithEtag,
   type PetFilter,
   type Pets,
   type PetWithEtag,
@@ -27,9 +28,12 @@ export {
   ServiceUnavailableError,
 } from './errors.js';
 export type {
+  Metadata,
+  MetadataPatch,
   NewOrder,
   NewPet,
   Order,
+  OrderPatch,
   OrderStatus,
   Pet,
   PetPatch,

@@ -103,9 +103,9 @@ export interface CreateOptions extends CallOptions {
 
 export const CREATE_OPTIONS: Names<CreateOptions> = { ...CALL_OPTIONS, idempotencyKey: true };
 
-/** The options of a call that changes a pet. */
+/** The options of a call that changes or deletes a pet, or changes an order. */
 export interface UpdateOptions extends CallOptions {
-  /** Change the pet only if this is still its `etag`; otherwise, throw a `PreconditionFailedError`. */
+  /** Make the change only if this is still the `etag` of the pet or order; otherwise, throw a `PreconditionFailedError`. */
   ifMatch?: string;
 }
 

@@ -63,8 +63,8 @@ export type Method = (typeof METHODS)[number];
 export interface ApiRequest {
   method: Method;
   path: string;
-  /** What the response is: a JSON object by default, an array for a list, or anything, also nothing. */
-  expects?: 'array' | 'anything';
+  /** What the response is: a JSON object by default, an array for a list, nothing, or anything, also nothing. */
+  expects?: 'array' | 'nothing' | 'anything';
   query?: Readonly<Record<string, QueryValue>> | undefined;
   headers?: Record<string, string>;
   body?: object | undefined;
@@ -247,12 +247,21 @@ function isRetryable({ code, status }: PetstoreError): boolean {
 /** Returns the body of a success, or the error that the response stands for, whoever sent it. */
 function read({ status, headers, ok }: Response, text: string, expects: ApiRequest['expects'], url: string): Result {
   const body = parsed(text);
-  const isExpected =
-    expects === 'anything' ? body !== undefined || text === '' : body && Array.isArray(body) === (expects === 'array');
-  if (ok && isExpected) {
+  if (ok && isExpected(body, text, status, expects)) {
     return { status, headers, body };
   }
   return { status, headers, error: errorOf(status, headers, ok ? undefined : body, url) };
+}
+
+function isExpected(body: object | undefined, text: string, status: number, expects: ApiRequest['expects']): boolean {
+  switch (expects) {
+    case 'anything':
+      return body !== undefined || text === '';
+    case 'nothing':
+      return status === 204;
+    default:
+      return body !== undefined && Array.isArray(body) === (expects === 'array');
+  }
 }
 
 function errorOf(status: number, headers: Headers, body: object | undefined, url: string): PetstoreError {

@@ -88,7 +88,8 @@ export function checkedId(name: string, value: unknown, of: 'pet' | 'order'): nu
   if (typeof value === 'number' && Number.isSafeInteger(value) && value > 0) {
     return value;
   }
-  throw new TypeError(`\`${name}\` must be the id of a ${of}, a positive integer, not ${described(value)}. Pass \`${of}.id\`.`);
+  const what = of === 'order' ? 'an order' : 'a pet';
+  throw new TypeError(`\`${name}\` must be the id of ${what}, a positive integer, not ${described(value)}. Pass \`${of}.id\`.`);
 }
 
 /** Returns the ids if all of them are. */
@@ -118,6 +119,47 @@ export function checkedStrings(name: string, values: unknown): string[] {
     }
     return value;
   });
+}
+
+/**
+ * Throws a `TypeError` if a patch has a value that JSON could turn into `null`, which would remove something: NaN, for
+ * example. A member that is undefined is not sent.
+ */
+export function checkRemovable({ reference, metadata }: { reference?: unknown; metadata?: unknown }): void {
+  if (typeof reference !== 'string' && reference !== undefined && reference !== null) {
+    throw new TypeError(`\`reference\` must be a string or null, not ${described(reference)}.`);
+  }
+  if (metadata !== null) {
+    checkMetadata(metadata, 'a string or null');
+  }
+}
+
+/**
+ * Throws a `TypeError` unless the metadata is a plain object, and its members are as expected or undefined. Anything else, such
+ * as a `Date`, can become `null` in JSON, which would remove all metadata.
+ */
+export function checkMetadata(metadata: unknown, expected: 'a string' | 'a string or null'): void {
+  if (metadata === undefined) {
+    return;
+  }
+  if (!isPlainObject(metadata)) {
+    throw new TypeError("`metadata` must be a plain object, such as `{ price: '129.00' }`.");
+  }
+  for (const [name, value] of Object.entries(metadata)) {
+    const isRemoved = value === null && expected === 'a string or null';
+    if (typeof value !== 'string' && value !== undefined && !isRemoved) {
+      throw new TypeError(`\`metadata.${name}\` must be ${expected}, not ${described(value)}.`);
+    }
+  }
+}
+
+/** Also an object of another realm, such as a frame, whose `Object` is not ours. */
+function isPlainObject(value: unknown): value is Record<string, unknown> {
+  if (typeof value !== 'object' || value === null) {
+    return false;
+  }
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || Object.getPrototypeOf(prototype) === null;
 }
 
 /** Describes a value for a message: a number as it is, anything else by its type. */

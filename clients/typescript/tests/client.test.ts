@@ -30,6 +30,7 @@ test('calls send what the service documents', async () => {
   await shop.pets.update(1, { status: 'sold' }, { ifMatch: '"7"' });
   await shop.pets.update(1, {});
   await shop.orders.place({ petId: 1 }, { idempotencyKey: 'k' });
+  await shop.orders.update(2, { holdSeconds: 600 }, { ifMatch: '"7"' });
   await shop.orders.get(2);
   await shop.orders.complete(2);
   await shop.orders.cancel(2);
@@ -41,6 +42,7 @@ test('calls send what the service documents', async () => {
       ['PATCH', '/v1/pets/1', { status: 'sold' }, null, '"7"', 'application/json'],
       ['PATCH', '/v1/pets/1', {}, null, null, 'application/json'],
       ['POST', '/v1/store/orders', { petId: 1 }, 'k', null, 'application/json'],
+      ['PATCH', '/v1/store/orders/2', { holdSeconds: 600 }, null, '"7"', 'application/json'],
       ['GET', '/v1/store/orders/2', undefined, null, null, null],
       ['POST', '/v1/store/orders/2/complete', undefined, null, null, null],
       ['POST', '/v1/store/orders/2/cancel', undefined, null, null, null],
@@ -100,10 +102,14 @@ test('invalid options are errors before anything is sent', async () => {
   const { shop, sent } = clientOf([]);
   const { etag } = rex as { etag?: string };
   await assert.rejects(shop.pets.update(1, {}, { ifMatch: etag as string }), TypeError);
+  await assert.rejects(shop.pets.delete(1, { ifMatch: etag as string }), TypeError);
+  await assert.rejects(shop.orders.update(1, {}, { ifMatch: etag as string }), { name: 'TypeError', message: /orders\.get/ });
   for (const text of ['', 'ключ', 'a b', 'a\nb']) {
     await assert.rejects(shop.pets.create(newPet, { idempotencyKey: text }), TypeError);
     await assert.rejects(shop.orders.place({ petId: 1 }, { idempotencyKey: text }), TypeError);
     await assert.rejects(shop.pets.update(1, {}, { ifMatch: text }), TypeError);
+    await assert.rejects(shop.pets.delete(1, { ifMatch: text }), TypeError);
+    await assert.rejects(shop.orders.update(1, {}, { ifMatch: text }), TypeError);
   }
   assert.equal(sent.length, 0);
 });
@@ -117,14 +123,16 @@ test('an id that is not a positive integer is an error before anything is sent',
       async () => shop.pets.get(id),
       async () => shop.pets.getMany([1, id]),
       async () => shop.pets.update(id, { name: 'Rex' }),
+      async () => shop.pets.delete(id),
       async () => shop.orders.get(id),
+      async () => shop.orders.update(id, { holdSeconds: 600 }),
       async () => shop.orders.complete(id),
       async () => shop.orders.cancel(id),
       async () => shop.orders.place({ petId: id }),
       // An undefined filter is the same as none.
       async () => shop.orders.list({ petId: id ?? null }).next(),
     ]) {
-      await assert.rejects(call(), { name: 'TypeError', message: /must be the id of a (pet|order), a positive integer/ });
+      await assert.rejects(call(), { name: 'TypeError', message: /must be the id of (a pet|an order), a positive integer/ });
     }
   }
   for (const value of [undefined, null, 1, '12', {}]) {
@@ -154,10 +162,12 @@ test('a misspelt option is an error before anything is sent, and names the neare
     [() => shop.orders.place({ petId: 1 }, misspelt('idempotenceKey')), 'idempotenceKey', 'idempotencyKey'],
     [() => shop.pets.update(1, {}, misspelt('if_match')), 'if_match', 'ifMatch'],
     [() => shop.pets.update(1, {}, misspelt('etag')), 'etag', ''],
+    [() => shop.pets.delete(1, misspelt('if_match')), 'if_match', 'ifMatch'],
     [() => shop.pets.get(1, misspelt('ifMatch')), 'ifMatch', ''],
     [() => shop.pets.get(1, misspelt('singal')), 'singal', 'signal'],
     [() => shop.pets.getMany([1], misspelt('singal')), 'singal', 'signal'],
     [() => shop.orders.get(1, misspelt('singal')), 'singal', 'signal'],
+    [() => shop.orders.update(1, {}, misspelt('if_match')), 'if_match', 'ifMatch'],
     [() => shop.orders.complete(1, misspelt('singal')), 'singal', 'signal'],
     [() => shop.orders.cancel(1, misspelt('singal')), 'singal', 'signal'],
     [() => shop.events.position(misspelt('singal')), 'singal', 'signal'],
@@ -181,7 +191,7 @@ test('a misspelt option is an error before anything is sent, and names the neare
   assert.throws(() => shop.pets.list(misspelt('lmit')), {
     message:
       '`lmit` is not an option of the filter of pets. Did you mean `limit`? ' +
-      'The options are `status`, `categoryId`, `references`, `limit`, `cursor`.',
+      'The options are `status`, `categoryId`, `references`, `sort`, `limit`, `cursor`.',
   });
 });
 
@@ -218,6 +228,7 @@ for (const [name, answer] of Object.entries(TEMPORARY)) {
       (shop: Petstore) => shop.pets.update(1, newPet, { ifMatch: '"1"' }),
       (shop: Petstore) => shop.orders.place({ petId: 1 }),
       (shop: Petstore) => shop.orders.get(1),
+      (shop: Petstore) => shop.orders.update(1, { holdSeconds: 600 }),
       (shop: Petstore) => shop.orders.complete(1),
       (shop: Petstore) => shop.orders.cancel(1),
     ]) {
@@ -527,6 +538,121 @@ test('a pet has a reference', async () => {
   assert.deepEqual([error.code, error.field, taken.sent.length], ['reference_taken', 'reference', 1]);
 });
 
+test('a pet is deleted, and a retry says that it may have been before', async () => {
+  const deleted = () => new Response(null, { status: 204 });
+  const { shop, sent } = clientOf([() => failure(503, 'unavailable'), deleted]);
+  assert.equal(await shop.pets.delete(1), undefined);
+  await shop.pets.delete(1, { ifMatch: '"1"' });
+  assert.deepEqual(
+    sent.map((one) => [one.method, one.target, one.body, one.headers.get('If-Match')]),
+    [null, null, '"1"'].map((etag) => ['DELETE', '/v1/pets/1', undefined, etag]),
+  );
+  for (const [answers, name, outcomeUnknown] of [
+    [[() => failure(404, 'pet_not_found')], 'NotFoundError', false],
+    [[refused, () => failure(404, 'pet_not_found')], 'NotFoundError', true],
+    [[() => failure(409, 'pet_has_order')], 'ConflictError', false],
+    [[() => failure(412, 'precondition_failed')], 'PreconditionFailedError', false],
+    [[() => html(200)], 'PetstoreError', true],
+    [[() => new Response(null, { status: 200 })], 'PetstoreError', true],
+  ] as [(() => Answer)[], string, boolean][]) {
+    const error = await errorOf(clientOf(answers).shop.pets.delete(1));
+    assert.deepEqual([error.name, error.outcomeUnknown], [name, outcomeUnknown]);
+  }
+});
+
+test('pets and orders have metadata', async () => {
+  const metadata = { price: '129.00', photo: 'https://shop.example/rex.jpg' };
+  const { shop, sent } = clientOf([() => json({ ...rex, metadata }), () => json({ ...rex, metadata }), () => json([rex])]);
+  const price: string | undefined = (await shop.pets.create({ ...newPet, metadata })).metadata?.['price'];
+  assert.equal(price, '129.00');
+  assert.deepEqual((await shop.orders.place({ petId: 1, metadata })).metadata, metadata);
+  assert.equal((await shop.pets.get(1)).metadata, undefined);
+  assert.deepEqual(sent.map(({ body }) => body), [{ ...newPet, metadata }, { petId: 1, metadata }, undefined]);
+});
+
+test('a patch removes what is null, and leaves out what is undefined', async () => {
+  for (const [patch, text] of [
+    [{ reference: null }, '{"reference":null}'],
+    [{ metadata: null }, '{"metadata":null}'],
+    [{ metadata: { price: null, photo: 'rex.jpg' } }, '{"metadata":{"price":null,"photo":"rex.jpg"}}'],
+    [{ reference: undefined, metadata: undefined }, '{}'],
+    [{ metadata: { price: undefined, photo: 'rex.jpg' } }, '{"metadata":{"photo":"rex.jpg"}}'],
+    [{ metadata: {} }, '{"metadata":{}}'],
+  ] as [petstore.PetPatch & petstore.OrderPatch, string][]) {
+    for (const update of [
+      (shop: Petstore) => shop.pets.update(1, patch),
+      (shop: Petstore) => shop.orders.update(1, patch),
+    ]) {
+      const bodies: unknown[] = [];
+      const fetch = async (_: string, init: RequestInit) => (bodies.push(init.body), json(rex));
+      await update(new Petstore({ apiKey: KEY, baseUrl: BASE_URL, fetch }));
+      assert.deepEqual(bodies, [text]);
+    }
+  }
+});
+
+test('a value that JSON would turn into null or nothing is an error before anything is sent', async () => {
+  const { shop, sent } = clientOf([]);
+  const create = [
+    (own: object) => shop.pets.create({ ...newPet, ...own }),
+    (own: object) => shop.orders.place({ petId: 1, ...own }),
+  ];
+  const update = [(own: object) => shop.pets.update(1, own), (own: object) => shop.orders.update(1, own)];
+  const object = "`metadata` must be a plain object, such as `{ price: '129.00' }`.";
+  for (const [calls, own, message] of [
+    [update, { reference: NaN }, '`reference` must be a string or null, not NaN.'],
+    [update, { reference: new Date(NaN) }, '`reference` must be a string or null, not a value of type object.'],
+    [update, { metadata: new Date(NaN) }, object],
+    [update, { metadata: { toJSON: () => null } }, '`metadata.toJSON` must be a string or null, not a value of type function.'],
+    [update, { metadata: { price: NaN } }, '`metadata.price` must be a string or null, not NaN.'],
+    [create, { metadata: { price: 129 } }, '`metadata.price` must be a string, not 129.'],
+    [create, { metadata: { price: null } }, '`metadata.price` must be a string, not null.'],
+    [create, { metadata: null }, object],
+    [[...create, ...update], { metadata: new Map([['price', '129.00']]) }, object],
+    [[...create, ...update], { metadata: ['129.00'] }, object],
+    [[...create, ...update], { metadata: 'price' }, object],
+    [[...create, ...update], { metadata: NaN }, object],
+  ] as [((own: object) => Promise<unknown>)[], object, string][]) {
+    for (const call of calls) {
+      await assert.rejects(call(own), { name: 'TypeError', message });
+    }
+  }
+  assert.equal(sent.length, 0);
+});
+
+test('the etag of an order works in ifMatch of update', async () => {
+  const order = { id: 5, petId: 1, status: 'placed' };
+  const late = () => failure(412, 'precondition_failed');
+  const { shop, sent } = clientOf([() => json(order, { ETag: '"7"' }), () => json(order, { ETag: '"8"' }), refused, late]);
+  const { etag } = await shop.orders.get(5);
+  const changed = await shop.orders.update(5, { metadata: { payment: 'pi_7' } }, { ifMatch: etag });
+  assert.deepEqual([etag, changed.etag, changed.id], ['"7"', '"8"', 5]);
+  const error = await errorOf(shop.orders.update(5, { holdSeconds: 600 }, { ifMatch: etag }));
+  assert(error instanceof petstore.PreconditionFailedError);
+  assert.equal(error.outcomeUnknown, true);
+  assert.deepEqual(sent.slice(1).map(({ headers }) => headers.get('If-Match')), ['"7"', '"7"', '"7"']);
+});
+
+/** True if the type allows any name, so that the compiler cannot find a misspelt one. */
+type AllowsAnyName<Type> = string extends keyof Type ? true : false;
+
+test('the types allow only names that the service documents', () => {
+  const allows: [
+    AllowsAnyName<petstore.Pet>,
+    AllowsAnyName<petstore.PetWithEtag>,
+    AllowsAnyName<petstore.Order>,
+    AllowsAnyName<petstore.OrderWithEtag>,
+    AllowsAnyName<petstore.Event>,
+    AllowsAnyName<petstore.NewPet>,
+    AllowsAnyName<petstore.PetPatch>,
+    AllowsAnyName<petstore.NewOrder>,
+    AllowsAnyName<petstore.OrderPatch>,
+  ] = [false, false, false, false, false, false, false, false, false];
+  assert(allows.every((any) => !any));
+  const metadata: AllowsAnyName<petstore.Metadata> = true;
+  assert(metadata);
+});
+
 test('pets can be listed by category and references', async () => {
   for (const [filter, target] of [
     [{ categoryId: 3 }, '?limit=100&categoryId=3'],
@@ -557,6 +683,31 @@ test('a list asks for at most 100 references at once, and has one page', async (
     [references.slice(0, 100), second, second, references.slice(200)],
   );
   assert(queries.every((query) => query.get('limit') === '100' && query.get('categoryId') === '3'));
+});
+
+test('the newest come first on every page', async () => {
+  const ids = async (list: AsyncIterable<{ id: number }>) => {
+    const found: number[] = [];
+    for await (const { id } of list) {
+      found.push(id);
+    }
+    return found;
+  };
+  const page = (...some: number[]) => some.map((id) => ({ ...rex, id }));
+  const link = { Link: '</v1/pets?sort=-id&limit=2&cursor=A>; rel="next"' };
+  const { shop, sent } = clientOf([() => json(page(9, 7), link), () => json(page(2)), () => json(page(5))]);
+  assert.deepEqual(await ids(shop.pets.list({ sort: '-id', limit: 2 })), [9, 7, 2]);
+  assert.deepEqual(await ids(shop.orders.list({ petId: 1, sort: '-id' })), [5]);
+  assert.deepEqual(sent.map(({ target }) => target), [
+    '/v1/pets?limit=2&sort=-id',
+    '/v1/pets?limit=2&sort=-id&cursor=A',
+    '/v1/store/orders?limit=100&petId=1&sort=-id',
+  ]);
+  // References that need several requests.
+  const several = clientOf([() => json(page(8, 9)), () => json(page(10, 1))]);
+  const references = Array.from({ length: 101 }, (_, index) => `stock-${index}`);
+  assert.deepEqual(await ids(several.shop.pets.list({ references, sort: '-id' })), [10, 9, 8, 1]);
+  assert(several.sent.every(({ target }) => target.includes('&sort=-id&')));
 });
 
 test('a list of no references is empty and sends nothing', async () => {

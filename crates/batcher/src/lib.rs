@@ -51,6 +51,7 @@
 //! - A full queue rejects a request at once, and a request that has waited too long is rejected instead of started.
 //! - Every request completes: if a handler panics, or returns too few responses, the callers of that batch get
 //!   [`BatchError::Lost`]. Requests that are queued when the [`Batcher`] is dropped are still handled.
+//! - No panic ends a worker, neither in [`BatchHandler::handle`] nor in the other methods of the handler.
 //!
 //! # Limits
 //!
@@ -237,7 +238,9 @@ impl<H: BatchHandler> BatchSlot<H> {
     /// Handles what is queued, batch after batch, until the queue is empty.
     async fn run_queue(mut self) {
         while let Some(batch) = self.next_batch() {
-            self.shared.run_batch(batch).await;
+            // A panic outside of the handler, such as in `request_rejected`, must not end the worker. The callers whose
+            // responses it takes along get `BatchError::Lost`.
+            let _ = AssertUnwindSafe(self.shared.run_batch(batch)).catch_unwind().await;
         }
     }
 
@@ -294,7 +297,8 @@ struct Handover<H: BatchHandler> {
 async fn work<H: BatchHandler>(mut handovers: mpsc::Receiver<Handover<H>>) {
     while let Some(Handover { slot, unfinished }) = handovers.recv().await {
         if let Some(batch) = unfinished {
-            batch.await;
+            // Its responses are dropped here, and may panic.
+            let _ = AssertUnwindSafe(batch.map(drop)).catch_unwind().await;
         }
         slot.run_queue().await;
     }

@@ -239,6 +239,41 @@ async fn a_panic_fails_only_its_own_batch() {
     assert_eq!(handler.batches(), [vec![0], vec![12, 13], vec![13], vec![1]]);
 }
 
+/// Panics when a request is rejected.
+struct PanicsOnRejection;
+
+impl BatchHandler for PanicsOnRejection {
+    type Request = ();
+    type Response = ();
+
+    async fn handle(&self, requests: Vec<()>) -> Vec<()> {
+        sleep(Duration::from_millis(600)).await;
+        requests
+    }
+
+    fn request_rejected(&self, reason: BatchError) {
+        panic!("{reason}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_outside_of_a_batch_does_not_end_the_worker() {
+    let limits = QueueLimits { slots: 1, batch_size: 1, ..LIMITS };
+    let batcher = Batcher::new(PanicsOnRejection, limits);
+    let call_three = || {
+        let call = |_| {
+            let batcher = batcher.clone();
+            tokio::spawn(async move { batcher.call(()).await })
+        };
+        join_all((0..3).map(call).collect::<Vec<_>>())
+    };
+    for _ in 0..3 {
+        let responses: Vec<_> = call_three().await.into_iter().map(Result::unwrap).collect();
+        // The last one has waited for two batches.
+        assert_eq!(responses, [Ok(()), Ok(()), Err(BatchError::Lost)]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_without_a_response_is_lost_not_left_waiting() {
     let (handler, batcher) = start(10, QueueLimits { slots: 1, ..LIMITS });

@@ -158,6 +158,11 @@ pub struct ServeSettings {
     #[command(flatten)]
     pub traces: TraceSettings,
 
+    /// Whether the database is meant to have a single server. `petstore doctor` then does not warn that it has no standby.
+    #[arg(long, env = "PETSTORE_SINGLE_SERVER", default_value_t = false, action = ArgAction::Set,
+        value_name = "BOOLEAN", help_heading = "Database")]
+    pub single_server: bool,
+
     /// Whether the log contains the client's address for each request. If a --trusted-proxy forwards the request, this is
     /// the address in `Forwarded` or `X-Forwarded-For`.
     #[arg(long, env = "PETSTORE_LOG_CLIENT_ADDRESSES", default_value_t = true, action = ArgAction::Set,
@@ -180,7 +185,7 @@ pub struct ShopSettings {
     pub event_retention: u32,
 
     /// How long an order reserves its pet, such as `15m` (at most 168h). The order then expires, and the pet becomes
-    /// available again. With `holdSeconds`, a client may ask for a shorter hold. Without this setting, orders do not
+    /// available again. With `holdSeconds`, a client may ask for a shorter hold; a longer one is rejected. Without this setting, orders do not
     /// expire, and `holdSeconds` is rejected. Set this only after all nodes are upgraded. Once an order has expired, you
     /// cannot roll back to version 1.0.0, because that version cannot read expired orders.
     #[arg(long, env = "PETSTORE_ORDER_HOLD", value_name = "DURATION", value_parser = order_hold)]

@@ -14,7 +14,7 @@ pub enum EventType {
     PetCreated,
     /// A pet was changed, by an order or otherwise.
     PetUpdated,
-    /// A pet was deleted, which only an operator can do.
+    /// A pet was deleted.
     PetDeleted,
     /// A thousand pets were added at once.
     PetsImported,
@@ -45,8 +45,7 @@ keywords!(
         OrderUpdated => "order.updated",
         OrderDeleted => "order.deleted"
     },
-    EventTypeError,
-    open "The type of an event. Types may be added, so ignore types that you do not know."
+    EventTypeError
 );
 
 impl From<OrderEnd> for EventType {
@@ -54,6 +53,7 @@ impl From<OrderEnd> for EventType {
         match end {
             OrderEnd::Complete => Self::OrderCompleted,
             OrderEnd::Cancel => Self::OrderCancelled,
+            OrderEnd::Expire => Self::OrderExpired,
         }
     }
 }

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::key_record::KeyId;
+use super::metadata::Metadata;
 use super::order::{HoldDuration, NewOrder, OrderEnd, OrderId};
 use super::pet::NewPet;
 use super::reference::Reference;
@@ -59,7 +60,7 @@ impl IdempotentRequest {
     /// A request to add a pet.
     #[must_use]
     pub fn create_pet(lineage: KeyId, key: &IdempotencyKey, new: &NewPet) -> Self {
-        let NewPet { name, category_id, status, reference } = new;
+        let NewPet { name, category_id, status, reference, metadata } = new;
         let mut content = Sha256::new();
         // The values, not their spelling: `7` and `7.0` are the same request.
         content.update(category_id.0.to_be_bytes());
@@ -71,19 +72,21 @@ impl IdempotentRequest {
             content.update([0]);
             content.update(reference.as_str());
         }
+        add_metadata(&mut content, metadata);
         Self { digest: Self::digest(lineage, "createPet", key), fingerprint: content.into() }
     }
 
     /// A request to place an order.
     #[must_use]
     pub fn place_order(lineage: KeyId, key: &IdempotencyKey, new: &NewOrder) -> Self {
-        let NewOrder { pet_id, reference, hold } = new;
+        let NewOrder { pet_id, reference, hold, metadata } = new;
         let mut content = Sha256::new().chain_update(pet_id.get().to_be_bytes());
-        // An order with neither has the fingerprint that it had before they existed.
-        if reference.is_some() || hold.is_some() {
+        // An order with none of them has the fingerprint that it had before they existed.
+        if reference.is_some() || hold.is_some() || !metadata.is_empty() {
             content.update(hold.map_or(0, HoldDuration::seconds).to_be_bytes());
             content.update(reference.as_ref().map_or("", Reference::as_str));
         }
+        add_metadata(&mut content, metadata);
         Self { digest: Self::digest(lineage, "placeOrder", key), fingerprint: content.into() }
     }
 
@@ -93,6 +96,7 @@ impl IdempotentRequest {
         let operation = match end {
             OrderEnd::Complete => "completeOrder",
             OrderEnd::Cancel => "cancelOrder",
+            OrderEnd::Expire => "expireOrder",
         };
         let content = Sha256::new().chain_update(order.get().to_be_bytes());
         Self { digest: Self::digest(lineage, operation, key), fingerprint: content.into() }
@@ -105,6 +109,16 @@ impl IdempotentRequest {
         digest.update([0]);
         digest.update(&key.0);
         digest.into()
+    }
+}
+
+/// Adds the members in the order of their names, separated by characters that no text has. None of them adds nothing.
+fn add_metadata(content: &mut Sha256, metadata: &Metadata) {
+    for (name, value) in metadata.iter() {
+        content.update([1]);
+        content.update(name);
+        content.update([0]);
+        content.update(value);
     }
 }
 
@@ -121,7 +135,13 @@ mod tests {
 
     fn rex(category: i64, status: Option<PetStatus>) -> NewPet {
         let name = PetName::try_from("Rex".to_owned()).unwrap();
-        NewPet { name, category_id: CategoryId(category), status, reference: None }
+        NewPet {
+            name,
+            category_id: CategoryId(category),
+            status,
+            reference: None,
+            metadata: Metadata::default(),
+        }
     }
 
     #[test]
@@ -147,12 +167,23 @@ mod tests {
             rex(1, Some(PetStatus::Sold)),
             NewPet { name: PetName::try_from("Max".to_owned()).unwrap(), ..rex(1, None) },
             NewPet { reference: Some("a".to_owned().try_into().unwrap()), ..rex(1, None) },
+            NewPet { reference: Some(r#"{"a":"b"}"#.to_owned().try_into().unwrap()), ..rex(1, None) },
+            NewPet { metadata: metadata(&[("a", "b")]), ..rex(1, None) },
+            NewPet { metadata: metadata(&[("a", "c")]), ..rex(1, None) },
+            NewPet { metadata: metadata(&[("a", "b"), ("b", "c")]), ..rex(1, None) },
         ];
+        let mut fingerprints = HashSet::from([first.fingerprint]);
         for other in others {
             let other = request(1, "a", &other);
             assert_eq!(first.digest, other.digest);
-            assert_ne!(first.fingerprint, other.fingerprint);
+            assert!(fingerprints.insert(other.fingerprint));
         }
+    }
+
+    fn metadata(members: &[(&str, &str)]) -> Metadata {
+        Metadata::from_stored(
+            members.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        )
     }
 
     fn order_of_pet_7(reference: Option<&str>, hold: Option<i64>) -> NewOrder {
@@ -160,6 +191,7 @@ mod tests {
             pet_id: 7.try_into().unwrap(),
             reference: reference.map(|text| text.to_owned().try_into().unwrap()),
             hold: hold.map(|seconds| seconds.try_into().unwrap()),
+            metadata: Metadata::default(),
         }
     }
 
@@ -170,9 +202,10 @@ mod tests {
         let fingerprints: HashSet<[u8; 16]> = orders
             .into_iter()
             .map(|(reference, hold)| order_of_pet_7(reference, hold))
+            .chain([NewOrder { metadata: metadata(&[("a", "b")]), ..order_of_pet_7(None, None) }])
             .map(|order| IdempotentRequest::place_order(KeyId(7), &key("a"), &order).fingerprint.0)
             .collect();
-        assert_eq!(fingerprints.len(), orders.len());
+        assert_eq!(fingerprints.len(), orders.len() + 1);
     }
 
     #[test]

@@ -143,12 +143,12 @@ pub enum KeyStep {
         /// Its new terms.
         terms: KeyTerms,
     },
-    /// Issue a key with the entry's digest in the lineage of another, and let that one expire.
+    /// Issue a key with the entry's digest in the lineage of another, and let that one expire or revoke it.
     Rotate {
         /// The key that is replaced, as it is.
         key: CurrentKey,
-        /// When it expires.
-        until: SystemTime,
+        /// When it expires; none if it is revoked.
+        until: Option<SystemTime>,
         /// The entry of the new one.
         declared: DeclaredKey,
     },
@@ -269,8 +269,9 @@ impl KeyPlan {
         }
         check_unused(name, holder)?;
         let terms = limited(entry, newest);
-        let end = options.now.checked_add(options.overlap).unwrap_or(options.now);
-        let until = terms.expires_at.map_or(end, |expires_at| expires_at.min(end));
+        // Without an overlap it is revoked: an expiry would depend on the clock of the server that looks it up.
+        let end = (!options.overlap.is_zero()).then(|| options.now.checked_add(options.overlap)).flatten();
+        let until = end.map(|end| terms.expires_at.map_or(end, |expires_at| expires_at.min(end)));
         self.change(newest, terms);
         self.steps.push(KeyStep::Rotate { key: (*newest).clone(), until, declared: entry.clone() });
         Ok(())
@@ -348,8 +349,13 @@ mod tests {
                     let mut lineage = KeyId(next);
                     if let KeyStep::Rotate { key: replaced, until, .. } = step {
                         lineage = replaced.lineage;
-                        keys.iter_mut().find(|key| key.id == replaced.id).unwrap().terms.expires_at =
-                            Some(*until);
+                        match until {
+                            Some(_) => {
+                                let old = keys.iter_mut().find(|key| key.id == replaced.id).unwrap();
+                                old.terms.expires_at = *until;
+                            }
+                            None => keys.retain(|key| key.id != replaced.id),
+                        }
                     }
                     let (terms, digest) = (declared.terms(), declared.stored().1);
                     keys.push(CurrentKey {

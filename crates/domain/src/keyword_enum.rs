@@ -2,35 +2,9 @@
 //!
 //! Neither strum nor a derived `Deserialize`: their errors do not name the spellings as ours do.
 
-use utoipa::openapi::extensions::ExtensionsBuilder;
-use utoipa::openapi::{Object, ObjectBuilder, Type};
-
-/// Implements `ALL`, `as_str` and `FromStr` for an enumeration; with a description also serde's traits and the schema.
+/// Implements `ALL`, `as_str`, `FromStr` and serde's traits for an enumeration.
 #[macro_export]
 macro_rules! keywords {
-    ($name:ident { $($member:ident => $keyword:literal),+ }, $error:ident, $schema:ident $description:literal) => {
-        $crate::keywords!($name { $($member => $keyword),+ }, $error);
-
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.as_str())
-            }
-        }
-
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-            }
-        }
-
-        impl utoipa::PartialSchema for $name {
-            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-                $crate::keyword_enum::$schema($description, Self::ALL.map(Self::as_str)).into()
-            }
-        }
-
-        impl utoipa::ToSchema for $name {}
-    };
     ($name:ident { $($member:ident => $keyword:literal),+ }, $error:ident) => {
         impl $name {
             /// Every member.
@@ -66,20 +40,17 @@ macro_rules! keywords {
                 }
             }
         }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
     };
-}
-
-/// The schema of one of these keywords.
-#[must_use]
-pub fn closed<const N: usize>(description: &str, keywords: [&str; N]) -> Object {
-    let schema = ObjectBuilder::new().schema_type(Type::String).description(Some(description));
-    schema.enum_values(Some(keywords)).build()
-}
-
-/// The schema of a keyword to which others may be added: generated clients accept those, too.
-#[must_use]
-pub fn open<const N: usize>(description: &str, known: [&str; N]) -> Object {
-    let schema = ObjectBuilder::new().schema_type(Type::String).description(Some(description));
-    let known = ExtensionsBuilder::new().add("x-extensible-enum", known.to_vec()).build();
-    schema.extensions(Some(known)).build()
 }

@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
+use super::change::Change;
 use super::identifier::identifier;
+use super::metadata::{Metadata, MetadataError, MetadataPatch};
 use super::page::{HasId, PageRequest};
 use super::pet::{PetId, PetStatus};
 use super::reference::Reference;
@@ -41,8 +43,7 @@ keywords!(
         Cancelled => "cancelled",
         Expired => "expired"
     },
-    OrderStatusError,
-    closed "Status of an order."
+    OrderStatusError
 );
 
 /// The status that a pet must have to be ordered.
@@ -51,10 +52,18 @@ pub const ORDERABLE: PetStatus = PetStatus::Available;
 /// The status of a pet while its order is open.
 pub const ORDERED: PetStatus = PetStatus::Pending;
 
-/// The status of a pet whose order has expired.
-pub const RELEASED: PetStatus = PetStatus::Available;
+/// Why a pet cannot be ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceRefusal {
+    /// Its status is not [`ORDERABLE`], or it has none.
+    NotAvailable,
+    /// Its status is [`ORDERABLE`], although it has an open order: somebody has set the status in SQL.
+    HasOpenOrder,
+    /// The shop does not grant this hold.
+    Hold(HoldRefusal),
+}
 
-/// How long an order waits to be completed: 1 second to 7 days.
+/// The hold of an order: how long it reserves the pet, 1 second to 7 days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HoldDuration(u32);
 
@@ -68,6 +77,15 @@ impl HoldDuration {
     #[must_use]
     pub fn seconds(self) -> u32 {
         self.0
+    }
+
+    /// Decides which hold an order gets. The hold of the shop is both the default and the maximum; without one, orders never expire.
+    pub fn grant(asked: Option<Self>, of_shop: Option<Self>) -> Result<Option<Self>, HoldRefusal> {
+        match (asked, of_shop) {
+            (Some(_), None) => Err(HoldRefusal::NeverExpires),
+            (Some(asked), Some(longest)) if asked > longest => Err(HoldRefusal::TooLong(longest)),
+            (asked, of_shop) => Ok(asked.or(of_shop)),
+        }
     }
 }
 
@@ -110,8 +128,38 @@ pub struct NewOrder {
     pub pet_id: PetId,
     /// The shop's own name for the order, such as the number of a basket.
     pub reference: Option<Reference>,
-    /// How long the order waits to be completed.
+    /// How long the order waits to be completed. Absent if the client asks for no time.
     pub hold: Option<HoldDuration>,
+    /// The shop's own data about the order.
+    pub metadata: Metadata,
+}
+
+impl NewOrder {
+    /// Decides whether the order is placed, and returns its hold and the status that its pet gets.
+    pub fn decide(
+        &self,
+        pet_status: Option<PetStatus>,
+        has_open_order: bool,
+        hold_of_shop: Option<HoldDuration>,
+    ) -> Result<(Option<HoldDuration>, PetStatus), PlaceRefusal> {
+        let hold = HoldDuration::grant(self.hold, hold_of_shop).map_err(PlaceRefusal::Hold)?;
+        match pet_status {
+            Some(ORDERABLE) if has_open_order => Err(PlaceRefusal::HasOpenOrder),
+            Some(ORDERABLE) => Ok((hold, ORDERED)),
+            _ => Err(PlaceRefusal::NotAvailable),
+        }
+    }
+}
+
+/// Why a shop does not grant a hold.
+#[derive(Debug, Clone, Copy, Error, PartialEq, Eq)]
+pub enum HoldRefusal {
+    /// Orders in this shop never expire.
+    #[error("is not allowed, because orders in this shop never expire: leave it out")]
+    NeverExpires,
+    /// It is longer than the hold of the shop.
+    #[error("must be at most {}, the longest hold in this shop", .0.seconds())]
+    TooLong(HoldDuration),
 }
 
 /// How an order ends.
@@ -121,15 +169,30 @@ pub enum OrderEnd {
     Complete,
     /// The pet is available again.
     Cancel,
+    /// Likewise, because the order was not completed in time.
+    Expire,
+}
+
+/// What a request to end an order does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndDecision {
+    /// The order and its pet get another status.
+    End,
+    /// Nothing changes: the order has ended in this way before.
+    AlreadyEnded,
 }
 
 impl OrderEnd {
+    /// Every way.
+    pub const ALL: [Self; 3] = [Self::Complete, Self::Cancel, Self::Expire];
+
     /// The status of the order afterwards.
     #[must_use]
     pub fn status(self) -> OrderStatus {
         match self {
             Self::Complete => OrderStatus::Completed,
             Self::Cancel => OrderStatus::Cancelled,
+            Self::Expire => OrderStatus::Expired,
         }
     }
 
@@ -138,16 +201,17 @@ impl OrderEnd {
     pub fn pet_status(self) -> PetStatus {
         match self {
             Self::Complete => PetStatus::Sold,
-            Self::Cancel => PetStatus::Available,
+            Self::Cancel | Self::Expire => PetStatus::Available,
         }
     }
-}
 
-impl OrderStatus {
-    /// Whether an order with this status may end this way. An order that already has is allowed and stays unchanged.
-    #[must_use]
-    pub fn may_end(self, end: OrderEnd) -> bool {
-        self == Self::Placed || self == end.status()
+    /// Decides whether an order with this status can end in this way. The error is the status with which it has already ended.
+    pub fn decide(self, status: OrderStatus) -> Result<EndDecision, OrderStatus> {
+        match status {
+            OrderStatus::Placed => Ok(EndDecision::End),
+            ended if ended == self.status() => Ok(EndDecision::AlreadyEnded),
+            ended => Err(ended),
+        }
     }
 }
 
@@ -162,12 +226,71 @@ pub struct Order {
     pub status: OrderStatus,
     /// When it was placed.
     pub created_at: SystemTime,
-    /// When its status last changed.
+    /// When it last changed.
     pub updated_at: SystemTime,
     /// When it ends unless it is completed before. Absent if it never does.
     pub expires_at: Option<SystemTime>,
     /// The shop's own name for it.
     pub reference: Option<Reference>,
+    /// The shop's own data about it.
+    pub metadata: Metadata,
+}
+
+/// A partial update of an order. Absent fields stay unchanged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OrderPatch {
+    /// How long it waits to be completed, from now on.
+    pub hold: Option<HoldDuration>,
+    /// The shop's own name for it.
+    pub reference: Change<Reference>,
+    /// The shop's own data about it.
+    pub metadata: Change<MetadataPatch>,
+}
+
+/// An order after a patch. Only the database knows the time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatchedOrder {
+    /// How long it waits to be completed, from now on. Absent if that stays as it is.
+    pub hold: Option<HoldDuration>,
+    /// The shop's own name for it.
+    pub reference: Option<Reference>,
+    /// The shop's own data about it.
+    pub metadata: Metadata,
+}
+
+/// Why a patch is refused.
+#[derive(Debug, Clone, Copy, Error, PartialEq, Eq)]
+pub enum OrderPatchError {
+    /// The order is not open, so it does not wait.
+    #[error("the order is not open")]
+    NotOpen(OrderStatus),
+    /// The shop does not grant this hold.
+    #[error(transparent)]
+    Hold(#[from] HoldRefusal),
+    /// The metadata would exceed its limits.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
+impl OrderPatch {
+    /// Decides what the order becomes in a shop with this hold.
+    pub fn apply(
+        &self,
+        order: &Order,
+        hold_of_shop: Option<HoldDuration>,
+    ) -> Result<PatchedOrder, OrderPatchError> {
+        if self.hold.is_some() {
+            HoldDuration::grant(self.hold, hold_of_shop)?;
+            if order.status != OrderStatus::Placed {
+                return Err(OrderPatchError::NotOpen(order.status));
+            }
+        }
+        Ok(PatchedOrder {
+            hold: self.hold,
+            reference: self.reference.apply(order.reference.as_ref()),
+            metadata: self.metadata.merge(&order.metadata)?,
+        })
+    }
 }
 
 impl HasId for Order {
@@ -207,9 +330,44 @@ mod tests {
     }
 
     #[test]
+    fn only_an_available_pet_without_an_open_order_can_be_ordered() {
+        let order = NewOrder {
+            pet_id: PetId::try_from(1).unwrap(),
+            reference: None,
+            hold: None,
+            metadata: Metadata::default(),
+        };
+        for status in PetStatus::ALL.into_iter().map(Some).chain([None]) {
+            for has_open_order in [false, true] {
+                let expected = match (status, has_open_order) {
+                    (Some(PetStatus::Available), false) => Ok((None, PetStatus::Pending)),
+                    (Some(PetStatus::Available), true) => Err(PlaceRefusal::HasOpenOrder),
+                    _ => Err(PlaceRefusal::NotAvailable),
+                };
+                let decision = order.decide(status, has_open_order, None);
+                assert_eq!(decision, expected, "{status:?}, {has_open_order}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_order_ends_once() {
+        for end in OrderEnd::ALL {
+            for status in OrderStatus::ALL {
+                let expected = match status {
+                    OrderStatus::Placed => Ok(EndDecision::End),
+                    _ if status == end.status() => Ok(EndDecision::AlreadyEnded),
+                    _ => Err(status),
+                };
+                assert_eq!(end.decide(status), expected, "{end:?}, {status:?}");
+            }
+        }
+    }
+
+    #[test]
     fn every_status_change_by_an_order_is_allowed_for_the_pet() {
         assert!(PetStatus::may_become(Some(ORDERABLE), ORDERED));
-        for end in [OrderEnd::Complete, OrderEnd::Cancel] {
+        for end in OrderEnd::ALL {
             assert!(PetStatus::may_become(Some(ORDERED), end.pet_status()));
             assert_ne!(end.status(), OrderStatus::Placed, "an ended order is not open");
         }

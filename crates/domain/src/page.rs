@@ -1,9 +1,10 @@
 //! Pagination: a page of a list, and the request for one.
 
+use std::cmp::Reverse;
+use std::str::FromStr;
+
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
-use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
-use utoipa::{PartialSchema, ToSchema};
 
 /// The maximum number of items on a page: 1 to 100, 20 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,20 +51,66 @@ impl<'de> Deserialize<'de> for PageLimit {
     }
 }
 
-impl PartialSchema for PageLimit {
-    fn schema() -> RefOr<Schema> {
-        let limit = ObjectBuilder::new().schema_type(Type::Integer);
-        let limit = limit.minimum(Some(Self::MIN)).maximum(Some(Self::MAX));
-        limit.default(Some(Self::DEFAULT.get().into())).into()
+/// The order of a list. Ids grow, so it is also the order in which the items were added.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum SortOrder {
+    /// The smallest id first.
+    #[default]
+    Ascending,
+    /// The largest id first.
+    Descending,
+}
+
+impl SortOrder {
+    /// Every order.
+    pub const ALL: [Self; 2] = [Self::Ascending, Self::Descending];
+
+    /// The spelling.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ascending => "id",
+            Self::Descending => "-id",
+        }
+    }
+
+    /// The value for this order.
+    pub fn choose<T>(self, ascending: T, descending: T) -> T {
+        match self {
+            Self::Ascending => ascending,
+            Self::Descending => descending,
+        }
+    }
+
+    /// Whether an item is listed after another one.
+    pub fn is_after<Id: Copy + Ord>(self, id: Id, other: Id) -> bool {
+        self.choose(id > other, id < other)
     }
 }
 
-impl ToSchema for PageLimit {}
+/// The text is none of the spellings.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("must be `{}`, or `{}` for the newest first", SortOrder::Ascending.as_str(), SortOrder::Descending.as_str())]
+pub struct SortOrderError;
+
+impl FromStr for SortOrder {
+    type Err = SortOrderError;
+
+    fn from_str(text: &str) -> Result<Self, SortOrderError> {
+        Self::ALL.into_iter().find(|order| order.as_str() == text).ok_or(SortOrderError)
+    }
+}
+
+impl<'de> Deserialize<'de> for SortOrder {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
 
 /// An item of a list. Lists are sorted by id.
 pub trait HasId {
     /// The type of its id.
-    type Id: Copy;
+    type Id: Copy + Ord;
 
     /// Its id.
     fn id(&self) -> Self::Id;
@@ -75,25 +122,38 @@ pub trait HasId {
 pub struct PageRequest<Filter, Id> {
     /// Which items to list.
     pub filter: Filter,
-    /// Start after this id; at the first item if absent.
+    /// In which order.
+    pub sort: SortOrder,
+    /// Start after this id, in this order; at the first item if absent.
     pub after: Option<Id>,
     /// The maximum number of items.
     pub limit: PageLimit,
 }
 
+impl<Filter, Id: Copy + Into<i64>> PageRequest<Filter, Id> {
+    /// The number after which the page starts: that of an id, or one that is before every id that is issued.
+    pub fn starts_after(&self) -> i64 {
+        self.after.map_or(self.sort.choose(0, i64::MAX), Into::into)
+    }
+}
+
 /// One page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T: HasId> {
-    /// The items, by ascending id.
+    /// The items, in the order of the list.
     pub items: Vec<T>,
     /// The `after` of the next page; absent on the last page.
     pub next_after: Option<T::Id>,
 }
 
 impl<T: HasId> Page<T> {
-    /// Makes a page from the result of a query for at least one row more than the limit, by ascending id.
+    /// Makes a page from the result of a query for at least one row more than the limit, which need not be sorted.
     #[must_use]
-    pub fn from_limit_plus_one(mut items: Vec<T>, limit: PageLimit) -> Self {
+    pub fn from_limit_plus_one(mut items: Vec<T>, sort: SortOrder, limit: PageLimit) -> Self {
+        match sort {
+            SortOrder::Ascending => items.sort_unstable_by_key(HasId::id),
+            SortOrder::Descending => items.sort_unstable_by_key(|item| Reverse(item.id())),
+        }
         let more = items.len() > usize::from(limit.get());
         items.truncate(limit.get().into());
         let next_after = if more { items.last().map(HasId::id) } else { None };
@@ -130,9 +190,34 @@ mod tests {
     fn a_page_names_the_next_page_only_if_there_are_more_items() {
         let limit = PageLimit::try_from(2).unwrap();
         for (found, held, next) in [(0, 0, None), (1, 1, None), (2, 2, None), (3, 2, Some(2))] {
-            let page = Page::from_limit_plus_one((1..=found).map(Numbered).collect(), limit);
-            assert_eq!(page.items.len(), held);
-            assert_eq!(page.next_after, next);
+            for sort in SortOrder::ALL {
+                let page = Page::from_limit_plus_one((1..=found).map(Numbered).collect(), sort, limit);
+                assert_eq!(page.items.len(), held);
+                assert_eq!(page.next_after, next);
+            }
         }
+    }
+
+    #[test]
+    fn a_page_is_sorted_in_the_order_of_the_list() {
+        for (sort, ids, next) in [(SortOrder::Ascending, [1, 3], 3), (SortOrder::Descending, [9, 7], 7)] {
+            let items = [7, 1, 9, 3].map(Numbered).into();
+            let page = Page::from_limit_plus_one(items, sort, PageLimit::try_from(2).unwrap());
+            assert_eq!(page.items.iter().map(HasId::id).collect::<Vec<_>>(), ids);
+            assert_eq!(page.next_after, Some(next));
+            assert!(sort.is_after(ids[1], ids[0]) && !sort.is_after(ids[0], ids[1]));
+            assert!(!sort.is_after(ids[0], ids[0]));
+        }
+    }
+
+    #[test]
+    fn an_order_is_parsed_from_its_exact_spelling_only() {
+        for order in SortOrder::ALL {
+            assert_eq!(order.as_str().parse(), Ok(order));
+        }
+        for text in ["", "ID", "+id", "--id", " -id", "-id ", "id,-id", "name", "asc"] {
+            assert_eq!(text.parse::<SortOrder>(), Err(SortOrderError), "{text:?}");
+        }
+        assert_eq!(SortOrderError.to_string(), "must be `id`, or `-id` for the newest first");
     }
 }

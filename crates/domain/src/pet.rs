@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::change::Change;
 use super::identifier::identifier;
+use super::metadata::{Metadata, MetadataError, MetadataPatch};
 use super::page::{HasId, PageRequest};
 use super::reference::Reference;
 use crate::keywords;
@@ -78,8 +80,7 @@ pub enum PetStatus {
 
 keywords!(
     PetStatus { Available => "available", Pending => "pending", Sold => "sold" },
-    PetStatusError,
-    closed "Availability status of a pet."
+    PetStatusError
 );
 
 impl PetStatus {
@@ -102,14 +103,16 @@ pub struct NewPet {
     pub status: Option<PetStatus>,
     /// The shop's own number for this pet, such as its chip number. No two pets have the same.
     pub reference: Option<Reference>,
+    /// The shop's own data about it.
+    pub metadata: Metadata,
 }
 
 impl NewPet {
     /// The pet under the id that the database issued.
     #[must_use]
     pub fn with_id(&self, id: PetId) -> Pet {
-        let Self { name, category_id, status, reference } = self.clone();
-        Pet { id, name, category_id, status, reference }
+        let Self { name, category_id, status, reference, metadata } = self.clone();
+        Pet { id, name, category_id, status, reference, metadata }
     }
 }
 
@@ -124,8 +127,10 @@ pub struct Pet {
     pub category_id: CategoryId,
     /// Absent if it was never set.
     pub status: Option<PetStatus>,
-    /// The shop's own number for it, if that was ever set.
+    /// The shop's own number for it, if it has one.
     pub reference: Option<Reference>,
+    /// The shop's own data about it.
+    pub metadata: Metadata,
 }
 
 /// A partial update of a pet. Absent fields stay unchanged.
@@ -137,8 +142,10 @@ pub struct PetPatch {
     pub category_id: Option<CategoryId>,
     /// Its new status.
     pub status: Option<PetStatus>,
-    /// The shop's own number for it, if that is to be set or changed.
-    pub reference: Option<Reference>,
+    /// The shop's own number for it.
+    pub reference: Change<Reference>,
+    /// The shop's own data about it.
+    pub metadata: Change<MetadataPatch>,
 }
 
 /// Why a patch is refused.
@@ -155,6 +162,9 @@ pub enum PatchError {
         /// The requested status.
         to: PetStatus,
     },
+    /// The metadata would exceed its limits.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
 }
 
 impl PetPatch {
@@ -173,7 +183,8 @@ impl PetPatch {
             name: self.name.as_ref().unwrap_or(&pet.name).clone(),
             category_id: self.category_id.unwrap_or(pet.category_id),
             status: self.status.or(pet.status),
-            reference: self.reference.as_ref().or(pet.reference.as_ref()).cloned(),
+            reference: self.reference.apply(pet.reference.as_ref()),
+            metadata: self.metadata.merge(&pet.metadata)?,
         })
     }
 }
@@ -211,14 +222,14 @@ impl PetPageRequest {
             && category_id.is_none_or(|category_id| pet.category_id == category_id)
             && ids.as_ref().is_none_or(|ids| ids.contains(&pet.id))
             && references.as_ref().is_none_or(|known| pet.reference.iter().any(|own| known.contains(own)))
-            && self.after.is_none_or(|after| pet.id > after)
+            && self.after.is_none_or(|after| self.sort.is_after(pet.id, after))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::PageLimit;
+    use crate::page::{PageLimit, SortOrder};
 
     #[test]
     fn a_name_is_kept_as_given() {
@@ -271,6 +282,7 @@ mod tests {
             category_id: CategoryId(1),
             status: Some(PetStatus::Sold),
             reference: Some("chip 7".to_owned().try_into().unwrap()),
+            metadata: Metadata::default(),
         };
         let request = |status, ids: Option<&[i64]>, after: Option<i64>| PetPageRequest {
             filter: PetFilter {
@@ -278,6 +290,7 @@ mod tests {
                 ids: ids.map(|ids| ids.iter().map(|id| (*id).try_into().unwrap()).collect()),
                 ..PetFilter::default()
             },
+            sort: SortOrder::Ascending,
             after: after.map(|after| after.try_into().unwrap()),
             limit: PageLimit::DEFAULT,
         };
@@ -296,7 +309,12 @@ mod tests {
         ] {
             assert!(!unmet.asks_for(&pet), "{unmet:?}");
         }
-        let filtered = |filter| PetPageRequest { filter, after: None, limit: PageLimit::DEFAULT };
+        for (after, met) in [(8, true), (7, false), (6, false)] {
+            let descending =
+                PetPageRequest { sort: SortOrder::Descending, ..request(None, None, Some(after)) };
+            assert_eq!(descending.asks_for(&pet), met, "{after}");
+        }
+        let filtered = |filter| PetPageRequest { filter, ..request(None, None, None) };
         for (category, met) in [(1, true), (2, false)] {
             let category_id = Some(CategoryId(category));
             assert_eq!(filtered(PetFilter { category_id, ..PetFilter::default() }).asks_for(&pet), met);

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, Read, Write};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 use petstore_domain::import_key::ImportKey;
+use petstore_domain::metadata::MetadataName;
 use petstore_domain::pet::{Pet, PetStatus};
 use petstore_wire::field_value::FieldValue;
 use petstore_wire::pet::NewPet;
@@ -29,10 +30,16 @@ struct CsvColumns {
     key: Option<usize>,
 }
 
+/// The column with all metadata, and the start of the name of a column with one member of it.
+const METADATA: &str = "metadata";
+const METADATA_MEMBER: &str = "metadata.";
+
 /// A row, in which the names of the columns lead to the cells of the pet.
 struct CsvRow<'a> {
     columns: &'a CsvColumns,
-    cells: Vec<&'a str>,
+    cells: &'a [&'a str],
+    /// The members of the metadata that have columns of their own and are set.
+    metadata: &'a [(&'a str, &'a str)],
 }
 
 impl CsvRows {
@@ -66,7 +73,11 @@ impl CsvColumns {
             if names.iter().any(|other| other == name) {
                 return Err(format!("the column `{name}` appears twice"));
             }
-            if !of_pet.iter().any(|column| column.name == name) && key_column != Some(name) {
+            let is_known = of_pet.iter().any(|column| column.name == name) || key_column == Some(name);
+            if let (false, Some(member)) = (is_known, name.strip_prefix(METADATA_MEMBER)) {
+                let member = MetadataName::try_from(member.to_owned());
+                member.map_err(|problem| format!("the column `{name}` {problem}"))?;
+            } else if !is_known {
                 let known: Vec<_> = of_pet.iter().map(|column| format!("`{}`", column.name)).collect();
                 let hint = if name == "id" { "; `--key-column id` uses it as the source's key" } else { "" };
                 return Err(format!(
@@ -75,6 +86,11 @@ impl CsvColumns {
                 ));
             }
             names.push(name.to_owned());
+        }
+        let is_key = |name: &String| key_column == Some(name.as_str());
+        let has_member = names.iter().any(|name| name.starts_with(METADATA_MEMBER) && !is_key(name));
+        if has_member && names.iter().any(|name| name == METADATA && !is_key(name)) {
+            return Err("it has a column `metadata` and columns for its members: use one or the other".into());
         }
         let index = |wanted: &str| {
             let index = names.iter().position(|name| name == wanted);
@@ -96,7 +112,12 @@ impl CsvColumns {
             ));
         }
         let cells: Result<Vec<&str>, _> = record.iter().map(std::str::from_utf8).collect();
-        let row = CsvRow { columns: self, cells: cells.map_err(|_| "The row is not UTF-8.")? };
+        let cells = cells.map_err(|_| "The row is not UTF-8.")?;
+        let members = self.names.iter().zip(&cells).enumerate().filter_map(|(index, (name, cell))| {
+            let is_member = Some(index) != self.key && !cell.is_empty();
+            Some((name.strip_prefix(METADATA_MEMBER).filter(|_| is_member)?, *cell))
+        });
+        let row = CsvRow { columns: self, cells: &cells, metadata: &members.collect::<Vec<_>>() };
         let pet: NewPet = struct_deserializer::read(&row).map_err(|error| format!("{error}."))?;
         let key = self.key.map(|index| {
             let key = ImportKey::try_from(row.cells[index].to_owned());
@@ -109,10 +130,14 @@ impl CsvColumns {
 impl<'a> NamedValues<'a> for CsvRow<'a> {
     fn names(&self) -> impl Iterator<Item = &str> {
         let Self { columns: CsvColumns { names, key }, .. } = self;
-        names.iter().enumerate().filter(|(index, _)| Some(*index) != *key).map(|(_, name)| name.as_str())
+        let of_pet = names.iter().enumerate().filter(|(index, _)| Some(*index) != *key);
+        of_pet.map(|(_, name)| if name.starts_with(METADATA_MEMBER) { METADATA } else { name })
     }
 
     fn get(&self, name: &str) -> FieldValue<'a> {
+        if name == METADATA && !self.metadata.is_empty() {
+            return FieldValue::CsvMembers(self.metadata);
+        }
         let index = self.columns.names.iter().position(|column| column == name);
         index.map_or(FieldValue::Absent, |index| FieldValue::Csv(self.cells[index]))
     }
@@ -178,13 +203,24 @@ impl Read for LineReader {
     }
 }
 
-/// Appends the header of an export.
-pub fn write_header(out: &mut Vec<u8>) {
-    out.extend_from_slice(b"id,name,categoryId,status,reference\n");
+pub(super) fn write_header(out: &mut Vec<u8>, metadata_columns: &[MetadataName]) {
+    out.extend_from_slice(b"id,name,categoryId,status,reference");
+    if metadata_columns.is_empty() {
+        out.extend_from_slice(b",metadata");
+    }
+    for name in metadata_columns {
+        let _ = write!(out, ",{METADATA_MEMBER}{}", name.as_str());
+    }
+    out.push(b'\n');
 }
 
-pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
-    let Pet { id, name, category_id, status, reference } = pet;
+pub(super) fn write_row(
+    out: &mut Vec<u8>,
+    pet: &Pet,
+    metadata_columns: &[MetadataName],
+    escape_formulas: bool,
+) {
+    let Pet { id, name, category_id, status, reference, metadata } = pet;
     let (id, name, category_id) = (id.get(), name.as_str(), category_id.0);
     // Writing to memory cannot fail.
     let write_value = |out: &mut Vec<u8>, text: &str| {
@@ -200,17 +236,27 @@ pub(super) fn write_row(out: &mut Vec<u8>, pet: &Pet, escape_formulas: bool) {
     if let Some(reference) = reference {
         write_value(out, reference.as_str());
     }
+    if metadata_columns.is_empty() {
+        out.push(b',');
+        if !metadata.is_empty() {
+            write_value(out, &serde_json::to_string(metadata).unwrap_or_default());
+        }
+    }
+    for name in metadata_columns {
+        out.push(b',');
+        write_value(out, metadata.get(name.as_str()).unwrap_or_default());
+    }
     out.push(b'\n');
 }
 
-/// Whether a spreadsheet may evaluate the text. A tab or a CR can introduce a formula too, but no name has one.
+/// Whether a spreadsheet may evaluate the text, also after white space.
 fn may_be_formula(text: &str) -> bool {
     text.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠'])
 }
 
 /// Quotes the text if other programs might otherwise read it differently, which includes white space at its ends.
 fn write_text(out: &mut Vec<u8>, text: &str) {
-    if !text.contains([',', '"']) && text.trim() == text {
+    if !text.contains([',', '"', '\n', '\r']) && text.trim() == text {
         return out.extend_from_slice(text.as_bytes());
     }
     out.push(b'"');

@@ -16,11 +16,11 @@ use std::io;
 use std::path::Path;
 
 use petstore_domain::import_key::ImportKey;
+use petstore_domain::metadata::MetadataName;
 use petstore_domain::pet::{NewPet, Pet};
 use thiserror::Error;
 
 use self::csv::CsvRows;
-pub use self::csv::write_header;
 pub use compression::{CompressedWriter, Compression, decompressed};
 use ndjson::NdjsonRows;
 pub use partial_file::PartialFile;
@@ -130,13 +130,31 @@ impl ImportRows {
     }
 }
 
-/// Appends a pet on one line.
-///
-/// With `escape_formulas`, a name in CSV that a spreadsheet may evaluate as a formula is prefixed with `'`.
-pub fn write(out: &mut Vec<u8>, format: FileFormat, escape_formulas: bool, pet: &Pet) {
-    match format {
-        FileFormat::Csv => csv::write_row(out, pet, escape_formulas),
-        FileFormat::Ndjson => ndjson::write_line(out, pet),
+/// Writes pets, one after the other.
+#[derive(Debug)]
+pub struct PetWriter {
+    /// The format.
+    pub format: FileFormat,
+    /// Whether a text in CSV that a spreadsheet may evaluate as a formula is prefixed with `'`.
+    pub escape_formulas: bool,
+    /// The members of the metadata that get a column in CSV each. If there are none, one column has all of it as JSON.
+    pub metadata_columns: Vec<MetadataName>,
+}
+
+impl PetWriter {
+    /// Appends what comes before the first pet.
+    pub fn write_header(&self, out: &mut Vec<u8>) {
+        if self.format == FileFormat::Csv {
+            csv::write_header(out, &self.metadata_columns);
+        }
+    }
+
+    /// Appends a pet.
+    pub fn write(&self, out: &mut Vec<u8>, pet: &Pet) {
+        match self.format {
+            FileFormat::Csv => csv::write_row(out, pet, &self.metadata_columns, self.escape_formulas),
+            FileFormat::Ndjson => ndjson::write_line(out, pet),
+        }
     }
 }
 
@@ -147,6 +165,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use petstore_domain::metadata::Metadata;
     use petstore_domain::pet::{CategoryId, PetName, PetStatus};
 
     /// The rows of a file: the `categoryId` of a valid one, the line of a rejected one.
@@ -186,6 +205,9 @@ mod tests {
             category_id: i64,
             status in proptest::option::of(proptest::sample::select(&PetStatus::ALL[..])),
             reference in proptest::option::of("[ \"',=]{0,2}[^\\p{Cc}\\s][\"', ]{0,2}"),
+            metadata in proptest::collection::btree_map(
+                "[a-zA-Z0-9_-]{1,3}", "[ \"',=\n\t]{0,2}[^\\p{Cc}][\"', \n\t]{0,2}", 0..4,
+            ),
         ) {
             prop_assume!(PetName::try_from(name.clone()).is_ok());
             let pet = Pet {
@@ -194,14 +216,17 @@ mod tests {
                 category_id: CategoryId(category_id),
                 status,
                 reference: reference.map(|text| text.try_into().unwrap()),
+                metadata: Metadata::from_stored(metadata.clone()),
             };
-            for format in [FileFormat::Csv, FileFormat::Ndjson] {
+            let names: Vec<MetadataName> = metadata.into_keys().map(|name| name.try_into().unwrap()).collect();
+            for (format, metadata_columns) in
+                [(FileFormat::Csv, vec![]), (FileFormat::Csv, names), (FileFormat::Ndjson, vec![])]
+            {
                 let mut written = Vec::new();
-                if format == FileFormat::Csv {
-                    write_header(&mut written);
-                }
-                write(&mut written, format, false, &pet);
-                write(&mut written, format, false, &pet);
+                let writer = PetWriter { format, escape_formulas: false, metadata_columns };
+                writer.write_header(&mut written);
+                writer.write(&mut written, &pet);
+                writer.write(&mut written, &pet);
                 let input = Box::new(Cursor::new(written));
                 let mut rows = ImportRows::read(input, format, Some("id".to_owned())).unwrap();
                 for _ in 0..2 {

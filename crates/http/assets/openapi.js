@@ -55,8 +55,12 @@ export const fieldsOf = (openapi, described) => {
   const body = resolve(openapi, described) ?? {};
   const schema = body.type === "array" ? resolve(openapi, body.items) : body;
   return Object.entries(schema?.properties ?? {}).map(([name, field]) => {
-    const { type, format, enum: values, description } = { ...resolve(openapi, field), ...field };
-    const limits = boundsOf(openapi, field).join(", ");
+    // A field that can be null has a list of types or, if it is a reference, a choice between it and null.
+    const choices = field.oneOf ?? [field];
+    const own = choices.find(({ type }) => type !== "null");
+    const { type: types, format, enum: values, description } = { ...resolve(openapi, own), ...own, ...field };
+    const type = [types, choices.length > 1 ? "null" : []].flat().join(" or ");
+    const limits = boundsOf(openapi, own).join(", ");
     const lines = [
       description,
       values && `One of ${values.map((value) => `\`${value}\``).join(", ")}.`,

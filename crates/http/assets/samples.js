@@ -10,9 +10,11 @@ const SDK_METHODS = {
   listPets: "pets.list",
   getPet: "pets.get",
   updatePet: "pets.update",
+  deletePet: "pets.delete",
   placeOrder: "orders.place",
   listOrders: "orders.list",
   getOrder: "orders.get",
+  updateOrder: "orders.update",
   completeOrder: "orders.complete",
   cancelOrder: "orders.cancel",
   listEvents: "events.list",
@@ -25,12 +27,13 @@ const exampleOf = (openapi, described) => {
   return described.example ?? named ?? schema.example ?? schema.examples?.[0] ?? schema.enum?.[0] ?? schema.default;
 };
 
-/** Collects what a call of the operation needs. Of the optional parameters, it has the filters by an enumeration. */
+/** Collects what a call of the operation needs. Of the optional parameters, it has enumerations that have no default: filters. */
 const callOf = (openapi, path, method) => {
   const operation = openapi.paths[path][method];
   const parameters = parametersOf(openapi, path, method);
+  const isFilter = ({ enum: values, default: usual } = {}) => values !== undefined && usual === undefined;
   const wanted = parameters.filter(
-    (parameter) => parameter.required || (parameter.in === "query" && resolve(openapi, parameter.schema)?.enum),
+    (parameter) => parameter.required || (parameter.in === "query" && isFilter(resolve(openapi, parameter.schema))),
   );
   const values = (place) =>
     wanted
@@ -50,6 +53,7 @@ const callOf = (openapi, path, method) => {
     mediaType,
     body,
     leftOut: fieldsOf(openapi, content?.schema).map(({ name }) => name).filter((name) => !Object.hasOwn(body ?? {}, name)),
+    returnsNothing: answer === undefined,
     returnsList: resolve(openapi, answer?.schema)?.type === "array",
   };
 };
@@ -94,14 +98,15 @@ const python = (call, server, sdkMethod, noun) => {
   const named = values.map(([name, value]) => `${pythonName(name)}=${pythonValue(value)}`);
   const parameters = [...call.inPath.map(([, value]) => pythonValue(value)), ...named].join(", ");
   const expression = `shop.${sdkMethod}(${parameters})`;
+  const printed = call.returnsList
+    ? [`for ${noun} in ${expression}:`, `    print(${noun})`]
+    : [`${noun} = ${expression}`, `print(${noun})`];
   return [
     "from petstore_client import Petstore",
     "",
     `shop = Petstore(base_url=${pythonValue(server)})  # reads the key from PETSTORE_KEY`,
     ...leftOutComment("#", call.leftOut.map(pythonName)),
-    ...(call.returnsList
-      ? [`for ${noun} in ${expression}:`, `    print(${noun})`]
-      : [`${noun} = ${expression}`, `print(${noun})`]),
+    ...(call.returnsNothing ? [expression] : printed),
   ].join("\n");
 };
 
@@ -122,14 +127,15 @@ const typescript = (call, server, sdkMethod, noun) => {
   const named = call.body ?? (call.query.length > 0 ? Object.fromEntries(call.query) : undefined);
   const parameters = [...call.inPath.map(([, value]) => value), ...(named ? [named] : [])].map(typescriptValue).join(", ");
   const expression = `shop.${sdkMethod}(${parameters})`;
+  const printed = call.returnsList
+    ? [`for await (const ${noun} of ${expression}) {`, `  console.log(${noun});`, "}"]
+    : [`const ${noun} = await ${expression};`, `console.log(${noun});`];
   return [
     "import { Petstore } from '@petstore/client';",
     "",
     `const shop = new Petstore({ baseUrl: ${typescriptValue(server)} }); // reads the key from PETSTORE_KEY`,
     ...leftOutComment(`//`, call.leftOut),
-    ...(call.returnsList
-      ? [`for await (const ${noun} of ${expression}) {`, `  console.log(${noun});`, "}"]
-      : [`const ${noun} = await ${expression};`, `console.log(${noun});`]),
+    ...(call.returnsNothing ? [`await ${expression};`] : printed),
   ].join("\n");
 };
 

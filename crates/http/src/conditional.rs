@@ -63,7 +63,7 @@ pub(crate) struct IfMatch<'a>(GetAll<'a, HeaderValue>);
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(crate) struct IfMatchHeader {
-    /// The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.
+    /// The `ETag` of what you read. If it has changed since, nothing is changed and the response is 412.
     #[param(rename = "If-Match", nullable = false)]
     if_match: Option<String>,
 }

@@ -5,12 +5,12 @@
 use hyper::StatusCode;
 use hyper::header::{self, HeaderName, HeaderValue};
 use petstore_domain::key_record::Scope;
-use petstore_domain::keyword_enum::open;
 use petstore_domain::rate_limit::RateLimit;
 use petstore_storage::StorageError;
 use petstore_telemetry::with_causes;
 use petstore_wire::json;
 use petstore_wire::request_body::BodyError;
+use petstore_wire::schema::open;
 use petstore_wire::suggestions::{listed, similar};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -18,7 +18,71 @@ use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 use super::response::{self, Response};
 
-/// Why a request failed. Codes are frozen: clients may rely on them forever.
+/// Defines the codes, in alphabetical order: each with its spelling and its status.
+macro_rules! error_codes {
+    ($($name:ident = $code:literal, $status:ident;)+) => {
+        /// What kind of error it is, for programs. Codes are frozen: clients may rely on them forever.
+        #[derive(Debug, Clone, Copy)]
+        pub(crate) enum ErrorCode {
+            $($name,)+
+        }
+
+        impl ErrorCode {
+            const ALL: [&str; [$($code),+].len()] = [$($code),+];
+
+            pub(crate) fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $code,)+
+                }
+            }
+
+            pub(crate) fn status(self) -> StatusCode {
+                match self {
+                    $(Self::$name => StatusCode::$status,)+
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
+    BodyTooLarge = "body_too_large", PAYLOAD_TOO_LARGE;
+    CursorExpired = "cursor_expired", GONE;
+    HeadersTooLarge = "headers_too_large", REQUEST_HEADER_FIELDS_TOO_LARGE;
+    IdempotencyInProgress = "idempotency_in_progress", CONFLICT;
+    IdempotencyKeyReused = "idempotency_key_reused", UNPROCESSABLE_ENTITY;
+    InsufficientScope = "insufficient_scope", FORBIDDEN;
+    InternalError = "internal_error", INTERNAL_SERVER_ERROR;
+    InvalidApiKey = "invalid_api_key", UNAUTHORIZED;
+    InvalidCursor = "invalid_cursor", BAD_REQUEST;
+    InvalidField = "invalid_field", BAD_REQUEST;
+    InvalidHeader = "invalid_header", BAD_REQUEST;
+    InvalidJson = "invalid_json", BAD_REQUEST;
+    InvalidParameter = "invalid_parameter", BAD_REQUEST;
+    InvalidTransition = "invalid_transition", CONFLICT;
+    MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED;
+    MissingApiKey = "missing_api_key", UNAUTHORIZED;
+    MissingField = "missing_field", BAD_REQUEST;
+    OperationRemoved = "operation_removed", GONE;
+    OrderNotFound = "order_not_found", NOT_FOUND;
+    OutcomeUnknown = "outcome_unknown", SERVICE_UNAVAILABLE;
+    PetHasOpenOrder = "pet_has_open_order", CONFLICT;
+    PetHasOrder = "pet_has_order", CONFLICT;
+    PetNotAvailable = "pet_not_available", CONFLICT;
+    PetNotFound = "pet_not_found", NOT_FOUND;
+    PreconditionFailed = "precondition_failed", PRECONDITION_FAILED;
+    RateLimited = "rate_limited", TOO_MANY_REQUESTS;
+    ReferenceTaken = "reference_taken", CONFLICT;
+    RequestTimeout = "request_timeout", REQUEST_TIMEOUT;
+    RouteNotFound = "route_not_found", NOT_FOUND;
+    Unavailable = "unavailable", SERVICE_UNAVAILABLE;
+    UnknownField = "unknown_field", BAD_REQUEST;
+    UnknownParameter = "unknown_parameter", BAD_REQUEST;
+    UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE;
+    UriTooLong = "uri_too_long", URI_TOO_LONG;
+}
+
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum ApiError {
     InvalidBody(BodyError),
@@ -32,8 +96,7 @@ pub(crate) enum ApiError {
     },
     InvalidCursor,
     InvalidHeader {
-        /// The header; none if it is the whole head.
-        name: Option<&'static str>,
+        name: &'static str,
         problem: &'static str,
     },
     /// The end of the request is uncertain, so the connection cannot carry another one.
@@ -53,21 +116,31 @@ pub(crate) enum ApiError {
         /// The path that was most likely meant.
         nearest: Option<String>,
     },
-    MethodNotAllowed,
+    MethodNotAllowed {
+        allowed: HeaderValue,
+    },
     RequestTimeout,
     InvalidTransition {
         what: &'static str,
         from: &'static str,
         to: &'static str,
     },
+    OrderNotHeld {
+        status: &'static str,
+    },
     PetNotAvailable,
     PetHasOpenOrder,
+    PetHasOrder,
     ReferenceTaken,
     OperationRemoved,
     CursorExpired,
-    PreconditionFailed,
+    PreconditionFailed {
+        what: &'static str,
+    },
     BodyTooLarge,
     UriTooLong,
+    /// The link to the next page would be refused as [`UriTooLong`](Self::UriTooLong).
+    NextPageTooLong,
     UnsupportedMediaType {
         /// As the client sent it; empty if it sent none, or several.
         sent: String,
@@ -104,52 +177,50 @@ impl ApiError {
         Self::InvalidParameter { name, problem: problem.to_string() }
     }
 
-    /// The status and the code of each error, defined only here.
-    pub(crate) fn code(&self) -> (StatusCode, &'static str) {
+    pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::InvalidBody(BodyError::InvalidJson { .. } | BodyError::NotExpected) => {
-                (StatusCode::BAD_REQUEST, "invalid_json")
+                ErrorCode::InvalidJson
             }
-            Self::InvalidBody(BodyError::MissingField { .. }) => (StatusCode::BAD_REQUEST, "missing_field"),
-            Self::InvalidBody(BodyError::InvalidField { .. }) => (StatusCode::BAD_REQUEST, "invalid_field"),
+            Self::InvalidBody(BodyError::MissingField { .. }) => ErrorCode::MissingField,
+            Self::InvalidBody(BodyError::InvalidField { .. } | BodyError::InvalidMember { .. }) => {
+                ErrorCode::InvalidField
+            }
             Self::InvalidBody(BodyError::UnknownField { .. } | BodyError::ReadOnlyField { .. }) => {
-                (StatusCode::BAD_REQUEST, "unknown_field")
+                ErrorCode::UnknownField
             }
-            Self::InvalidParameter { .. } => (StatusCode::BAD_REQUEST, "invalid_parameter"),
-            Self::UnknownParameter { .. } => (StatusCode::BAD_REQUEST, "unknown_parameter"),
-            Self::InvalidCursor => (StatusCode::BAD_REQUEST, "invalid_cursor"),
-            Self::InvalidHeader { .. } | Self::InvalidFraming { .. } => {
-                (StatusCode::BAD_REQUEST, "invalid_header")
-            }
-            Self::MissingApiKey => (StatusCode::UNAUTHORIZED, "missing_api_key"),
-            Self::NotABearerToken | Self::InvalidApiKey => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
-            Self::InsufficientScope { .. } => (StatusCode::FORBIDDEN, "insufficient_scope"),
-            Self::PetNotFound => (StatusCode::NOT_FOUND, "pet_not_found"),
-            Self::OrderNotFound => (StatusCode::NOT_FOUND, "order_not_found"),
-            Self::RouteNotFound { .. } => (StatusCode::NOT_FOUND, "route_not_found"),
-            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
-            Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
-            Self::InvalidTransition { .. } => (StatusCode::CONFLICT, "invalid_transition"),
-            Self::PetNotAvailable => (StatusCode::CONFLICT, "pet_not_available"),
-            Self::PetHasOpenOrder => (StatusCode::CONFLICT, "pet_has_open_order"),
-            Self::ReferenceTaken => (StatusCode::CONFLICT, "reference_taken"),
-            Self::OperationRemoved => (StatusCode::GONE, "operation_removed"),
-            Self::CursorExpired => (StatusCode::GONE, "cursor_expired"),
-            Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
-            Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
-            Self::UriTooLong => (StatusCode::URI_TOO_LONG, "uri_too_long"),
+            Self::InvalidParameter { .. } => ErrorCode::InvalidParameter,
+            Self::UnknownParameter { .. } => ErrorCode::UnknownParameter,
+            Self::InvalidCursor => ErrorCode::InvalidCursor,
+            Self::InvalidHeader { .. } | Self::InvalidFraming { .. } => ErrorCode::InvalidHeader,
+            Self::MissingApiKey => ErrorCode::MissingApiKey,
+            Self::NotABearerToken | Self::InvalidApiKey => ErrorCode::InvalidApiKey,
+            Self::InsufficientScope { .. } => ErrorCode::InsufficientScope,
+            Self::PetNotFound => ErrorCode::PetNotFound,
+            Self::OrderNotFound => ErrorCode::OrderNotFound,
+            Self::RouteNotFound { .. } => ErrorCode::RouteNotFound,
+            Self::MethodNotAllowed { .. } => ErrorCode::MethodNotAllowed,
+            Self::RequestTimeout => ErrorCode::RequestTimeout,
+            Self::InvalidTransition { .. } | Self::OrderNotHeld { .. } => ErrorCode::InvalidTransition,
+            Self::PetNotAvailable => ErrorCode::PetNotAvailable,
+            Self::PetHasOpenOrder => ErrorCode::PetHasOpenOrder,
+            Self::PetHasOrder => ErrorCode::PetHasOrder,
+            Self::ReferenceTaken => ErrorCode::ReferenceTaken,
+            Self::OperationRemoved => ErrorCode::OperationRemoved,
+            Self::CursorExpired => ErrorCode::CursorExpired,
+            Self::PreconditionFailed { .. } => ErrorCode::PreconditionFailed,
+            Self::BodyTooLarge => ErrorCode::BodyTooLarge,
+            Self::UriTooLong | Self::NextPageTooLong => ErrorCode::UriTooLong,
             Self::UnsupportedMediaType { .. } | Self::UnsupportedContentEncoding { .. } => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
+                ErrorCode::UnsupportedMediaType
             }
-            Self::HeadersTooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large"),
-            Self::IdempotencyInProgress => (StatusCode::CONFLICT, "idempotency_in_progress"),
-            Self::IdempotencyKeyReused => (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused"),
-            Self::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
-            Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
-            Self::Unavailable { .. } | Self::NotReady { .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
-            }
-            Self::OutcomeUnknown { .. } => (StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown"),
+            Self::HeadersTooLarge => ErrorCode::HeadersTooLarge,
+            Self::IdempotencyInProgress => ErrorCode::IdempotencyInProgress,
+            Self::IdempotencyKeyReused => ErrorCode::IdempotencyKeyReused,
+            Self::RateLimited { .. } => ErrorCode::RateLimited,
+            Self::Internal { .. } => ErrorCode::InternalError,
+            Self::Unavailable { .. } | Self::NotReady { .. } => ErrorCode::Unavailable,
+            Self::OutcomeUnknown { .. } => ErrorCode::OutcomeUnknown,
         }
     }
 
@@ -157,14 +228,13 @@ impl ApiError {
     fn field(&self) -> Option<&str> {
         match self {
             Self::InvalidBody(error) => error.field(),
-            Self::InvalidParameter { name, .. } => Some(name),
+            Self::InvalidParameter { name, .. } | Self::InvalidHeader { name, .. } => Some(name),
             Self::UnknownParameter { name, .. } => Some(name),
-            Self::InvalidHeader { name, .. } => *name,
             Self::InvalidCursor => Some("cursor"),
             Self::CursorExpired => Some("after"),
             Self::InvalidFraming { .. } => Some("Transfer-Encoding"),
             Self::IdempotencyInProgress | Self::IdempotencyKeyReused => Some("Idempotency-Key"),
-            Self::PreconditionFailed => Some("If-Match"),
+            Self::PreconditionFailed { .. } => Some("If-Match"),
             Self::ReferenceTaken => Some("reference"),
             Self::UnsupportedMediaType { .. } => Some("Content-Type"),
             Self::UnsupportedContentEncoding { .. } => Some("Content-Encoding"),
@@ -190,16 +260,15 @@ impl ApiError {
                 let scope = needed.as_str();
                 return format!("The API key lacks the scope `{scope}`: use a key with this scope.");
             }
-            Self::RateLimited { limit, seconds } => {
-                let (requests, period) = (limit.requests().get(), limit.seconds());
-                let plural = if requests == 1 { "" } else { "s" };
-                return format!(
-                    "The API key has reached its limit of {requests} request{plural} per {period} s: retry \
-                     in {seconds} s."
-                );
-            }
+            Self::RateLimited { limit, seconds } => return rate_limited(*limit, *seconds),
             Self::InvalidTransition { what, from, to } => {
                 return format!("The {what} is `{from}` and cannot become `{to}`.");
+            }
+            Self::OrderNotHeld { status } => {
+                return format!(
+                    "The order is `{status}`, and only a `placed` order reserves its pet: leave out `holdSeconds`, or place \
+                     another order."
+                );
             }
             Self::InvalidCursor => {
                 "`cursor` was not issued by this service: copy it from a `Link` header, or leave it out to start at the \
@@ -218,14 +287,14 @@ impl ApiError {
                 "The pet is not available: only a pet whose `status` is `available` can be ordered."
             }
             Self::PetHasOpenOrder => "The pet has an open order: complete or cancel the order first.",
+            Self::PetHasOrder => {
+                "The pet is or was in an order and cannot be deleted, because orders keep their pets: change the pet instead."
+            }
             Self::ReferenceTaken => {
                 "Another pet already has this `reference`: send a different one, or find that pet with \
                  `GET /v1/pets?reference=…`."
             }
-            Self::PreconditionFailed => {
-                "The pet has changed since you read it, so `If-Match` does not match: read the pet again, \
-                 then repeat the change if you still want it."
-            }
+            Self::PreconditionFailed { what } => return precondition_failed(what),
             Self::RouteNotFound { nearest: Some(nearest) } => {
                 return format!("This path does not exist: did you mean `{nearest}`?");
             }
@@ -233,8 +302,9 @@ impl ApiError {
                 "This path does not exist: paths are lower case, without a trailing slash, and listed in \
                  `/openapi.json`."
             }
-            Self::MethodNotAllowed => {
-                "This path does not support this method: see the `Allow` header for the supported methods."
+            Self::MethodNotAllowed { allowed } => {
+                let allowed = allowed.to_str().unwrap_or_default();
+                return format!("This path does not support this method: use {allowed}.");
             }
             Self::RequestTimeout => "The body did not arrive in time: send the request again.",
             Self::OperationRemoved => "This operation has been removed: use `GET /v1/pets?id=…` instead.",
@@ -244,11 +314,13 @@ impl ApiError {
             }
             Self::BodyTooLarge => "The body is too large: at most 16384 bytes are allowed.",
             Self::UriTooLong => "The path and query are too long: at most 8192 bytes together are allowed.",
-            Self::HeadersTooLarge => {
-                "The headers are too large: at most 100 headers and 16384 bytes in total are allowed."
+            Self::NextPageTooLong => {
+                "The link to the next page would be longer than 8192 bytes: leave out `limit` to get all pets in one response, \
+                 or send fewer ids or references in one request."
             }
+            Self::HeadersTooLarge => "The headers are too large: at most 16384 bytes in total are allowed.",
             Self::IdempotencyInProgress => {
-                "A request with this `Idempotency-Key` is still in progress: retry in a second to get its result."
+                "A request with this `Idempotency-Key` may still be in progress: retry in a second to get its result."
             }
             Self::IdempotencyKeyReused => {
                 "This `Idempotency-Key` was used for a different request in the last 24 hours: send a new key \
@@ -273,14 +345,13 @@ impl ApiError {
 
     /// The body of the error response.
     pub(crate) fn body(&self) -> ErrorBody {
-        let (status, code) = self.code();
-        let field = self.field().map(str::to_owned);
-        ErrorBody { code, message: self.message(), status: status.as_u16(), field }
+        let (code, field) = (self.code(), self.field().map(str::to_owned));
+        ErrorBody { code: code.as_str(), message: self.message(), status: code.status().as_u16(), field }
     }
 
     /// The response, with the cause as an extension for the log.
     pub(crate) fn into_response(self) -> Response {
-        let mut response = response::json(self.code().0, json::render(&self.body()));
+        let mut response = response::json(self.code().status(), json::render(&self.body()));
         response.headers_mut().extend(self.header());
         if let Some(cause) = self.into_cause() {
             response.extensions_mut().insert(cause);
@@ -323,6 +394,21 @@ impl ApiError {
     }
 }
 
+fn rate_limited(limit: RateLimit, seconds: u64) -> String {
+    let (requests, period) = (limit.requests().get(), limit.seconds());
+    let plural = if requests == 1 { "" } else { "s" };
+    format!(
+        "The API key has reached its limit of {requests} request{plural} per {period} s: retry in {seconds} s."
+    )
+}
+
+fn precondition_failed(what: &str) -> String {
+    format!(
+        "The {what} has changed since you read it, so `If-Match` does not match: read the {what} again, then repeat the change \
+         if you still want it."
+    )
+}
+
 fn unknown_parameter(name: &str, known: &[&str]) -> String {
     let known = || known.iter().copied();
     if let Some(similar) = similar(name, known()) {
@@ -361,6 +447,7 @@ impl From<&StorageError> for ApiError {
             StorageError::Unavailable(_)
             | StorageError::Locked(_)
             | StorageError::Raced(_)
+            | StorageError::Deadlock(_)
             | StorageError::NoPartition(_)
             | StorageError::Unusable(_) => Self::Unavailable { cause },
             StorageError::OutcomeUnknown(_) => Self::OutcomeUnknown { cause },
@@ -374,43 +461,6 @@ impl From<StorageError> for ApiError {
         Self::from(&error)
     }
 }
-
-/// Every code.
-const CODES: [&str; 33] = [
-    "body_too_large",
-    "cursor_expired",
-    "headers_too_large",
-    "idempotency_in_progress",
-    "idempotency_key_reused",
-    "insufficient_scope",
-    "internal_error",
-    "invalid_api_key",
-    "invalid_cursor",
-    "invalid_field",
-    "invalid_header",
-    "invalid_json",
-    "invalid_parameter",
-    "invalid_transition",
-    "method_not_allowed",
-    "missing_api_key",
-    "missing_field",
-    "operation_removed",
-    "order_not_found",
-    "outcome_unknown",
-    "pet_has_open_order",
-    "pet_not_available",
-    "pet_not_found",
-    "precondition_failed",
-    "rate_limited",
-    "reference_taken",
-    "request_timeout",
-    "route_not_found",
-    "unavailable",
-    "unknown_field",
-    "unknown_parameter",
-    "unsupported_media_type",
-    "uri_too_long",
-];
 
 /// The body of every error response.
 #[derive(Debug, Serialize, ToSchema)]
@@ -431,7 +481,7 @@ pub(crate) struct ErrorBody {
 
 fn code_schema() -> Object {
     let about = "Error code for programs. A code never changes its meaning. New codes may be added.";
-    let mut schema = open(about, CODES);
+    let mut schema = open(about, ErrorCode::ALL);
     schema.pattern = Some("^[a-z_]+$".into());
     schema
 }

@@ -1,7 +1,7 @@
 //! Faults on request, for `petstore demo`: a client engineer sees what a program does when a response is lost, late, or not ours.
 //!
 //! **Guarantees:**
-//! - Only `petstore demo` constructs a [`FaultInjector`]. Without one, the header is ignored.
+//! - Only `petstore demo` builds a [`FaultyPipeline`]. The pipeline of `petstore serve` ignores the header.
 //! - Only operations fail, and only for callers that may call them: everything up to the scope is checked first.
 //! - A request that takes effect is handled and logged as always, with its usual deadlines. Its fault happens afterwards, to
 //!   the response alone. A request that is refused instead changes nothing.
@@ -11,25 +11,32 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderName};
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
+use petstore_config::ServeSettings;
 use petstore_domain::idempotency::IdempotencyKey;
 use petstore_domain::key_record::KeyId;
 use petstore_domain::keywords;
 use petstore_domain::rate_limit::RateLimit;
 use thiserror::Error;
 use tokio::time::sleep;
+use tracing::field::Empty;
+use tracing::{Instrument, Span, error_span};
 
 use super::error::{ApiError, LoggedCause};
 use super::idempotency;
+use super::pipeline::{CallOperation, Connection, Pipeline, Request, RequestPipeline};
 use super::rate_limits::RateLimitState;
+use super::request::ApiRequest;
 use super::request_id::sent_request_id;
 use super::response::{self, Response};
+use super::router::Operation;
+use super::state::AppState;
 
 const FAULT: HeaderName = HeaderName::from_static("petstore-fault");
 
@@ -39,7 +46,7 @@ const MAX_NAMED_REQUESTS: u64 = 10_000;
 /// How late a slow response is: longer than many timeouts, shorter than the default of the SDKs.
 const DELAY: Duration = Duration::from_secs(5);
 
-/// How a request fails. To add a kind, add it here and to the matches of this `impl`.
+/// How a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// There is no response.
@@ -80,7 +87,7 @@ impl FaultKind {
     }
 
     /// The response to a request that is refused; none if the request takes effect.
-    pub(crate) fn refusal(self) -> Option<Response> {
+    fn refusal(self) -> Option<Response> {
         match self {
             Self::LostAnswer | Self::Slow | Self::BadGateway => None,
             Self::RateLimited => {
@@ -97,19 +104,6 @@ impl FaultKind {
             }
         }
     }
-
-    /// What the client gets instead of the response.
-    pub(crate) async fn deliver(self, response: Response) -> Result<Response, LostAnswer> {
-        match self {
-            Self::LostAnswer => Err(LostAnswer),
-            Self::Slow => {
-                sleep(DELAY).await;
-                Ok(response)
-            }
-            Self::RateLimited | Self::Unavailable => Ok(response),
-            Self::BadGateway => Ok(bad_gateway(response)),
-        }
-    }
 }
 
 /// A proxy's page instead of the response. It has nothing of the service except whether the connection closes.
@@ -124,7 +118,7 @@ fn bad_gateway(mut response: Response) -> Response {
 /// The response is to be lost. hyper closes the connection of a service that returns an error.
 #[derive(Debug, Error)]
 #[error("the response was lost on request")]
-pub(crate) struct LostAnswer;
+struct LostAnswer;
 
 /// A kind of fault, and the share of requests that fail so.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -206,8 +200,16 @@ impl FaultInjector {
         Ok(Self { shares, random, failed: failed.eviction_policy(EvictionPolicy::lru()).build() })
     }
 
+    /// The pipeline of the public listener, with these faults.
+    pub fn pipeline(self, app: Arc<AppState>, settings: &ServeSettings) -> impl Pipeline + use<> {
+        let faults = Arc::new(self);
+        let call: CallOperation =
+            Box::new(move |operation, request| Box::pin(faults.clone().call(operation, request)));
+        FaultyPipeline(RequestPipeline::public(app, settings, call))
+    }
+
     /// The fault of a request, if it has one: what its header names, or else what chance decides.
-    pub(crate) fn choose(
+    fn choose(
         &self,
         headers: &HeaderMap,
         caller: KeyId,
@@ -230,6 +232,44 @@ impl FaultInjector {
         });
         chosen.map(|fault| fault.kind)
     }
+
+    /// Refuses a request, or calls its handler. The fault is an extension of the response.
+    async fn call(
+        self: Arc<Self>,
+        operation: Operation,
+        request: ApiRequest<'_>,
+    ) -> Result<Response, ApiError> {
+        let fault = self.choose(&request.head.headers, request.caller.key.lineage, operation.id())?;
+        let Some(fault) = fault else { return operation.call(request).await };
+        // For the log line of the request.
+        Span::current().record("fault", fault.as_str());
+        let mut response = match fault.refusal() {
+            Some(refusal) => refusal,
+            None => operation.call(request).await.unwrap_or_else(ApiError::into_response),
+        };
+        response.extensions_mut().insert(fault);
+        Ok(response)
+    }
+}
+
+/// The pipeline of a demo's public listener.
+struct FaultyPipeline(RequestPipeline);
+
+impl Pipeline for FaultyPipeline {
+    type NoResponse = LostAnswer;
+
+    /// Answers a request, then loses, delays or replaces the response if that is its fault.
+    async fn handle(&self, connection: &Connection, request: Request) -> Result<Response, LostAnswer> {
+        let handling = self.0.handle(connection, request).instrument(error_span!("demo", fault = Empty));
+        let Ok(mut response) = handling.await;
+        match response.extensions_mut().remove() {
+            None | Some(FaultKind::RateLimited | FaultKind::Unavailable) => {}
+            Some(FaultKind::LostAnswer) => return Err(LostAnswer),
+            Some(FaultKind::Slow) => sleep(DELAY).await,
+            Some(FaultKind::BadGateway) => response = bad_gateway(response),
+        }
+        Ok(response)
+    }
 }
 
 /// The fault that the header names.
@@ -240,7 +280,7 @@ fn requested(headers: &HeaderMap) -> Result<Option<FaultKind>, ApiError> {
     let Some(value) = values.next() else { return Ok(None) };
     let kind = value.to_str().ok().and_then(|text| text.parse().ok());
     if kind.is_none() || values.next().is_some() {
-        return Err(ApiError::InvalidHeader { name: Some("Petstore-Fault"), problem: &PROBLEM });
+        return Err(ApiError::InvalidHeader { name: "Petstore-Fault", problem: &PROBLEM });
     }
     Ok(kind)
 }

@@ -23,7 +23,7 @@ pub(crate) fn mark_replayed(mut response: Response) -> Response {
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(crate) struct IdempotencyKeyHeader {
-    /// A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
+    /// A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for at least 24 hours.
     #[param(
         rename = "Idempotency-Key",
         nullable = false,
@@ -63,7 +63,7 @@ pub(super) fn key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiErro
     let key = value.to_str().ok().and_then(|text| unquoted(text).parse().ok());
     if key.is_none() || values.next().is_some() {
         return Err(ApiError::InvalidHeader {
-            name: Some("Idempotency-Key"),
+            name: "Idempotency-Key",
             problem: "`Idempotency-Key` must appear only once and have 1 to 255 visible ASCII characters",
         });
     }

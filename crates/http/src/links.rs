@@ -2,14 +2,37 @@
 
 use bytes::Bytes;
 use hyper::header::HeaderValue;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use petstore_config::BaseUrl;
 use petstore_domain::event::EventType;
 use petstore_domain::order::OrderId;
-use petstore_domain::page::PageLimit;
+use petstore_domain::page::{PageLimit, PageRequest, SortOrder};
 use petstore_domain::pet::PetId;
 
 use super::cursor::encode_cursor;
+use super::error::ApiError;
 use super::response::ascii_value;
+
+/// The maximum size of path and query together.
+pub(crate) const MAX_URI_BYTES: usize = 8 * 1024;
+
+/// What a value in a query is encoded for: everything except what the query of a URL may contain and nobody takes for a separator,
+/// not even of several links in one header. So a link is hardly ever longer than the request. Spaces become `+`.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b' ')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'?')
+    .remove(b'@');
 
 /// Builds URLs: below the public base URL if the operator set one, else relative to the host.
 pub(crate) struct Links {
@@ -31,20 +54,30 @@ impl Links {
         self.url("", &["/store/orders/", itoa::Buffer::new().format(id.get())])
     }
 
-    /// `Link` to the next page of a list, with the same filters and limit, if there is one. It starts after this id.
-    pub(crate) fn next_page(
+    /// `Link` to the next page of a list, with the same filters, order and limit, if there is one. It starts after this id. An
+    /// error if the service would refuse the link because of its length.
+    pub(crate) fn next_page<Filter, Id: Into<i64>>(
         &self,
         list: &str,
-        limit: PageLimit,
+        request: &PageRequest<Filter, Id>,
         filters: Vec<(&'static str, String)>,
-        after: Option<impl Into<i64>>,
-    ) -> Option<Bytes> {
-        let after = after?.into();
-        let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("limit", &limit.get().to_string());
-        query.extend_pairs(filters);
-        query.append_pair("cursor", &encode_cursor(after));
-        Some(self.text("<", &[list, "?", &query.finish(), ">; rel=\"next\""]))
+        after: Option<Id>,
+    ) -> Result<Option<Bytes>, ApiError> {
+        let Some(after) = after else { return Ok(None) };
+        let mut query = format!("?limit={}", request.limit.get());
+        for (name, value) in filters {
+            let value = utf8_percent_encode(&value, ENCODED).to_string().replace(' ', "+");
+            query.extend(["&", name, "=", &value]);
+        }
+        // Left out by default, so that the link is short.
+        if request.sort != SortOrder::default() {
+            query.extend(["&sort=", request.sort.as_str()]);
+        }
+        query.extend(["&cursor=", &encode_cursor(after.into())]);
+        if "/v1".len() + list.len() + query.len() > MAX_URI_BYTES {
+            return Err(ApiError::NextPageTooLong);
+        }
+        Ok(Some(self.text("<", &[list, &query, ">; rel=\"next\""])))
     }
 
     /// `Link` to the next page of the feed.

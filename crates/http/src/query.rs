@@ -29,6 +29,17 @@ pub(crate) fn refuse(uri: &Uri) -> Result<(), ApiError> {
     read::<NoParameters>(uri).map(drop)
 }
 
+/// The values without repetitions, in the order of their first appearance.
+pub(crate) fn distinct<T: PartialEq>(values: Vec<T>) -> Vec<T> {
+    let mut distinct = Vec::with_capacity(values.len());
+    for value in values {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+    }
+    distinct
+}
+
 /// The values of each parameter, in the order of their first appearance.
 struct QueryParameters<'a>(Vec<(Cow<'a, str>, Vec<Cow<'a, str>>)>);
 

@@ -6,6 +6,7 @@ use hyper::http::request::Parts;
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
 use petstore_domain::idempotency::IdempotencyKey;
+use petstore_domain::key_record::Scope;
 use petstore_domain::order::OrderId;
 use petstore_domain::pet::PetId;
 use petstore_wire::field_value::decimal;
@@ -14,7 +15,6 @@ use petstore_wire::suggestions::shown;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::AppState;
 use super::authentication::{Caller, required_authorization};
 use super::client_presence::ClientPresence;
 use super::conditional::{IfMatch, IfNoneMatch};
@@ -22,11 +22,14 @@ use super::error::ApiError;
 use super::idempotency;
 use super::incoming_body::IncomingBody;
 use super::query;
+use super::state::AppState;
 
 /// A request to an operation. Its caller has the scope that the operation requires.
 pub(crate) struct ApiRequest<'a> {
     pub(crate) app: &'a AppState,
     pub(crate) caller: &'a Caller,
+    /// The scope that the operation requires.
+    pub(crate) scope: Scope,
     pub(crate) head: &'a Parts,
     pub(crate) body: &'a mut IncomingBody,
     /// What the path has in the place of an id; empty if its pattern has none.
@@ -48,12 +51,9 @@ impl ApiRequest<'_> {
         id_in_path(self.id_in_path).ok_or(ApiError::OrderNotFound)
     }
 
-    /// Checks the caller's key again, after the request has waited: it may have been revoked meanwhile.
-    pub(crate) async fn authenticate_again(&self) -> Result<(), ApiError> {
-        let Some(authorization) = required_authorization(self.head)? else { return Ok(()) };
-        let now = (self.app.clock)();
-        self.app.keys.authenticate(authorization, None, &self.app.admission, now).await?;
-        Ok(())
+    /// Waits for an event, or for the client to go away: see [`suspend`].
+    pub(crate) async fn suspend(&self, wait: impl Future<Output = ()>) -> Result<(), ApiError> {
+        suspend(self.app, self.head, self.scope, wait).await
     }
 
     /// The query parameters.
@@ -92,14 +92,31 @@ impl ApiRequest<'_> {
         if self.body.is_announced_too_large() {
             return Err(ApiError::BodyTooLarge);
         }
-        let arriving = self.app.admission.admit_body(self.caller.key.id)?;
-        let waiting = self.app.admission.suspend();
-        let body = timeout(self.app.body_timeout, self.body.read()).await;
+        let Self { app, head, body, .. } = self;
+        let arriving = app.admission.admit_body(self.caller.key.id)?;
+        let body = suspend(app, head, self.scope, timeout(app.body_timeout, body.read())).await?;
         drop(arriving);
-        waiting.resume()?;
         let body = body.unwrap_or(Err(ApiError::RequestTimeout))?;
         Ok(T::parse(&body)?)
     }
+}
+
+/// Waits for something that a client controls. The request gives up its permit meanwhile. Afterwards its key is checked again: it
+/// may have been revoked, have expired or have lost the scope.
+async fn suspend<T>(
+    app: &AppState,
+    head: &Parts,
+    scope: Scope,
+    wait: impl Future<Output = T>,
+) -> Result<T, ApiError> {
+    let waiting = app.admission.suspend();
+    let outcome = wait.await;
+    waiting.resume()?;
+    if let Some(authorization) = required_authorization(head)? {
+        let caller = app.keys.authenticate(authorization, None, &app.admission).await?;
+        caller.check_scope(scope)?;
+    }
+    Ok(outcome)
 }
 
 /// Accepts one of the media types, alone or with `charset=utf-8`, and not compressed.

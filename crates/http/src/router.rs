@@ -2,6 +2,7 @@
 //!
 //! The OpenAPI document is the table of operations: a path or method is written once, at its handler.
 
+use futures_util::future::BoxFuture;
 use hyper::Method;
 use hyper::header::HeaderValue;
 use matchit::Match;
@@ -63,10 +64,10 @@ macro_rules! operations {
 
             /// Answers a request.
             #[expect(deprecated, reason = "getPet is served until its announced removal")]
-            pub(crate) async fn call(self, request: ApiRequest<'_>) -> Result<Response, ApiError> {
+            pub(crate) fn call(self, request: ApiRequest<'_>) -> BoxFuture<'_, Result<Response, ApiError>> {
                 match self {
                     // On the heap: unboxed, every request would have the size of the largest handler.
-                    $(Self::$name => Box::pin($($handler)::+(request)).await,)+
+                    $(Self::$name => Box::pin($($handler)::+(request)),)+
                 }
             }
         }
@@ -78,9 +79,11 @@ operations! {
     CreatePet = "createPet": pets::create_pet, PetsWrite, pets::create_pet_errors();
     GetPet = "getPet": pets::get_pet, PetsRead, pets::get_pet_errors();
     UpdatePet = "updatePet": pets::update_pet, PetsWrite, pets::update_pet_errors();
+    DeletePet = "deletePet": pets::delete_pet, PetsWrite, pets::delete_pet_errors();
     ListOrders = "listOrders": orders::list_orders, OrdersRead, orders::list_orders_errors();
     PlaceOrder = "placeOrder": orders::place_order, OrdersWrite, orders::place_order_errors();
     GetOrder = "getOrder": orders::get_order, OrdersRead, orders::get_order_errors();
+    UpdateOrder = "updateOrder": orders::update_order, OrdersWrite, orders::update_order_errors();
     CompleteOrder = "completeOrder": orders::complete_order, OrdersWrite, orders::end_order_errors();
     CancelOrder = "cancelOrder": orders::cancel_order, OrdersWrite, orders::end_order_errors();
     ListEvents = "listEvents": events::list_events, EventsRead, events::list_events_errors();
@@ -238,8 +241,12 @@ fn described_operations(
     document: &mut OpenApi,
 ) -> impl Iterator<Item = (&String, Vec<(Method, Operation, &mut OperationDescription)>)> {
     document.paths.paths.iter_mut().map(|(path, item)| {
-        let methods =
-            [(Method::GET, &mut item.get), (Method::POST, &mut item.post), (Method::PATCH, &mut item.patch)];
+        let methods = [
+            (Method::GET, &mut item.get),
+            (Method::POST, &mut item.post),
+            (Method::PATCH, &mut item.patch),
+            (Method::DELETE, &mut item.delete),
+        ];
         let operations = methods.into_iter().filter_map(|(method, description)| {
             let description = description.as_mut()?;
             Some((method, Operation::from_id(description.operation_id.as_deref()?)?, description))
@@ -282,7 +289,7 @@ mod tests {
             })
             .sum();
         let routed: usize = described_operations(&mut document).map(|(_, operations)| operations.len()).sum();
-        assert_eq!((described, routed), (10, 10));
+        assert_eq!((described, routed), (12, 12));
     }
 
     #[test]
@@ -333,7 +340,7 @@ mod tests {
         let routes = Routes::public();
         let allowed = |path| routes.find(path).unwrap().0.allowed.clone();
         assert_eq!(allowed("/v1/pets"), "GET, HEAD, POST, OPTIONS");
-        assert_eq!(allowed("/v1/pets/7"), "GET, HEAD, PATCH, OPTIONS");
+        assert_eq!(allowed("/v1/pets/7"), "GET, HEAD, PATCH, DELETE, OPTIONS");
         assert_eq!(allowed("/v1/store/orders/7/complete"), "POST, OPTIONS");
     }
 }

@@ -5,30 +5,33 @@
 //! - a write that was given up keeps its place in the pool until the server has finished it. A commit that waits for a standby
 //!   cannot be cancelled safely, and its server process stays even if the connection is closed: so the pool limits the server
 //!   processes, too;
-//! - writes use at most three quarters of the connections, and those that may wait for a row lock at most half. So commits that
-//!   wait for a standby never delay reads, and a locked row never delays statements that do not need it.
+//! - writes use at most three quarters of the connections, transactions of several statements at most half, and writes that wait
+//!   for the locks of others for longer than [`BRIEF_WAIT`] at most a quarter, those of one operation half of that. So commits that
+//!   wait for a standby never delay reads, and what somebody has locked never delays requests that do not need it.
 
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deadpool::managed::{PoolError, TimeoutType};
+use futures_util::future::{join_all, try_join_all};
 use petstore_config::PoolSettings;
 use tokio::runtime::Handle;
 use tokio::select;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
-use tokio_postgres::Row;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, Statement};
 
 use super::error::StatementError::{self, Deadline, NotSent, Sent};
 use super::pool::{Connection, ConnectionPool, GetConnectionError, POOL_WAIT, Session};
 
-/// How long a statement that may wait for a row lock waits for its turn: those before it may wait for the same row. With
-/// the time for a connection and for the statement itself, a request still gets its response within 10 seconds.
-const ROW_WRITER_WAIT: Duration = Duration::from_secs(3);
+/// How long a write waits for a lock of another transaction on any connection. Longer than a commit usually takes.
+pub const BRIEF_WAIT: Duration = Duration::from_millis(50);
+/// How long it waits on one of the few connections for that, and to get one.
+pub const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// A server that has not answered anything for this long is gone, and with it what it was doing. While it is there, the metrics
 /// are read from it every few seconds.
@@ -37,14 +40,13 @@ const SILENCE_CHECK: Duration = Duration::from_secs(1);
 
 /// A connection on which a statement may be in progress.
 ///
-/// If it is dropped during a statement, because the client closed its request, a background task waits for the
-/// statement's end. The statement is not cancelled, and no other statement waits behind it.
+/// If it is dropped during a statement, because its caller gave up, a background task waits for the statement's end. The statement is not cancelled, and no other statement waits behind it.
 pub(crate) struct BusyConnection {
     connection: Option<Connection>,
     /// How long a statement may take before its connection is closed.
     deadline: Duration,
-    /// If it is dropped in a transaction, it is closed.
-    pub(super) in_transaction: bool,
+    /// Whether BEGIN was sent, and neither COMMIT nor ROLLBACK. If it is dropped then, it is rolled back.
+    in_transaction: AtomicBool,
     /// Of a write.
     permit: Option<DatabaseWritePermit>,
 }
@@ -52,9 +54,12 @@ pub(crate) struct BusyConnection {
 /// The parameters of a statement.
 pub type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
+/// A statement and its parameters.
+pub type Step<'a> = (&'static str, Parameters<'a>);
+
 impl BusyConnection {
     pub(crate) fn new(connection: Connection, deadline: Duration) -> Self {
-        Self { connection: Some(connection), deadline, in_transaction: false, permit: None }
+        Self { connection: Some(connection), deadline, in_transaction: AtomicBool::new(false), permit: None }
     }
 
     /// Runs a statement, prepared at its first use on this connection.
@@ -65,6 +70,33 @@ impl BusyConnection {
     ) -> Result<Vec<Row>, StatementError> {
         let prepared = self.prepare_cached(statement).await.map_err(NotSent)?;
         self.query(&prepared, parameters).await.map_err(Sent)
+    }
+
+    /// Prepares the statements that this connection has not used yet.
+    pub(super) async fn prepare(&self, steps: &[Step<'_>]) -> Result<Vec<Statement>, StatementError> {
+        try_join_all(steps.iter().map(|(statement, _)| self.prepare_cached(statement))).await.map_err(NotSent)
+    }
+
+    /// Runs prepared statements, and returns the rows of each. Pipelined: when this is first polled, all are sent, in this order.
+    /// The error is that of the first that failed; in a transaction, those after it fail only because of that.
+    pub(super) async fn run_all(
+        &self,
+        prepared: &[Statement],
+        steps: &[Step<'_>],
+    ) -> Result<Vec<Vec<Row>>, StatementError> {
+        let running =
+            prepared.iter().zip(steps).map(|(statement, (_, parameters))| self.query(statement, parameters));
+        join_all(running).await.into_iter().collect::<Result<_, _>>().map_err(Sent)
+    }
+
+    /// Records that BEGIN is being sent.
+    pub(super) fn begins(&self) {
+        self.in_transaction.store(true, Ordering::Relaxed);
+    }
+
+    /// Records that COMMIT or ROLLBACK is being sent: whatever the outcome, there is nothing to roll back afterwards.
+    pub(super) fn ends(&self) {
+        self.in_transaction.store(false, Ordering::Relaxed);
     }
 
     /// Returns the connection, on which no statement is in progress, to the pool.
@@ -101,8 +133,9 @@ impl BusyConnection {
             self.close();
             // The others most likely lead to the same server, and each would cost another request the same wait.
             pool.inspect(|pool| drop(pool.retain(|_, _| false)));
-        } else if self.in_transaction {
-            self.close();
+        } else if self.in_transaction.load(Ordering::Relaxed) {
+            // Rolls back, in the background.
+            drop(self);
         } else {
             self.finished();
         }
@@ -123,18 +156,20 @@ impl Deref for BusyConnection {
 impl Drop for BusyConnection {
     fn drop(&mut self) {
         let (Some(connection), Ok(runtime)) = (self.connection.take(), Handle::try_current()) else { return };
-        let (deadline, in_transaction, permit) = (self.deadline, self.in_transaction, self.permit.take());
+        let (deadline, permit) = (self.deadline, self.permit.take());
+        // Responses come in the order of the statements: this one's comes after that of the abandoned one.
+        let last = if self.in_transaction.load(Ordering::Relaxed) { "ROLLBACK" } else { "" };
         runtime.spawn(async move {
             let finished = match &permit {
                 None => {
-                    timeout(deadline, connection.batch_execute("")).await.is_ok_and(|ended| ended.is_ok())
+                    timeout(deadline, connection.batch_execute(last)).await.is_ok_and(|ended| ended.is_ok())
                 }
                 Some(permit) => {
                     let _abandoned = permit.abandoned();
-                    outlasts_abandoned_write(&connection).await
+                    outlasts_abandoned_write(&connection, last).await
                 }
             };
-            if in_transaction || !finished {
+            if !finished {
                 drop(Connection::take(connection));
             }
             drop(permit);
@@ -143,9 +178,8 @@ impl Drop for BusyConnection {
 }
 
 /// Waits until the server has finished the write on this connection, or is gone. Returns whether the connection is usable.
-async fn outlasts_abandoned_write(connection: &Connection) -> bool {
-    // Responses come in the order of the statements: an empty statement completes after the abandoned one.
-    let mut ending = pin!(connection.batch_execute(""));
+async fn outlasts_abandoned_write(connection: &Connection, last: &str) -> bool {
+    let mut ending = pin!(connection.batch_execute(last));
     loop {
         select! {
             ended = &mut ending => return ended.is_ok(),
@@ -161,14 +195,23 @@ async fn outlasts_abandoned_write(connection: &Connection) -> bool {
 #[derive(Clone)]
 pub(crate) struct WriteLimiter {
     writes: Arc<Semaphore>,
-    row_writes: Arc<Semaphore>,
+    transactions: Arc<Semaphore>,
+    waits: Arc<Semaphore>,
+    waits_of_one_operation: usize,
     abandoned: Arc<AtomicUsize>,
 }
+
+/// Limits how many writes of one operation wait for the locks of others. Cheap to clone.
+#[derive(Clone)]
+pub struct WaitLimit(Arc<Semaphore>);
+
+/// What allows a write more than others, until dropped.
+pub(super) type ExtraPermits = Vec<OwnedSemaphorePermit>;
 
 /// Allows a write until dropped.
 pub(super) struct DatabaseWritePermit {
     _write: OwnedSemaphorePermit,
-    _row_write: Option<OwnedSemaphorePermit>,
+    _extra: ExtraPermits,
     abandoned: Arc<AtomicUsize>,
 }
 
@@ -191,12 +234,19 @@ impl Drop for AbandonedWrite {
 impl WriteLimiter {
     pub(crate) fn new(settings: &PoolSettings) -> Self {
         let connections = usize::from(settings.database_connections);
-        let writes = connections - (connections / 4).max(1);
+        let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.max(1)));
         Self {
-            writes: Arc::new(Semaphore::new(writes.max(1))),
-            row_writes: Arc::new(Semaphore::new((connections / 2).max(1))),
+            writes: semaphore(connections - (connections / 4).max(1)),
+            transactions: semaphore(connections / 2),
+            waits: semaphore(connections / 4),
+            waits_of_one_operation: (connections / 8).max(1),
             abandoned: Arc::default(),
         }
+    }
+
+    /// The limit for one operation.
+    pub(crate) fn wait_limit(&self) -> WaitLimit {
+        WaitLimit(Arc::new(Semaphore::new(self.waits_of_one_operation)))
     }
 
     /// How many writes were given up and are still in progress at the server.
@@ -204,48 +254,31 @@ impl WriteLimiter {
         self.abandoned.load(Ordering::Relaxed)
     }
 
+    /// Allows a write to be a transaction of several statements, unless too many are until then.
+    pub(crate) async fn transaction_permit(&self, until: Instant) -> Option<OwnedSemaphorePermit> {
+        timeout_at(until, self.transactions.clone().acquire_owned()).await.ok()?.ok()
+    }
+
+    /// Allows a write of an operation to wait, unless too many do until then.
+    pub(crate) async fn wait_permits(&self, operation: &WaitLimit, until: Instant) -> Option<ExtraPermits> {
+        let of_operation = timeout_at(until, operation.0.clone().acquire_owned()).await.ok()?.ok()?;
+        let of_all = timeout_at(until, self.waits.clone().acquire_owned()).await.ok()?.ok()?;
+        Some(vec![of_operation, of_all])
+    }
+
     /// Gets a connection for a write.
     pub(crate) async fn connection(
         &self,
         pool: &ConnectionPool,
+        extra: ExtraPermits,
         deadline: Duration,
     ) -> Result<BusyConnection, GetConnectionError> {
-        self.connect(pool, deadline, None).await
-    }
-
-    /// Gets a connection for a write that may wait for a row lock.
-    pub(crate) async fn row_connection(
-        &self,
-        pool: &ConnectionPool,
-        deadline: Duration,
-    ) -> Result<BusyConnection, GetConnectionError> {
-        let row_write = acquire(&self.row_writes, ROW_WRITER_WAIT).await?;
-        self.connect(pool, deadline, Some(row_write)).await
-    }
-
-    async fn connect(
-        &self,
-        pool: &ConnectionPool,
-        deadline: Duration,
-        row_write: Option<OwnedSemaphorePermit>,
-    ) -> Result<BusyConnection, GetConnectionError> {
-        let write = acquire(&self.writes, POOL_WAIT).await?;
+        let Ok(Ok(write)) = timeout(POOL_WAIT, self.writes.clone().acquire_owned()).await else {
+            return Err(PoolError::Timeout(TimeoutType::Wait));
+        };
         let mut connection = BusyConnection::new(pool.get().await?, deadline);
-        connection.permit = Some(DatabaseWritePermit {
-            _write: write,
-            _row_write: row_write,
-            abandoned: self.abandoned.clone(),
-        });
+        connection.permit =
+            Some(DatabaseWritePermit { _write: write, _extra: extra, abandoned: self.abandoned.clone() });
         Ok(connection)
-    }
-}
-
-async fn acquire(
-    semaphore: &Arc<Semaphore>,
-    wait: Duration,
-) -> Result<OwnedSemaphorePermit, GetConnectionError> {
-    match timeout(wait, semaphore.clone().acquire_owned()).await {
-        Ok(Ok(permit)) => Ok(permit),
-        _ => Err(PoolError::Timeout(TimeoutType::Wait)),
     }
 }

@@ -132,18 +132,18 @@ impl Connector {
     }
 
     /// The same servers, with the session settings for requests:
-    /// - the server itself ends a statement after `limit`, and a transaction whose next statement does not arrive for
-    ///   that long, as when its node is cut off;
+    /// - the server itself ends a statement after `limit`, and a transaction whose next statement does not arrive for a second, as
+    ///   when its node is cut off or stands still: it may hold locks, and it holds up whoever reads in the order of transactions;
     /// - plans are generic. A statement on arrays looks cheaper once the arrays are known, so the planner would plan every
     ///   execution again, which takes longer than the execution;
     /// - no plan is a sequential scan: it looks best while a table is empty, and the plan is kept when the table grows;
     /// - no statement is worth JIT compilation.
     #[must_use]
     pub fn for_requests(&self, limit: Duration) -> Self {
-        let limit = limit.as_millis().to_string();
+        let milliseconds = |time: Duration| time.as_millis().to_string();
         let settings = [
-            ("statement_timeout", limit.clone()),
-            ("idle_in_transaction_session_timeout", limit),
+            ("statement_timeout", milliseconds(limit)),
+            ("idle_in_transaction_session_timeout", milliseconds(limit.min(Duration::from_secs(1)))),
             ("plan_cache_mode", "force_generic_plan".to_owned()),
             ("enable_seqscan", "off".to_owned()),
             ("jit", "off".to_owned()),

@@ -1,29 +1,39 @@
 //! Runs statements on pooled connections: with a deadline, measured, and with classified errors.
+//!
+//! | verb | runs on | promises |
+//! |---|---|---|
+//! | [`read`](Database::read) | a server that is proven to have every acknowledged write | what it returns is fresh |
+//! | [`read_newest`](Database::read_newest) | the primary | what it returns is fresh, and no failover loses it |
+//! | [`read_unproven`](Database::read_unproven) | the server that takes writes, perhaps a former primary | nothing: for what only that server knows |
+//! | [`write`](Database::write) | the primary | what it returns has been committed, and a standby has it |
+//! | [`write_waiting`](Database::write_waiting) | the primary | the same; it may wait for the locks of others |
+//! | [`transact`](Database::transact) | the primary | the same, if it commits; otherwise, what it has found is fresh |
+//!
+//! A write is never repeated after its outcome has become unknown.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::Status;
-use deadpool::managed::Pool;
-use futures_util::future::{BoxFuture, join, join3};
+use deadpool::managed::{Pool, PoolError, TimeoutType};
+use futures_util::future::BoxFuture;
 use metrics::{Histogram, counter, histogram};
 use petstore_config::{DatabaseUrl, PoolSettings};
 use petstore_read_quorum::NotFresh;
 use petstore_telemetry::metrics::{DATABASE_ERRORS, STATEMENT_DURATION};
 use petstore_telemetry::traces;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
 use super::availability::Availability;
-use super::busy_connection::Parameters;
-use super::busy_connection::{BusyConnection, WriteLimiter};
+use super::busy_connection::{BusyConnection, ExtraPermits, Parameters, WaitLimit, WriteLimiter};
 use super::cluster::{Cluster, Guarantee};
 use super::connect::{Connector, Target};
 use super::database_url::DatabaseUrlError;
-use super::error::StatementError::{self, Deadline, NoConnection, NoPrimary, NotSent, Sent, Unproven};
-use super::error::{StorageError, is_missing_partition, outcome_unknown};
+use super::error::StatementError::{self, Deadline, NoConnection, NoPrimary, Sent, Unproven};
+use super::error::{StorageError, error_message, is_missing_partition, outcome_unknown};
 use super::pool::{self, ConnectionPool};
 use super::pooler_check::check_sessions;
 
@@ -40,10 +50,10 @@ pub struct Database {
     pub cluster: Option<Cluster>,
     /// Whether the database responds.
     pub availability: Availability,
-    write_limiter: WriteLimiter,
+    pub(super) write_limiter: WriteLimiter,
     connector: Connector,
-    deadline: Duration,
-    durations: Histogram,
+    pub(super) deadline: Duration,
+    pub(super) durations: Histogram,
     /// Wakes the task that creates partitions.
     pub partition_missing: Arc<Notify>,
 }
@@ -91,7 +101,7 @@ impl Database {
 
     /// Runs a read-only statement on the server that takes writes, for what only that server knows. It may be a former
     /// primary.
-    pub async fn read_primary(
+    pub async fn read_unproven(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
@@ -99,13 +109,23 @@ impl Database {
         self.query(statement, parameters).await.map_err(StatementError::into_read_error)
     }
 
-    /// The same for a statement that waits for replication like a write.
-    pub async fn read_replicated(
+    /// Runs a statement that reads what was written last. Either its commit waits for a standby, as `is_replicated` says of its
+    /// result, or the server is proven to be the primary.
+    pub async fn read_newest<T>(
         &self,
         statement: &'static str,
         parameters: Parameters<'_>,
-    ) -> Result<Vec<Row>, StorageError> {
-        self.query_as_write(statement, parameters).await.map_err(StatementError::into_read_error)
+        decode: impl FnOnce(Vec<Row>) -> Result<T, StorageError>,
+        is_replicated: impl FnOnce(&T) -> bool,
+    ) -> Result<T, StorageError> {
+        let server = self.primary().await.map_err(StatementError::into_read_error)?;
+        let rows =
+            self.query_as_write(statement, parameters).await.map_err(StatementError::into_read_error)?;
+        let found = decode(rows)?;
+        if !is_replicated(&found) {
+            self.prove_primary(server).await?;
+        }
+        Ok(found)
     }
 
     fn read_cluster<'a>(
@@ -147,33 +167,30 @@ impl Database {
         }
     }
 
-    /// Runs a write whose outcome may be that there is nothing to do. PostgreSQL waits for a standby only if something is
-    /// written: what was merely found, on a former primary perhaps, is proven to be fresh before it is returned.
-    pub async fn write_or_find<T>(
-        &self,
-        write: impl Future<Output = Result<T, StorageError>>,
-        acknowledges: impl FnOnce(&T) -> bool,
-    ) -> Result<T, StorageError> {
-        let server = self.primary().await.map_err(StatementError::into_read_error)?;
-        let outcome = write.await?;
-        let is_same = async || self.primary().await.is_ok_and(|primary| primary == server);
-        if acknowledges(&outcome) || (is_same().await && self.is_still_primary(server).await) {
-            return Ok(outcome);
+    /// Proves that a server that took writes is still the primary. Then all that a statement has found there meanwhile is fresh.
+    /// (PostgreSQL waits for a standby only if something is written.)
+    pub(super) async fn prove_primary(&self, server: Target) -> Result<(), StorageError> {
+        let is_same = self.primary().await.is_ok_and(|primary| primary == server);
+        if is_same && self.is_still_primary(server).await {
+            return Ok(());
         }
         Err(Unproven(NotFresh::TooFewReports).counted().into_read_error())
     }
 
     /// The pool for writes.
     async fn writers(&self) -> Result<&ConnectionPool, StatementError> {
-        match (self.primary().await, &self.cluster) {
-            (Ok(Target::Server(server)), Some(cluster)) => Ok(cluster.pool(server)),
-            (Ok(_), _) => Ok(&self.pool),
-            (Err(error), _) => Err(error.counted()),
+        self.primary().await.map(|server| self.pool_of(server)).map_err(StatementError::counted)
+    }
+
+    pub(super) fn pool_of(&self, server: Target) -> &ConnectionPool {
+        match (server, &self.cluster) {
+            (Target::Server(server), Some(cluster)) => cluster.pool(server),
+            _ => &self.pool,
         }
     }
 
     /// The server that takes writes.
-    async fn primary(&self) -> Result<Target, StatementError> {
+    pub(super) async fn primary(&self) -> Result<Target, StatementError> {
         let Some(cluster) = &self.cluster else { return Ok(Target::Writable) };
         match cluster.guarantee().await {
             Guarantee::Unknown | Guarantee::Trusted(_) => Ok(Target::Writable),
@@ -195,54 +212,50 @@ impl Database {
         decode(&rows).map_err(outcome_unknown)
     }
 
-    /// The same for a statement that may wait for a row lock.
-    pub async fn write_row<T>(
+    /// The same for a statement that may wait for a lock of another transaction. [`StorageError::Locked`] if it could not start
+    /// until then, because too many wait.
+    pub async fn write_waiting<T>(
         &self,
+        (operation, until): (&WaitLimit, Instant),
         statement: &'static str,
         parameters: Parameters<'_>,
         decode: impl FnOnce(&[Row]) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let connection = self.row_writer().await.map_err(StatementError::into_write_error)?;
-        let rows = self
-            .query_on(connection, statement, parameters)
-            .await
-            .map_err(StatementError::into_write_error)?;
-        decode(&rows).map_err(outcome_unknown)
-    }
-
-    /// Starts a transaction: runs `lock`, which may wait for a row lock, then `read`, which sees what the previous holder
-    /// committed. Both take the same parameters and share one round trip.
-    pub async fn lock_row(
-        &self,
-        lock: &'static str,
-        read: &'static str,
-        parameters: Parameters<'_>,
-    ) -> Result<(RowLock<'_>, Vec<Row>), StorageError> {
-        let mut connection = self.row_writer().await.map_err(StatementError::into_read_error)?;
-        connection.in_transaction = true;
-        let execution = async {
-            let prepared = join(connection.prepare_cached(lock), connection.prepare_cached(read)).await;
-            let lock = prepared.0.map_err(NotSent)?;
-            let read = prepared.1.map_err(NotSent)?;
-            // Pipelined: sent in this order without waiting for the responses in between.
-            let (started, locked, rows) = join3(
-                connection.batch_execute("BEGIN"),
-                connection.query(&lock, parameters),
-                connection.query(&read, parameters),
-            )
-            .await;
-            started.and(locked).and(rows).map_err(Sent)
+        let permits = self.wait_permits(operation, until).await?;
+        let server = self.primary().await.map_err(StatementError::into_read_error)?;
+        let connection = match self.write_connection(server, permits, until).await {
+            // The others have waited until now.
+            Err(NoConnection(PoolError::Timeout(_))) => return Err(too_many_wait()),
+            connection => connection.map_err(StatementError::into_read_error)?,
         };
-        let rows = self.measured(read, pin!(execution)).await;
-        match rows {
-            Ok(rows) => Ok((RowLock { database: self, connection }, rows)),
-            Err(error) => self.end(connection, Err(error)).map_err(StatementError::into_read_error),
-        }
+        let rows = self.query_on(connection, statement, parameters).await;
+        decode(&rows.map_err(StatementError::into_write_error)?).map_err(outcome_unknown)
     }
 
-    /// Gets a connection for a statement that may wait for a row lock.
-    async fn row_writer(&self) -> Result<BusyConnection, StatementError> {
-        let connection = self.write_limiter.row_connection(self.writers().await?, self.deadline).await;
+    /// A limit for the writes of an operation that wait for the locks of others.
+    #[must_use]
+    pub fn wait_limit(&self) -> WaitLimit {
+        self.write_limiter.wait_limit()
+    }
+
+    pub(super) async fn wait_permits(
+        &self,
+        operation: &WaitLimit,
+        until: Instant,
+    ) -> Result<ExtraPermits, StorageError> {
+        self.write_limiter.wait_permits(operation, until).await.ok_or_else(too_many_wait)
+    }
+
+    /// Gets a connection for a write.
+    pub(super) async fn write_connection(
+        &self,
+        server: Target,
+        extra: ExtraPermits,
+        until: Instant,
+    ) -> Result<BusyConnection, StatementError> {
+        let connecting = self.write_limiter.connection(self.pool_of(server), extra, self.deadline);
+        let connection =
+            timeout_at(until, connecting).await.unwrap_or(Err(PoolError::Timeout(TimeoutType::Wait)));
         connection.map_err(NoConnection).map_err(StatementError::counted)
     }
 
@@ -259,7 +272,8 @@ impl Database {
         parameters: Parameters<'a>,
     ) -> BoxFuture<'a, Result<Vec<Row>, StatementError>> {
         Box::pin(async move {
-            let connection = self.write_limiter.connection(self.writers().await?, self.deadline).await;
+            let connection =
+                self.write_limiter.connection(self.writers().await?, Vec::new(), self.deadline).await;
             let connection = connection.map_err(NoConnection).map_err(StatementError::counted)?;
             self.query_on(connection, statement, parameters).await
         })
@@ -295,15 +309,27 @@ impl Database {
         statement: &'static str,
         execution: Pin<&mut impl Future<Output = Result<T, StatementError>>>,
     ) -> Result<T, StatementError> {
-        let (started, span) = (Instant::now(), traces::statement(statement));
-        let result = timeout(self.deadline, execution).await.unwrap_or(Err(Deadline(self.deadline)));
+        let started = Instant::now();
+        let result = self.traced(statement, started + self.deadline, execution).await;
         self.durations.record(started.elapsed());
+        result
+    }
+
+    /// Runs statements that share a round trip, of which this is the first, until a deadline.
+    pub(super) async fn traced<T>(
+        &self,
+        statement: &'static str,
+        deadline: Instant,
+        execution: Pin<&mut impl Future<Output = Result<T, StatementError>>>,
+    ) -> Result<T, StatementError> {
+        let span = traces::statement(statement);
+        let result = timeout_at(deadline, execution).await.unwrap_or(Err(Deadline(self.deadline)));
         span.end(result.is_ok());
         result
     }
 
     /// Releases a connection after its last statement.
-    fn end<T>(
+    pub(super) fn end<T>(
         &self,
         connection: BusyConnection,
         outcome: Result<T, StatementError>,
@@ -317,35 +343,6 @@ impl Database {
     }
 }
 
-/// A transaction that holds a row lock. If it is dropped before it ends, nothing is changed.
-pub struct RowLock<'a> {
-    database: &'a Database,
-    connection: BusyConnection,
-}
-
-impl RowLock<'_> {
-    /// Runs a statement and commits, in one round trip.
-    pub async fn write_and_commit(
-        self,
-        statement: &'static str,
-        parameters: Parameters<'_>,
-    ) -> Result<(), StorageError> {
-        let Self { database, connection } = self;
-        let execution = async {
-            let prepared = connection.prepare_cached(statement).await.map_err(NotSent)?;
-            let (written, committed) =
-                join(connection.execute(&prepared, parameters), connection.batch_execute("COMMIT")).await;
-            written.and(committed).map_err(Sent)
-        };
-        let outcome = database.measured(statement, pin!(execution)).await;
-        database.end(connection, outcome).map_err(StatementError::into_write_error)
-    }
-
-    /// Ends the transaction without a change.
-    pub async fn release(self) -> Result<(), StorageError> {
-        let Self { database, connection } = self;
-        let execution = async { connection.batch_execute("COMMIT").await.map_err(NotSent) };
-        let ended = database.measured("COMMIT", pin!(execution)).await;
-        database.end(connection, ended).map_err(StatementError::into_read_error)
-    }
+fn too_many_wait() -> StorageError {
+    StorageError::Locked(error_message("too many requests wait for locks already"))
 }

@@ -35,8 +35,11 @@ pub enum StorageError {
     /// A concurrent transaction made the same change first. Nothing was done.
     #[error("lost a race to a concurrent transaction")]
     Raced(#[source] UnderlyingError),
-    /// The idempotency key has no partition. Nothing was done, and the partition is created at once.
-    #[error("no partition for the idempotency key")]
+    /// This transaction and another one waited for each other, and PostgreSQL ended this one. Nothing was done.
+    #[error("ended by a deadlock with another transaction")]
+    Deadlock(#[source] UnderlyingError),
+    /// The table has no partition for a row. Nothing was done, and whoever creates partitions is told.
+    #[error("no partition for a row")]
     NoPartition(#[source] UnderlyingError),
     /// The database responds, but cannot be used: its schema is too old, for example. The text says what to do.
     #[error("{0}")]
@@ -44,6 +47,22 @@ pub enum StorageError {
     /// Anything else: a bug, here or in the database.
     #[error("unexpected database error")]
     Unexpected(#[source] UnderlyingError),
+}
+
+impl StorageError {
+    /// Whether the statement met another transaction's entry in an index with this name, or in one whose name starts with it: it
+    /// violated the index, or waited for that transaction.
+    #[must_use]
+    pub fn names_index(&self, name: &str) -> bool {
+        let (Self::Locked(source) | Self::Raced(source)) = self else { return false };
+        let error =
+            source.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::as_db_error);
+        // PostgreSQL names the index of a wait only in the context, whose other words may be translated.
+        error.is_some_and(|error| {
+            let places = [error.constraint(), error.where_()];
+            places.into_iter().flatten().any(|place| place.contains(name))
+        })
+    }
 }
 
 /// A failed statement, by how far it had got.
@@ -120,11 +139,17 @@ impl StatementError {
                 }
                 _ => StorageError::Unavailable(error),
             },
-            Self::Sent(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            // Also while it is prepared: that needs a lock on its tables.
+            Self::NotSent(error) | Self::Sent(error)
+                if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) =>
+            {
                 StorageError::Locked(Arc::new(error))
             }
             Self::Sent(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
                 StorageError::Raced(Arc::new(error))
+            }
+            Self::Sent(error) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => {
+                StorageError::Deadlock(Arc::new(error))
             }
             Self::Sent(error) if is_missing_partition(&error) => StorageError::NoPartition(Arc::new(error)),
             Self::NotSent(error) | Self::Sent(error) if is_transient(&error) => {
@@ -207,8 +232,8 @@ pub(super) fn is_missing_partition(error: &tokio_postgres::Error) -> bool {
     check.is_some_and(|error| error.constraint().is_none())
 }
 
-/// A retry may succeed: the server is unreachable, stopping, starting, full, overloaded, read-only or too slow, or the session is
-/// stale.
+/// A retry may succeed: the server is unreachable, stopping, starting, full, overloaded, read-only or too slow, it has waited too long
+/// for the next statement of a transaction, or the session is stale.
 fn is_transient(error: &tokio_postgres::Error) -> bool {
     let Some(state) = error.code() else {
         let broken = error.source().is_some_and(<dyn Error>::is::<io::Error>);
@@ -217,6 +242,7 @@ fn is_transient(error: &tokio_postgres::Error) -> bool {
     let class = &state.code()[..2];
     matches!(class, "08" | "40" | "53" | "57" | "58")
         || *state == SqlState::READ_ONLY_SQL_TRANSACTION
+        || *state == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
         || is_stale_session(error)
 }
 

@@ -5,20 +5,24 @@
 //! - one statement both changes a key and records the event: both happen or neither.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime};
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
 
 use petstore_batcher::BatchHandler;
+use petstore_config::DatabaseUrl;
 use petstore_domain::api_key::{ApiKey, KeyDigest};
 use petstore_domain::key_record::{ActiveKey, Actor, KeyEvent, KeyId, KeyRecord, NewKey};
 use petstore_domain::rate_limit::RateLimit;
-use petstore_postgres::{Database, unexpected};
+use petstore_postgres::{Database, Parameters, StorageError, unexpected};
 use tokio_postgres::Row;
 
-use super::{Storage, StorageError};
+use super::issue_keys::{IssueError, issue};
+use super::storage::Storage;
 
 const FIND: &str = "\
     SELECT digest, id, COALESCE(lineage_id, id) AS lineage_id, scopes, rate_limit_requests, rate_limit_seconds,
-      extract(epoch FROM expires_at - now())::float8 AS expires_in
+      -- Of infinity, too, which cannot be subtracted from.
+      (extract(epoch FROM expires_at) - extract(epoch FROM now()))::float8 AS expires_in
     FROM api_keys
     WHERE digest = ANY ($1) AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())";
 
@@ -33,6 +37,9 @@ pub(super) const INSERT: &str = "\
     SELECT id, 'created', $9
     FROM new
     RETURNING key_id AS id";
+
+/// The time by which keys expire.
+const NOW: &str = "SELECT clock_timestamp() AS now";
 
 /// A page of all keys: those after an id.
 const LIST: &str = "\
@@ -60,29 +67,40 @@ pub(super) const REVOKE: &str = "\
     FROM revoked
     RETURNING key_id";
 
-/// The successor inherits the key's rights, rate limit and lineage, and its lifetime unless `$5` sets another expiry.
+/// The successor inherits the key's rights, rate limit and lineage, and its lifetime unless `$5` sets another expiry. Without an
+/// overlap (`$4`), the key is revoked: an expiry would depend on the clock of the server that looks the key up.
 const ROTATE: &str = "\
     WITH old AS (
-      SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, scopes, expires_at - created_at AS lifetime,
+      SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, scopes,
+        -- In seconds: the days of an interval have 23 to 25 hours where the clocks change.
+        extract(epoch FROM expires_at) - extract(epoch FROM created_at) AS lifetime,
         rate_limit_requests, rate_limit_seconds
       FROM api_keys
       WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
       -- A concurrent revocation either comes first, and there is no successor, or waits.
       FOR UPDATE),
-    expiring AS (
+    ending AS (
       UPDATE api_keys
-      SET expires_at = LEAST(api_keys.expires_at, now() + make_interval(secs => $4))
+      SET expires_at = CASE WHEN $4::float8 > 0 THEN LEAST(api_keys.expires_at, now() + make_interval(secs => $4))
+          ELSE api_keys.expires_at END,
+        revoked_at = CASE WHEN $4::float8 > 0 THEN NULL ELSE now() END
       FROM old
       WHERE api_keys.id = old.id),
     new AS (
       INSERT INTO api_keys
         (name, prefix, digest, scopes, expires_at, lineage_id, rate_limit_requests, rate_limit_seconds)
-      SELECT name, $2, $3, scopes, COALESCE($5, now() + lifetime), lineage_id, rate_limit_requests, rate_limit_seconds
+      SELECT name, $2, $3, scopes,
+        COALESCE($5, CASE WHEN lifetime IS NOT NULL
+          -- The last second that a key can expire in.
+          THEN LEAST(now() + make_interval(secs => lifetime::float8), '9999-12-30 22:00:00Z') END),
+        lineage_id, rate_limit_requests, rate_limit_seconds
       FROM old
       RETURNING id),
     events AS (
       INSERT INTO api_key_events (key_id, action, actor, successor_id)
       SELECT old.id, 'rotated', $6, new.id FROM old, new
+      UNION ALL
+      SELECT old.id, 'revoked', $6, NULL FROM old, new WHERE $4::float8 <= 0
       UNION ALL
       SELECT new.id, 'created', $6, NULL FROM new)
     SELECT id FROM new";
@@ -90,35 +108,90 @@ const ROTATE: &str = "\
 const UPDATE_LAST_USED: &str = "\
     UPDATE api_keys
     SET last_used_at = used.at
-    FROM unnest($1::bigint[], $2::timestamptz[]) AS used (id, at)
-    -- Another node may have recorded a later use.
-    WHERE api_keys.id = used.id AND (last_used_at IS NULL OR last_used_at < used.at)";
+    FROM unnest($1::bigint[], $2::float8[]) AS elapsed (id, seconds)
+    -- To the minute, so that a busy key is updated once a minute.
+    CROSS JOIN LATERAL date_trunc('minute', now() - elapsed.seconds * interval '1 second') AS used (at)
+    WHERE api_keys.id = elapsed.id
+      -- Another node may have recorded a later use. A use in the future is that of a clock that was set back since.
+      AND (last_used_at IS NULL OR last_used_at < used.at OR last_used_at > now())";
 
-pub(super) const STATEMENTS: &[&str] = &[FIND, INSERT, LIST, LIST_EVENTS, REVOKE, ROTATE, UPDATE_LAST_USED];
+pub(super) const STATEMENTS: &[&str] =
+    &[FIND, INSERT, NOW, LIST, LIST_EVENTS, REVOKE, ROTATE, UPDATE_LAST_USED];
+
+type KeyResult = Result<Option<ActiveKey>, StorageError>;
+
+/// Inserts a new key, after `show` has shown it.
+pub async fn insert_api_key(
+    url: &DatabaseUrl,
+    new: &NewKey,
+    key: &ApiKey,
+    actor: &Actor,
+    show: impl FnOnce(KeyId) -> io::Result<()>,
+) -> Result<KeyId, IssueError> {
+    let scopes: Vec<&str> = new.scopes.iter().map(|scope| scope.as_str()).collect();
+    let ((requests, seconds), digest) = (columns(new.rate_limit), key.digest());
+    let parameters: Parameters<'_> = &[
+        &new.name.as_str(),
+        &key.prefix(),
+        &digest.as_bytes(),
+        &scopes,
+        &new.expires_at,
+        &requests,
+        &seconds,
+        &None::<i64>,
+        &actor.as_str(),
+    ];
+    let id = issue(url, INSERT, parameters, show).await?;
+    id.ok_or_else(|| unexpected("no key was inserted").into())
+}
+
+/// Replaces a valid key with a successor that has the same rights, after `show` has shown the successor; the old key expires
+/// after `overlap`, and is revoked without one. Returns the successor's id, or none if no valid key has this id.
+pub async fn rotate_api_key(
+    url: &DatabaseUrl,
+    id: KeyId,
+    successor: &ApiKey,
+    overlap: Duration,
+    expires_at: Option<SystemTime>,
+    actor: &Actor,
+    show: impl FnOnce(KeyId) -> io::Result<()>,
+) -> Result<Option<KeyId>, IssueError> {
+    let digest = successor.digest();
+    let parameters: Parameters<'_> = &[
+        &id.0,
+        &successor.prefix(),
+        &digest.as_bytes(),
+        &overlap.as_secs_f64(),
+        &expires_at,
+        &actor.as_str(),
+    ];
+    issue(url, ROTATE, parameters, show).await
+}
 
 /// Handles batches of key lookups with one statement.
 pub(super) struct FindKeysBatch(pub(super) Database);
 
 impl FindKeysBatch {
-    async fn find(&self, digests: &[KeyDigest]) -> Result<Vec<Option<ActiveKey>>, StorageError> {
+    async fn find(&self, digests: &[KeyDigest]) -> Result<Vec<KeyResult>, StorageError> {
         let bytes: Vec<&[u8]> = digests.iter().map(KeyDigest::as_bytes).collect();
         let rows = self.0.read(FIND, &[&bytes]).await?;
-        let key = |row| Ok::<_, tokio_postgres::Error>((Row::try_get(row, "digest")?, active_key(row)?));
-        let found: HashMap<&[u8], ActiveKey> =
-            rows.iter().map(key).collect::<Result<_, _>>().map_err(unexpected)?;
-        Ok(bytes.iter().map(|digest| found.get(digest).cloned()).collect())
+        // A key that cannot be read fails no other.
+        let key = |row| Ok((Row::try_get(row, "digest")?, active_key(row).map(Some).map_err(unexpected)));
+        let found: HashMap<&[u8], KeyResult> = rows
+            .iter()
+            .map(key)
+            .collect::<Result<_, _>>()
+            .map_err(|error: tokio_postgres::Error| unexpected(error))?;
+        Ok(bytes.iter().map(|digest| found.get(digest).cloned().unwrap_or(Ok(None))).collect())
     }
 }
 
 impl BatchHandler for FindKeysBatch {
     type Request = KeyDigest;
-    type Response = Result<Option<ActiveKey>, StorageError>;
+    type Response = KeyResult;
 
-    async fn handle(&self, digests: Vec<KeyDigest>) -> Vec<Self::Response> {
-        match self.find(&digests).await {
-            Ok(found) => found.into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error); digests.len()],
-        }
+    async fn handle(&self, digests: Vec<KeyDigest>) -> Vec<KeyResult> {
+        self.find(&digests).await.unwrap_or_else(|error| vec![Err(error); digests.len()])
     }
 }
 
@@ -128,32 +201,11 @@ impl Storage {
         self.find_api_key.read(digest).await?
     }
 
-    /// Inserts a new key.
-    pub async fn insert_api_key(
-        &self,
-        new: &NewKey,
-        key: &ApiKey,
-        actor: &Actor,
-    ) -> Result<KeyId, StorageError> {
-        let scopes: Vec<&str> = new.scopes.iter().map(|scope| scope.as_str()).collect();
-        let (requests, seconds) = columns(new.rate_limit);
-        self.database
-            .write(
-                INSERT,
-                &[
-                    &new.name.as_str(),
-                    &key.prefix(),
-                    &key.digest().as_bytes(),
-                    &scopes,
-                    &new.expires_at,
-                    &requests,
-                    &seconds,
-                    &None::<i64>,
-                    &actor.as_str(),
-                ],
-                |rows| first_id(rows)?.ok_or_else(|| unexpected("no key was inserted")),
-            )
-            .await
+    /// The database's time, by which keys expire.
+    pub async fn now(&self) -> Result<SystemTime, StorageError> {
+        let rows = self.database.read_unproven(NOW, &[]).await?;
+        let row = rows.first().ok_or_else(|| unexpected("the database has no time"))?;
+        row.try_get("now").map_err(unexpected)
     }
 
     /// Every key, in order of issue.
@@ -189,41 +241,12 @@ impl Storage {
         self.database.write(REVOKE, &[&id.0, &actor.as_str()], |rows| Ok(!rows.is_empty())).await
     }
 
-    /// Replaces a valid key with a successor that has the same rights; the old key expires after `overlap`. Returns the
-    /// successor's id, or none if no valid key has this id.
-    pub async fn rotate_api_key(
-        &self,
-        id: KeyId,
-        successor: &ApiKey,
-        overlap: Duration,
-        expires_at: Option<SystemTime>,
-        actor: &Actor,
-    ) -> Result<Option<KeyId>, StorageError> {
-        self.database
-            .write(
-                ROTATE,
-                &[
-                    &id.0,
-                    &successor.prefix(),
-                    &successor.digest().as_bytes(),
-                    &overlap.as_secs_f64(),
-                    &expires_at,
-                    &actor.as_str(),
-                ],
-                first_id,
-            )
-            .await
+    /// Records when keys were last used: how long ago, by the monotonic clock. The database's clock tells when that was.
+    pub async fn record_key_uses(&self, uses: &[(KeyId, Instant)]) -> Result<(), StorageError> {
+        let elapsed = |(id, at): &(KeyId, Instant)| (id.0, at.elapsed().as_secs_f64());
+        let (ids, seconds): (Vec<i64>, Vec<f64>) = uses.iter().map(elapsed).unzip();
+        self.database.write(UPDATE_LAST_USED, &[&ids, &seconds], |_| Ok(())).await
     }
-
-    /// Records when keys were last used.
-    pub async fn record_key_uses(&self, uses: &[(KeyId, SystemTime)]) -> Result<(), StorageError> {
-        let (ids, times): (Vec<i64>, Vec<SystemTime>) = uses.iter().map(|(id, at)| (id.0, *at)).unzip();
-        self.database.write(UPDATE_LAST_USED, &[&ids, &times], |_| Ok(())).await
-    }
-}
-
-fn first_id(rows: &[Row]) -> Result<Option<KeyId>, StorageError> {
-    rows.first().map(|row| row.try_get("id").map(KeyId)).transpose().map_err(unexpected)
 }
 
 fn active_key(row: &Row) -> Result<ActiveKey, tokio_postgres::Error> {

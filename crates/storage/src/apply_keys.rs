@@ -6,6 +6,7 @@
 //! - a key that was changed after it was read is not overwritten: the plan is made again;
 //! - one statement both changes a key and records the event: both happen or neither.
 
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use petstore_config::DatabaseUrl;
@@ -14,21 +15,18 @@ use petstore_domain::key_plan::{
     CurrentKey, DeclaredKey, DigestHolder, KeyPlan, KeyPlanError, KeyStep, KeyTerms, PlanOptions, plan,
 };
 use petstore_domain::key_record::{Actor, KeyId, KeyState};
-use petstore_postgres::{Parameters, StatementError, error_message, not_committed, unexpected};
+use petstore_postgres::{Parameters, StatementError, StorageError, error_message, not_committed, unexpected};
 use thiserror::Error;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, IsolationLevel, Row, Transaction};
 
-use super::StorageError;
 use super::api_keys::{INSERT, REVOKE, columns, rate_limit};
+use super::issue_keys::{IssueError, LIMIT_WAIT, commit_shown};
 use super::migrations::open_migrated;
 
 /// Waits for other programs that apply a file.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('petstore keys apply', 0))";
-
-/// How long to wait for each lock.
-const LIMIT_WAIT: &str = "SELECT set_config('lock_timeout', '10s', true)";
 
 /// After the lock: `now()` is the start of the transaction.
 const NOW: &str = "SELECT clock_timestamp() AS now, current_user::text AS role";
@@ -68,6 +66,7 @@ const CHANGE_EXPIRY: &str = "\
     SELECT id, 'changed', $4
     FROM changed";
 
+/// The key expires at `$2` at the latest, unless that is null.
 const REPLACE: &str = "\
     WITH replaced AS (
       UPDATE api_keys
@@ -79,20 +78,26 @@ const REPLACE: &str = "\
     FROM replaced";
 
 pub(super) const STATEMENTS: &[&str] =
-    &[LOCK, LIMIT_WAIT, NOW, LIST_CURRENT, FIND_HOLDERS, CHANGE_TERMS, CHANGE_EXPIRY, REPLACE];
+    &[LOCK, NOW, LIST_CURRENT, FIND_HOLDERS, CHANGE_TERMS, CHANGE_EXPIRY, REPLACE];
 
 /// How often to plan: again if a key was changed after it was read, or another transaction had to go first.
 const ATTEMPTS: u32 = 5;
 
-/// Why keys were not applied. Nothing was changed, unless the outcome is unknown.
+/// Why keys were not applied.
 #[derive(Debug, Error)]
 pub enum ApplyKeysError {
     /// The keys in the database do not allow it.
     #[error(transparent)]
     Plan(#[from] KeyPlanError),
-    /// A statement failed.
+    /// The keys were not issued.
     #[error(transparent)]
-    Storage(#[from] StorageError),
+    Issue(#[from] IssueError),
+}
+
+impl From<StorageError> for ApplyKeysError {
+    fn from(error: StorageError) -> Self {
+        Self::Issue(error.into())
+    }
 }
 
 /// What to apply, and how.
@@ -136,16 +141,17 @@ pub async fn plan_keys(url: &DatabaseUrl, keys: KeysToApply<'_>) -> Result<KeyPl
     Ok(make_plan(&transaction, keys).await?.0)
 }
 
-/// Makes the current keys those that are declared.
+/// Makes the current keys those that are declared, after `show` has shown the new ones.
 pub async fn apply_keys(
     url: &DatabaseUrl,
     keys: KeysToApply<'_>,
     actor: &Actor,
+    mut show: impl FnMut(&AppliedKeys) -> io::Result<()>,
 ) -> Result<AppliedKeys, ApplyKeysError> {
     let mut client = open_migrated(url).await?;
     let mut attempts = 1;
     loop {
-        match attempt(&mut client, keys, actor).await {
+        match attempt(&mut client, keys, actor, &mut show).await {
             Ok(applied) => return Ok(applied),
             Err(AttemptError::Raced(_)) if attempts < ATTEMPTS => attempts += 1,
             Err(AttemptError::Raced(error)) => return Err(error.into()),
@@ -154,11 +160,12 @@ pub async fn apply_keys(
     }
 }
 
-/// Plans and carries out the plan.
+/// Plans, carries out the plan, shows what it issues, and commits.
 async fn attempt(
     client: &mut Client,
     keys: KeysToApply<'_>,
     actor: &Actor,
+    show: &mut impl FnMut(&AppliedKeys) -> io::Result<()>,
 ) -> Result<AppliedKeys, AttemptError> {
     let transaction = client.transaction().await.map_err(not_committed)?;
     transaction.execute(LIMIT_WAIT, &[]).await.map_err(not_committed)?;
@@ -168,8 +175,10 @@ async fn attempt(
     for step in &plan.steps {
         issued.push(carry_out(&transaction, step, actor, &role).await?);
     }
-    transaction.commit().await.map_err(|error| StatementError::Sent(error).into_write_error())?;
-    Ok(AppliedKeys { plan, issued })
+    let applied = AppliedKeys { plan, issued };
+    let committed = commit_shown(transaction, || show(&applied)).await;
+    committed.map_err(|error| AttemptError::Failed(error.into()))?;
+    Ok(applied)
 }
 
 /// The plan, and the name of the database role.
@@ -226,6 +235,9 @@ async fn carry_out(
         KeyStep::Rotate { key, until, declared } => {
             let successor = insert(transaction, declared, Some(key.lineage), actor).await?;
             update_one(transaction, REPLACE, &[&key.id.0, until, &successor.0, &actor]).await?;
+            if until.is_none() {
+                update_one(transaction, REVOKE, &[&key.id.0, &actor]).await?;
+            }
             Ok(Some(successor))
         }
         KeyStep::Revoke { key } => {
@@ -282,7 +294,9 @@ fn raced(error: tokio_postgres::Error) -> AttemptError {
 
 /// Says what to do if the role may not change the terms of keys.
 fn explained(error: AttemptError, role: &str) -> AttemptError {
-    let AttemptError::Failed(ApplyKeysError::Storage(StorageError::Unexpected(cause))) = &error else {
+    let AttemptError::Failed(ApplyKeysError::Issue(IssueError::Storage(StorageError::Unexpected(cause)))) =
+        &error
+    else {
         return error;
     };
     let code = cause.downcast_ref().and_then(tokio_postgres::Error::code);

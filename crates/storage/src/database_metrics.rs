@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use metrics::gauge;
-use petstore_postgres::unexpected;
+use petstore_postgres::{StorageError, unexpected};
 use petstore_telemetry::metrics::{
     ARCHIVING_FAILING, DATABASE_UP, FEED_LAG, IDEMPOTENCY_DAYS, KEYS_NEXT_EXPIRY, ORDERS_OVERDUE, PETS,
     POOL_CONNECTIONS, POOL_MAX, POOL_WAITING, STANDBYS, count,
@@ -14,9 +14,9 @@ use petstore_telemetry::metrics::{
 use tokio::time::sleep;
 
 use super::events::LAG;
-use super::orders::OVERDUE;
+use super::expire_orders::OVERDUE;
 use super::partitions::DAYS_PREPARED;
-use super::{Storage, StorageError};
+use super::storage::Storage;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -89,24 +89,24 @@ impl Storage {
     }
 
     async fn record_database_metrics(&self) -> Result<(), StorageError> {
-        for row in self.database.read_primary(DAYS_PREPARED, &[]).await? {
+        for row in self.database.read_unproven(DAYS_PREPARED, &[]).await? {
             let days: Option<i32> = row.try_get("days").map_err(unexpected)?;
             gauge!(IDEMPOTENCY_DAYS).set(count(days.unwrap_or_default()));
         }
         for (gauge, statement) in [(FEED_LAG, LAG), (ORDERS_OVERDUE, OVERDUE)] {
             // Without a row, nothing is late.
-            let rows = self.database.read_primary(statement, &[]).await?;
+            let rows = self.database.read_unproven(statement, &[]).await?;
             let seconds = rows.first().map(|row| row.try_get("seconds").map_err(unexpected)).transpose()?;
             gauge!(gauge).set(seconds.unwrap_or(0.0));
         }
         for (gauge, statement) in [(KEYS_NEXT_EXPIRY, NEXT_KEY_EXPIRY), (ARCHIVING_FAILING, ARCHIVING)] {
-            for row in self.database.read_primary(statement, &[]).await? {
+            for row in self.database.read_unproven(statement, &[]).await? {
                 let value: Option<f64> = row.try_get("value").map_err(unexpected)?;
                 gauge!(gauge).set(value.unwrap_or_default());
             }
         }
         self.observe_epoch().await?;
-        for row in self.database.read_primary(STANDBYS_AND_PETS, &[]).await? {
+        for row in self.database.read_unproven(STANDBYS_AND_PETS, &[]).await? {
             let standbys: i64 = row.try_get("standbys").map_err(unexpected)?;
             gauge!(STANDBYS).set(count(standbys));
             let status: Option<String> = row.try_get("status").map_err(unexpected)?;

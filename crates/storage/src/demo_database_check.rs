@@ -1,14 +1,17 @@
 //! Examines what a database contains before `petstore demo` uses it, and marks a database of demo data.
 //!
-//! **Invariant:** the examination changes nothing and works on any database: empty, old, or another program's.
+//! **Invariants:**
+//! - the examination changes nothing and works on any database: empty, old, or another program's;
+//! - a marked database that has become a shop is recognised: the audit log names everybody who created a key, and an import
+//!   removes the mark, or fails.
 
 use petstore_config::DatabaseUrl;
-use petstore_postgres::{Connector, HISTORY};
+use petstore_postgres::{Connector, HISTORY, StorageError};
 use tokio_postgres::Client;
 
 use super::diagnostics::ExamineError;
 use super::migrations;
-use super::{Storage, StorageError};
+use super::storage::Storage;
 
 /// Every table and view, except those of the system and of extensions, and partitions. Those in the current schema are
 /// unqualified.
@@ -30,14 +33,24 @@ const TABLES: &str = r"
 const IS_MIGRATED: &str = "\
     SELECT EXISTS (SELECT FROM refinery_schema_history WHERE version = 1 AND name = 'create_pets') AS yes";
 
-/// Marks demo data.
+/// Marks demo data. Only the owner of the table may.
 const MARK: &str = "COMMENT ON TABLE pets IS 'for demonstrations: petstore demo'";
-const IS_MARKED: &str = "\
+pub(super) const UNMARK: &str = "COMMENT ON TABLE pets IS NULL";
+pub(super) const IS_MARKED: &str = "\
     SELECT obj_description('pets'::regclass, 'pg_class')
       IS NOT DISTINCT FROM 'for demonstrations: petstore demo' AS yes";
 
 const HAS_PETS: &str = "SELECT EXISTS (SELECT FROM pets) AS yes";
 const HAS_KEYS: &str = "SELECT EXISTS (SELECT FROM api_keys) AS yes";
+
+/// Whether anybody but a demo created a key. The audit log has the answer even if the key was deleted; a key that the log does
+/// not contain was inserted in SQL.
+const HAS_OTHER_KEYS: &str = "\
+    SELECT EXISTS (SELECT FROM api_key_events WHERE action = 'created' AND actor <> 'petstore demo')
+      OR EXISTS (SELECT FROM api_keys WHERE id NOT IN (SELECT key_id FROM api_key_events)) AS yes";
+
+/// Whether an import added pets. Releases up to 1.1.0 left the mark.
+const HAS_IMPORTS: &str = "SELECT EXISTS (SELECT FROM imported_chunks) AS yes";
 
 /// What a database contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,15 +85,23 @@ pub async fn database_contents(url: &DatabaseUrl) -> Result<DatabaseContents, Ex
     }
     let marked = query_bool(&client, IS_MARKED).await?;
     let pets = query_bool(&client, HAS_PETS).await?;
-    let keys = ours.iter().any(|table| table == "api_keys") && query_bool(&client, HAS_KEYS).await?;
-    Ok(match (marked, pets, keys) {
-        (true, true, _) => DatabaseContents::Demonstration,
-        (true, false, _) | (false, false, false) => DatabaseContents::Nothing,
-        (false, _, _) => DatabaseContents::Shop,
+    let has = async |table, statement| {
+        let exists = ours.iter().any(|ours| ours == table);
+        if exists { query_bool(&client, statement).await } else { Ok(false) }
+    };
+    let others_used_it = if marked {
+        has("api_key_events", HAS_OTHER_KEYS).await? || has("imported_chunks", HAS_IMPORTS).await?
+    } else {
+        pets || has("api_keys", HAS_KEYS).await?
+    };
+    Ok(match (others_used_it, pets) {
+        (true, _) => DatabaseContents::Shop,
+        (false, true) => DatabaseContents::Demonstration,
+        (false, false) => DatabaseContents::Nothing,
     })
 }
 
-async fn query_bool(client: &Client, statement: &str) -> Result<bool, tokio_postgres::Error> {
+pub(super) async fn query_bool(client: &Client, statement: &str) -> Result<bool, tokio_postgres::Error> {
     client.query_one(statement, &[]).await?.try_get("yes")
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use futures_util::future::{join_all, join3};
 use petstore_config::{DatabaseUrl, PoolSettings};
 use petstore_postgres::{
-    Availability, CONNECT_TIMEOUT, Cluster, ConnectError, Connector, Guarantee, NoSession, check_sessions,
-    schema_version,
+    Availability, CONNECT_TIMEOUT, Cluster, ConnectError, Connector, DatabaseUrlError, Guarantee, NoSession,
+    check_sessions, schema_version,
 };
 use petstore_read_quorum::Lsn;
 use petstore_telemetry::with_causes;
@@ -19,7 +19,6 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::PgLsn;
 use tokio_postgres::{Client, Row};
 
-use super::DatabaseUrlError;
 use super::events::{EPOCH, FeedEpoch};
 use super::migrations::SCHEMA_NEEDED;
 use super::partitions::DAYS_PREPARED;
@@ -52,7 +51,8 @@ const SERVER_ROLE: &str = "\
         ELSE ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::int
       END AS timeline,
       CASE WHEN is_standby THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS position,
-      receiver.sender_host || ':' || receiver.sender_port AS upstream
+      receiver.sender_host || ':' || receiver.sender_port AS upstream,
+      extract(epoch FROM clock_timestamp())::float8 AS clock
     FROM (SELECT pg_is_in_recovery() AS is_standby) AS role
     LEFT JOIN pg_stat_wal_receiver AS receiver ON receiver.status = 'streaming'";
 
@@ -75,10 +75,11 @@ const SPACE: &str = "\
     SELECT pg_database_size(current_database()) AS size,
       CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') END AS directory";
 
-/// Takes the locks of every write, and writes what a request writes.
+/// Takes the locks of every write, and writes what a request writes, in partitions that the service would create.
 const TRIAL_WRITE: &str = "\
     BEGIN;
     SET LOCAL lock_timeout = '2s';
+    SELECT create_idempotency_partitions(), create_event_partitions();
     LOCK TABLE pets, orders, api_keys, idempotency_keys IN ROW EXCLUSIVE MODE;
     INSERT INTO pets (name, category_id) VALUES ('petstore doctor', 0);
     ROLLBACK";
@@ -94,6 +95,14 @@ const BLOCKERS: &str = "\
         WHERE waiting.datname = current_database() AND waiting.wait_event_type = 'Lock'
           AND (waiting.pid = $1 OR waiting.application_name = 'petstore' OR waiting.application_name LIKE 'petstore/%'))
     ORDER BY xact_start";
+
+/// The latest day after today that an event has, or an idempotency key, which may also be stored for tomorrow. Null if none is.
+const FUTURE_ROWS: &str = "\
+    SELECT greatest(
+      (SELECT max(kept_on) FROM idempotency_keys WHERE kept_on > today + 1),
+      (SELECT (max(happened_at) AT TIME ZONE 'UTC')::date FROM events
+       WHERE happened_at >= (today + 1)::timestamp AT TIME ZONE 'UTC'))::text AS day
+    FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) AS clock";
 
 /// How many of the triggers that record events are enabled.
 const ENABLED_TRIGGERS: &str = "\
@@ -123,6 +132,8 @@ pub struct ServerRole {
     pub position: Lsn,
     /// The address of the server that a standby follows, if the role may see it.
     pub upstream: Option<String>,
+    /// By how many seconds its clock is ahead of the local one; negative if it is behind.
+    pub clock_ahead: f64,
 }
 
 /// The state of a database.
@@ -147,6 +158,8 @@ pub struct Diagnosis {
     /// The number of days from today on that have a partition for idempotency keys and one for events; none without the
     /// tables.
     pub days_prepared: Option<i32>,
+    /// The latest day after today of a stored idempotency key or event, if there is one.
+    pub future_day: Option<String>,
     /// When and why the feed of events began; none without the feed, or if the role may not read it.
     pub feed: Option<FeedEpoch>,
     /// How many of the [`EVENT_TRIGGERS`] are enabled.
@@ -277,20 +290,14 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         Err(_) if servers.iter().any(|server| server.role.is_ok()) => open(&any_role).await?,
         primary => primary?,
     };
-    // Prepared first, so that one round trip is measured.
-    let statement = client.prepare(SERVER_STATUS).await?;
-    let started = Instant::now();
-    let row = client.query_one(&statement, &[]).await?;
-    let round_trip = started.elapsed();
-    // The server read its clock about half a round trip ago.
-    let local_clock = UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(round_trip / 2);
-    let server_clock: f64 = row.try_get("clock")?;
+    let ClockReading { row, round_trip, clock_ahead } = read_clock(&client, SERVER_STATUS).await?;
     let schema = match schema_version(&client).await {
         Ok(version) => Some(version),
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
         Err(error) => return Err(error.into()),
     };
     let feed = client.query_opt(EPOCH, &[]).await.ok().flatten();
+    let future = client.query_opt(FUTURE_ROWS, &[]).await.ok().flatten();
     let is_standby: bool = row.try_get("is_standby")?;
     let lacking = missing_privileges(&client).await?;
     // Otherwise the write fails for a reason that is reported anyway.
@@ -311,6 +318,7 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
     Ok(Diagnosis {
         servers,
         feed: feed.and_then(|row| FeedEpoch::read(&row).ok()),
+        future_day: future.map(|row| row.try_get("day")).transpose()?.flatten(),
         enabled_triggers: client.query_one(ENABLED_TRIGGERS, &[]).await?.try_get("triggers")?,
         reads,
         connecting,
@@ -329,11 +337,32 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         standbys: row.try_get("standbys")?,
         synchronous: row.try_get("synchronous")?,
         connections: (row.try_get("max_connections")?, row.try_get("connections")?),
-        clock_ahead: server_clock - local_clock.as_secs_f64(),
+        clock_ahead,
         schema,
         lacking,
         days_prepared: client.query_one(DAYS_PREPARED, &[]).await?.try_get("days")?,
     })
+}
+
+/// The row of a statement that has the column `clock`.
+struct ClockReading {
+    row: Row,
+    round_trip: Duration,
+    /// By how many seconds the server's clock is ahead of the local one.
+    clock_ahead: f64,
+}
+
+/// Runs a statement, and compares the server's clock with the local one.
+async fn read_clock(client: &Client, statement: &str) -> Result<ClockReading, tokio_postgres::Error> {
+    // Prepared first, so that one round trip is measured.
+    let statement = client.prepare(statement).await?;
+    let started = Instant::now();
+    let row = client.query_one(&statement, &[]).await?;
+    let round_trip = started.elapsed();
+    // The server read its clock about half a round trip ago.
+    let local_clock = UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(round_trip / 2);
+    let server_clock: f64 = row.try_get("clock")?;
+    Ok(ClockReading { row, round_trip, clock_ahead: server_clock - local_clock.as_secs_f64() })
 }
 
 /// Tries a write, which is rolled back. If it has to wait, asks on the other connection for whom.
@@ -379,8 +408,9 @@ fn free_space(directory: &Path) -> Option<u64> {
 
 async fn server_role(any_role: &Connector, server: usize) -> Result<ServerRole, ExamineError> {
     let client = any_role.open_server(server).await?;
-    let row = client.query_one(SERVER_ROLE, &[]).await?;
+    let ClockReading { row, clock_ahead, .. } = read_clock(&client, SERVER_ROLE).await?;
     Ok(ServerRole {
+        clock_ahead,
         is_standby: row.try_get("is_standby")?,
         timeline: row.try_get("timeline")?,
         position: Lsn(row.try_get::<_, PgLsn>("position")?.into()),

@@ -6,8 +6,8 @@
 //!   events of transactions that are older than every running one are shown;
 //! - what a reader has seen is on a standby, if there are synchronous ones: otherwise a failover would reuse the transaction
 //!   ids of events that it has seen for others, which it would miss;
-//! - the events of a pet are in the order of their effects: a statement that changes a pet locks it (`pet_lock`) before it
-//!   writes anything, so before it has a transaction id. Changes in SQL and by nodes of 1.0.0 do not.
+//! - the events of a pet are in the order of their effects: a transaction that changes a pet locks it (`pets::ADVISORY_LOCK`) before it
+//!   writes anything, so before it has an id. Changes in SQL and by nodes of 1.0.0 do not.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -17,14 +17,14 @@ use metrics::{counter, gauge};
 use petstore_batcher::BatchHandler;
 use petstore_domain::event::{Event, EventPosition, EventType, FeedPage, FeedRequest, FeedStart};
 use petstore_domain::page::PageLimit;
-use petstore_postgres::{Database, error_message, unexpected};
+use petstore_postgres::{Database, Parameters, StorageError, error_message, unexpected};
 use petstore_telemetry::metrics::{EVENTS, FEED_STARTED};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tokio_postgres::Row;
 
 use super::pg_enum::PgEnum;
-use super::{Storage, StorageError};
+use super::storage::Storage;
 
 /// The pages of many requests: `$1`, `$2` and `$3` have the position that each starts after, null for the oldest event, and `$4`
 /// its number of rows. `$5` is whether a request asks for the head of the feed. At least one row, without an event if there is
@@ -76,8 +76,9 @@ const HEAD: &str = "\
     SELECT xid::text AS transaction, number
     FROM events
     WHERE events.xid < pg_snapshot_xmin(pg_current_snapshot())
-      -- Leaves two partitions to read.
-      AND happened_at >= now() - interval '1 day'
+      -- Leaves at most three partitions to read. Events that a clock has stamped with a later time wait for the next page: only
+      -- pages must have every event.
+      AND happened_at BETWEEN now() - interval '1 day' AND now() + interval '1 day'
     ORDER BY events.xid DESC, number DESC
     LIMIT 1";
 
@@ -105,7 +106,7 @@ pub(super) const LAG: &str = "\
 
 /// When and why the current epoch began.
 pub(super) const EPOCH: &str = "\
-    SELECT epoch, reason, started_at, extract(epoch FROM now() - started_at)::float8 AS age
+    SELECT epoch, reason, started_at, (extract(epoch FROM now()) - extract(epoch FROM started_at))::float8 AS age
     FROM event_feed";
 
 pub(super) const STATEMENTS: &[&str] = &[FEED, HEAD, NEWEST, LAG, EPOCH];
@@ -162,7 +163,7 @@ impl Storage {
     }
 
     async fn read_head(&self) -> Result<Option<(u64, i64)>, StorageError> {
-        let rows = self.database.read_primary(HEAD, &[]).await?;
+        let rows = self.database.read_unproven(HEAD, &[]).await?;
         let head = |row| Ok((transaction(row, "transaction")?, row.try_get("number").map_err(unexpected)?));
         rows.first().map(head).transpose()
     }
@@ -170,7 +171,7 @@ impl Storage {
     /// Records when the current epoch began, and logs it once: from then on, every reader from before gets 410.
     pub(super) async fn observe_epoch(&self) -> Result<(), StorageError> {
         let Some(epoch) =
-            self.database.read_primary(EPOCH, &[]).await?.first().map(FeedEpoch::read).transpose()?
+            self.database.read_unproven(EPOCH, &[]).await?.first().map(FeedEpoch::read).transpose()?
         else {
             return Ok(());
         };
@@ -187,11 +188,11 @@ impl Storage {
 
     /// The newest events, at most 1,000, in their order.
     pub async fn newest_events(&self, count: u16) -> Result<Vec<Event>, StorageError> {
-        let rows = self.database.read_primary(NEWEST, &[&i64::from(count)]).await?;
-        let decode = |row| event(row, row.try_get("epoch").map_err(unexpected)?);
+        let rows = self.database.read_unproven(NEWEST, &[&i64::from(count)]).await?;
+        let decode = |row| readable_event(row, row.try_get("epoch").map_err(unexpected)?);
         let mut events = rows.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
-        events.sort_unstable_by_key(|event| event.position);
-        Ok(events)
+        events.sort_unstable_by_key(|(position, _)| *position);
+        Ok(events.into_iter().filter_map(|(_, event)| event).collect())
     }
 }
 
@@ -275,9 +276,7 @@ impl BatchHandler for ReadEventsBatch {
     async fn handle(&self, requests: Vec<FeedRequest>) -> Vec<Self::Response> {
         let distinct: HashSet<FeedRequest> = requests.iter().copied().collect();
         let distinct: Vec<FeedRequest> = distinct.into_iter().collect();
-        // An empty page is not acknowledged by a standby, so the server must be proven to be the primary.
-        let reading = self.0.write_or_find(self.read(&distinct), |feed| feed.is_replicated);
-        match reading.await.and_then(|feed| feed.pages(&distinct)) {
+        match self.read(&distinct).await.and_then(|feed| feed.pages(&distinct)) {
             Ok(pages) => requests.iter().map(|request| Ok(pages[request].clone())).collect(),
             Err(error) => vec![Err(error); requests.len()],
         }
@@ -303,13 +302,17 @@ impl ReadEventsBatch {
         let limit = |request| if is_now(request) { 0 } else { i64::from(request.limit.get()) };
         let limits: Vec<i64> = requests.iter().map(limit).collect();
         let any_now = requests.iter().any(is_now);
-        let rows = self.0.read_replicated(FEED, &[&transactions, &numbers, &pets, &limits, &any_now]).await?;
-        let Some(row) = rows.first() else {
-            self.0.partition_missing.notify_one();
-            return Err(StorageError::Unavailable(error_message("the feed is being prepared")));
+        let decode = |rows: Vec<Row>| {
+            let Some(row) = rows.first() else {
+                self.0.partition_missing.notify_one();
+                return Err(StorageError::Unavailable(error_message("the feed is being prepared")));
+            };
+            let has_event: Option<i64> = row.try_get("ordinality").map_err(unexpected)?;
+            // No standby acknowledges an empty page.
+            Ok(FeedRows { rows, is_replicated: any_now || has_event.is_some() })
         };
-        let has_event: Option<i64> = row.try_get("ordinality").map_err(unexpected)?;
-        Ok(FeedRows { rows, is_replicated: any_now || has_event.is_some() })
+        let parameters: Parameters<'_> = &[&transactions, &numbers, &pets, &limits, &any_now];
+        self.0.read_newest(FEED, parameters, decode, |feed| feed.is_replicated).await
     }
 }
 
@@ -327,42 +330,62 @@ impl FeedRows {
         let head =
             EventPosition { epoch, transaction: transaction(row, "oldest_running")?, number: 0, pet: 0 };
         let newest = transaction(row, "newest")?;
-        let mut pages: Vec<Vec<Event>> = requests.iter().map(|_| Vec::new()).collect();
+        let mut pages: Vec<Vec<(EventPosition, Option<Event>)>> =
+            requests.iter().map(|_| Vec::new()).collect();
         for row in &self.rows {
             let Some(ordinality) = row.try_get::<_, Option<i64>>("ordinality").map_err(unexpected)? else {
                 continue;
             };
             let page = usize::try_from(ordinality - 1).ok().and_then(|index| pages.get_mut(index));
-            page.ok_or_else(|| unexpected("a row for an unknown request"))?.push(event(row, epoch)?);
+            page.ok_or_else(|| unexpected("a row for an unknown request"))?.push(readable_event(row, epoch)?);
         }
-        let outcome = |request: &FeedRequest, mut events: Vec<Event>| {
+        let outcome = |request: &FeedRequest, mut events: Vec<(EventPosition, Option<Event>)>| {
             // The statement does not guarantee the order of its rows.
-            events.sort_unstable_by_key(|event| event.position);
+            events.sort_unstable_by_key(|(position, _)| *position);
             let next = match (request.start, events.last()) {
                 (FeedStart::After(after), _)
                     if after.epoch != epoch || after < dropped || after.transaction > newest =>
                 {
                     return FeedOutcome::Expired;
                 }
-                (_, Some(last)) => last.position,
+                (_, Some((last, _))) => *last,
                 (FeedStart::Now, None) => head,
                 (FeedStart::After(after), None) => after,
                 (FeedStart::Oldest, None) => dropped,
             };
+            let events = events.into_iter().filter_map(|(_, event)| event).collect();
             FeedOutcome::Page(FeedPage { events, next })
         };
         Ok(requests.iter().zip(pages).map(|(request, events)| (*request, outcome(request, events))).collect())
     }
 }
 
+/// An event and its position. None for an event of a pet or an order whose id no request can name, because somebody has chosen
+/// it in SQL: readers continue after it.
+fn readable_event(row: &Row, epoch: i32) -> Result<(EventPosition, Option<Event>), StorageError> {
+    let ids: [Option<i64>; 3] = [
+        row.try_get("pet_id").map_err(unexpected)?,
+        row.try_get("last_pet_id").map_err(unexpected)?,
+        row.try_get("order_id").map_err(unexpected)?,
+    ];
+    let is_readable = ids.into_iter().flatten().all(|id| id >= 1);
+    let event = if is_readable { Some(event(row, epoch)?) } else { None };
+    Ok((position(row, epoch)?, event))
+}
+
+fn position(row: &Row, epoch: i32) -> Result<EventPosition, StorageError> {
+    let (number, pet) =
+        (row.try_get("number").map_err(unexpected)?, row.try_get("pet_id").map_err(unexpected)?);
+    Ok(EventPosition { epoch, transaction: transaction(row, "transaction")?, number, pet })
+}
+
 fn event(row: &Row, epoch: i32) -> Result<Event, StorageError> {
     let pet: i64 = row.try_get("pet_id").map_err(unexpected)?;
     let last_pet: Option<i64> = row.try_get("last_pet_id").map_err(unexpected)?;
     let order: Option<i64> = row.try_get("order_id").map_err(unexpected)?;
-    let number = row.try_get("number").map_err(unexpected)?;
     let PgEnum(event_type) = row.try_get("type").map_err(unexpected)?;
     Ok(Event {
-        position: EventPosition { epoch, transaction: transaction(row, "transaction")?, number, pet },
+        position: position(row, epoch)?,
         event_type,
         pet_id: pet.try_into().map_err(unexpected)?,
         last_pet_id: last_pet.map(TryInto::try_into).transpose().map_err(unexpected)?,

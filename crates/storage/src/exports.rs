@@ -8,21 +8,21 @@ use std::pin::Pin;
 use futures_util::StreamExt;
 use petstore_config::DatabaseUrl;
 use petstore_domain::pet::{CategoryId, Pet, PetName, PetStatus};
-use petstore_postgres::{not_committed, unexpected};
+use petstore_postgres::{StorageError, not_committed, unexpected};
 use tokio_postgres::Client;
 use tokio_postgres::binary_copy::{BinaryCopyOutRow, BinaryCopyOutStream};
 use tokio_postgres::types::Type;
 
-use super::StorageError;
 use super::migrations::open_migrated;
 use super::pets::reference;
+use super::stored_metadata::StoredMetadata;
 
 /// The types of the columns. The status is cast to text, because the OID of an enum type differs between databases.
-const COLUMN_TYPES: [Type; 5] = [Type::INT8, Type::TEXT, Type::INT8, Type::TEXT, Type::TEXT];
+const COLUMN_TYPES: [Type; 6] = [Type::INT8, Type::TEXT, Type::INT8, Type::TEXT, Type::TEXT, Type::JSONB];
 
 const COPY: &str = "\
     COPY (
-      SELECT id, name, category_id, status::text, reference
+      SELECT id, name, category_id, status::text, reference, metadata
       FROM pets
       ORDER BY id)
     TO STDOUT (FORMAT binary)";
@@ -30,7 +30,7 @@ const COPY: &str = "\
 /// The same, of the pets with the status `$1`. COPY accepts no parameters: the status, one of a few fixed labels, replaces it.
 const COPY_BY_STATUS: &str = "\
     COPY (
-      SELECT id, name, category_id, status::text, reference
+      SELECT id, name, category_id, status::text, reference, metadata
       FROM pets
       WHERE status = $1
       ORDER BY id)
@@ -68,11 +68,13 @@ fn pet(row: &BinaryCopyOutRow) -> Result<Pet, StorageError> {
     let id: i64 = row.try_get(0).map_err(unexpected)?;
     let name: String = row.try_get(1).map_err(unexpected)?;
     let status: Option<&str> = row.try_get(3).map_err(unexpected)?;
+    let StoredMetadata(metadata) = row.try_get(5).map_err(unexpected)?;
     Ok(Pet {
         id: id.try_into().map_err(unexpected)?,
         name: PetName::try_from(name).map_err(unexpected)?,
         category_id: CategoryId(row.try_get(2).map_err(unexpected)?),
         status: status.map(str::parse).transpose().map_err(unexpected)?,
         reference: reference(row.try_get(4).map_err(unexpected)?)?,
+        metadata,
     })
 }

@@ -1,18 +1,62 @@
-//! The digests in the `idempotency_keys` table. The statements that insert pets, place orders and end them read and write its
-//! rows.
+//! SQL on the `idempotency_keys` table: the stored results of requests with an `Idempotency-Key`.
 //!
-//! Each of these statements has two equal CTEs: `stored`, the stored results of the digests that are requested, and `days`, the
-//! days to store a digest for. Of two concurrent statements with the same digest, the second waits for the first and then fails
-//! with a unique violation; a retry finds the stored result. Partitions cannot share a unique index, so in the last minute of a
-//! day a digest is stored for the next day as well: there, two statements on either side of midnight conflict.
+//! The functions `stored_results` and `result_days` in the database have the rules: how long a result is found, and for which days
+//! it is stored. Orders use the statements here. createPet calls the functions in its own statement, which also inserts the pets.
+//!
+//! If two concurrent transactions store the same digest, the second waits for the first. If the first commits, the second fails with
+//! a unique violation; repeated, it finds the stored result.
 
 use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
-use petstore_domain::idempotency::Digest128;
-use petstore_postgres::{StorageError, unexpected};
+use petstore_domain::idempotency::{Digest128, IdempotentRequest};
+use petstore_postgres::{StorageError, Transaction, unexpected};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+/// The stored result of the digest `$1`, which is null for a request without a key.
+pub(super) const FIND: &str = "\
+    SELECT fingerprint, subject_id
+    FROM stored_results(ARRAY[$1::uuid])";
+
+/// Stores the result of the digest `$1`: the request had the fingerprint `$2`, and changed the pet or the order `$3`.
+const STORE: &str = "\
+    INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id)
+    SELECT $1, day, now(), $2, $3
+    FROM result_days() AS day
+    -- In the same order in every transaction, so that two of them cannot deadlock.
+    ORDER BY day";
+
+pub(super) const STATEMENTS: &[&str] = &[FIND, STORE];
+
+/// The earlier request with the same key.
+pub(super) enum EarlierRequest {
+    /// It had the same content, and changed this pet or order.
+    Same {
+        subject: i64,
+    },
+    Different,
+}
+
+impl EarlierRequest {
+    /// Decodes the rows of [`FIND`].
+    pub(super) fn decode(rows: &[Row], key: Option<IdempotentRequest>) -> Result<Option<Self>, StorageError> {
+        let Some(row) = rows.first() else { return Ok(None) };
+        let is_same = decode_digest(row, "fingerprint")? == key.map(|key| key.fingerprint);
+        let subject = row.try_get("subject_id").map_err(unexpected)?;
+        Ok(Some(if is_same { Self::Same { subject } } else { Self::Different }))
+    }
+}
+
+/// Stores the result of a request that has a key, and commits.
+pub(super) async fn commit_with_result(
+    transaction: Transaction<'_>,
+    key: Option<IdempotentRequest>,
+    subject: i64,
+) -> Result<(), StorageError> {
+    let Some(IdempotentRequest { digest, fingerprint }) = key else { return transaction.commit(&[]).await };
+    transaction.commit(&[(STORE, &[&StoredDigest(digest), &StoredDigest(fingerprint), &subject])]).await
+}
 
 /// A digest as a parameter or a column of type `uuid`.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +86,7 @@ impl ToSql for StoredDigest {
 }
 
 /// Decodes a digest.
-pub(crate) fn digest(row: &Row, column: &str) -> Result<Option<Digest128>, StorageError> {
+pub(crate) fn decode_digest(row: &Row, column: &str) -> Result<Option<Digest128>, StorageError> {
     let stored: Option<StoredDigest> = row.try_get(column).map_err(unexpected)?;
     Ok(stored.map(|StoredDigest(digest)| digest))
 }

@@ -1,30 +1,33 @@
 //! SQL of imports: inserts many pets, and records the keys that the source has for them.
 //!
-//! Rows are copied into a temporary table, and inserted from there into `pets` one chunk at a time. The chunks are encoded
-//! here rather than by the driver's `BinaryCopyInWriter`, which needs the connection: so a reading thread encodes a chunk
-//! while the server inserts the previous one.
+//! Rows are sent as arrays into a temporary table, and inserted from there into `pets` one chunk at a time. Not with COPY: a
+//! server that waits for the rest of a COPY has an open transaction, which delays the event feed, and no timeout ends it. While
+//! the server waits for the rest of an array, the transaction of a chunk has not written anything yet.
 //!
 //! **Invariants:**
 //! - one transaction inserts the pets of a chunk and records their keys: both or neither;
 //! - each key of a source is recorded once, because one import of a source runs at a time, and checks every key that could
-//!   have been recorded before.
+//!   have been recorded before. A row that is rejected does not use up its key.
 
+use std::collections::HashSet;
 use std::mem;
 use std::pin::pin;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use futures_util::SinkExt;
 use petstore_config::DatabaseUrl;
 use petstore_domain::import_key::{AscendingCheck, ImportKey, ImportSource};
-use petstore_domain::pet::NewPet;
-use petstore_postgres::{Parameters, StatementError, not_committed, unexpected};
+use petstore_domain::pet::{NewPet, PetStatus};
+use petstore_domain::reference::Reference;
+use petstore_postgres::{Parameters, StatementError, StorageError, not_committed, unexpected};
 use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, Statement};
 
-use super::StorageError;
+use super::demo_database_check::{IS_MARKED, UNMARK, query_bool};
 use super::migrations::open_migrated;
 use super::partitions::CREATE_FOR_EVENTS;
+use super::pg_enum::PgEnum;
+use super::stored_metadata::MetadataParameter;
 
 /// The most rows in a chunk: few enough that requests hardly wait for it, and enough that the cost of a transaction does
 /// not matter.
@@ -42,11 +45,18 @@ const CREATE_STAGED: &str = r#"
     SET tcp_keepalives_interval = 10;
     SET tcp_keepalives_count = 3;
     CREATE TEMPORARY TABLE staged
-      (position integer, name text, category_id bigint, status pet_status, reference text, key text COLLATE "C")
+      (position bigint, name text, category_id bigint, status pet_status, reference text, metadata jsonb,
+        key text COLLATE "C")
       ON COMMIT DELETE ROWS"#;
 
-const COPY: &str =
-    "COPY staged (position, name, category_id, status, reference, key) FROM STDIN (FORMAT binary)";
+const STAGE: &str = "\
+    INSERT INTO staged (position, name, category_id, status, reference, metadata, key)
+    SELECT position, name, category_id, status, reference, metadata, key
+    FROM unnest($1::text[], $2::bigint[], $3::pet_status[], $4::text[], $5::jsonb[], $6::text[])
+      WITH ORDINALITY AS sent (name, category_id, status, reference, metadata, key, position)";
+
+/// Not TRUNCATE, which a read-only transaction does not allow.
+const CLEAR: &str = "DELETE FROM staged";
 
 /// Waits for other imports of the source, including one whose client is gone and whose last commit is in progress.
 const LOCK_SOURCE: &str = "SELECT pg_advisory_lock(hashtextextended('petstore import ' || $1, 0))";
@@ -57,7 +67,7 @@ const HAS_RECORDED_KEYS: &str = "\
     SELECT EXISTS (SELECT FROM imported_chunks WHERE source = $1) AS has_keys";
 
 const CREATE_KNOWN_KEYS: &str =
-    r#"CREATE TEMPORARY TABLE known_keys (key text COLLATE "C" NOT NULL, position integer)"#;
+    r#"CREATE TEMPORARY TABLE known_keys (key text COLLATE "C" NOT NULL, position bigint)"#;
 const FILL_KNOWN_KEYS: &str = "\
     INSERT INTO known_keys (key)
     SELECT unnest(keys)
@@ -71,12 +81,13 @@ const DELETE_KNOWN: &str = "\
       INSERT INTO known_keys (key, position)
       SELECT key, position
       FROM staged
-      ORDER BY position
-      -- Skips known keys, and of equal keys within the chunk all but the first.
       ON CONFLICT DO NOTHING
       RETURNING position)
     DELETE FROM staged
     WHERE position NOT IN (SELECT position FROM fresh)";
+
+/// The keys of rows that were rejected.
+const FORGET: &str = "DELETE FROM known_keys WHERE key = ANY ($1)";
 
 const RECORD_KEYS: &str = "\
     INSERT INTO imported_chunks (source, keys)
@@ -86,8 +97,8 @@ const RECORD_KEYS: &str = "\
     HAVING count(*) > 0";
 
 const INSERT_STAGED: &str = "\
-    INSERT INTO pets (name, category_id, status)
-    SELECT name, category_id, status
+    INSERT INTO pets (name, category_id, status, metadata)
+    SELECT name, category_id, status, metadata
     FROM staged
     -- Ids are assigned in the order of the source.
     ORDER BY position";
@@ -96,8 +107,8 @@ const INSERT_STAGED: &str = "\
 /// removed and returned.
 const INSERT_STAGED_WITH_REFERENCES: &str = "\
     WITH inserted AS (
-      INSERT INTO pets (name, category_id, status, reference)
-      SELECT name, category_id, status, reference
+      INSERT INTO pets (name, category_id, status, reference, metadata)
+      SELECT name, category_id, status, reference, metadata
       FROM staged
       ORDER BY position
       ON CONFLICT (reference) WHERE reference IS NOT NULL DO NOTHING
@@ -105,7 +116,7 @@ const INSERT_STAGED_WITH_REFERENCES: &str = "\
     DELETE FROM staged
     WHERE reference IS NOT NULL
       AND position NOT IN (SELECT min(position) FROM staged JOIN inserted USING (reference) GROUP BY reference)
-    RETURNING position, reference";
+    RETURNING position";
 
 /// What the statement above would not insert.
 const DELETE_TAKEN: &str = "\
@@ -113,18 +124,34 @@ const DELETE_TAKEN: &str = "\
     WHERE reference IS NOT NULL
       AND (position NOT IN (SELECT min(position) FROM staged WHERE reference IS NOT NULL GROUP BY reference)
         OR EXISTS (SELECT FROM pets WHERE pets.reference = staged.reference))
-    RETURNING position, reference";
+    RETURNING position";
 
 /// If all rows were there already, nothing else makes a commit wait for a standby.
 const AWAIT_REPLICATION: &str = "SELECT pg_logical_emit_message(true, 'petstore', '')";
 
-/// Rows in the format of PostgreSQL's binary COPY.
+/// A row of the source.
 #[derive(Debug)]
-pub struct CopyChunk {
-    copy: Bytes,
-    /// The line of each row.
-    lines: Vec<u64>,
-    has_references: bool,
+struct SourceRow {
+    line: u64,
+    pet: NewPet,
+    key: Option<ImportKey>,
+}
+
+impl SourceRow {
+    fn key(&self) -> Option<&str> {
+        self.key.as_ref().map(ImportKey::as_str)
+    }
+
+    fn reference(&self) -> Option<&str> {
+        self.pet.reference.as_ref().map(Reference::as_str)
+    }
+}
+
+/// Rows that are inserted together.
+#[derive(Debug)]
+pub struct ImportChunk {
+    rows: Vec<SourceRow>,
+    /// Whether all keys so far ascend, so that none of them is there twice.
     ascending: bool,
 }
 
@@ -137,6 +164,12 @@ pub struct TakenReference {
     pub reference: String,
 }
 
+impl TakenReference {
+    fn new(row: &SourceRow) -> Self {
+        Self { line: row.line, reference: row.reference().unwrap_or_default().to_owned() }
+    }
+}
+
 /// What became of a chunk. The other rows were added before.
 #[derive(Debug)]
 pub struct AddedChunk {
@@ -146,79 +179,40 @@ pub struct AddedChunk {
     pub taken: Vec<TakenReference>,
 }
 
-impl CopyChunk {
+impl ImportChunk {
     /// The number of rows.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        self.lines.len() as u64
+        self.rows.len() as u64
     }
 }
 
-/// Encodes rows into chunks.
+/// Collects rows into chunks.
 #[derive(Default)]
-pub struct CopyBuffer {
-    copy: BytesMut,
-    lines: Vec<u64>,
-    has_references: bool,
+pub struct ChunkBuffer {
+    rows: Vec<SourceRow>,
+    bytes: usize,
     key_order: AscendingCheck,
 }
 
-/// The header of a binary COPY: a signature, no flags, no extension.
-const COPY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// The end of a binary COPY, in place of the number of fields.
-const COPY_TRAILER: i16 = -1;
-const NULL: i32 = -1;
-
-impl CopyBuffer {
+impl ChunkBuffer {
     /// Adds the row of a line, and returns the chunk if it is full.
-    pub fn push(&mut self, line: u64, pet: &NewPet, key: Option<&ImportKey>) -> Option<CopyChunk> {
-        if self.lines.is_empty() {
-            self.copy.reserve(64 * 1024);
-            self.copy.put_slice(COPY_HEADER);
-        }
-        self.lines.push(line);
-        let position = i32::try_from(self.lines.len()).unwrap_or(i32::MAX);
-        let NewPet { name, category_id, status, reference } = pet;
-        self.has_references |= reference.is_some();
-        // In the order of the columns in COPY.
-        put_row(
-            &mut self.copy,
-            [
-                Some(&position.to_be_bytes()),
-                Some(name.as_str().as_bytes()),
-                Some(&category_id.0.to_be_bytes()),
-                status.map(|status| status.as_str().as_bytes()),
-                reference.as_ref().map(|reference| reference.as_str().as_bytes()),
-                key.map(|key| key.as_str().as_bytes()),
-            ],
-        );
-        if let Some(key) = key {
+    pub fn push(&mut self, line: u64, pet: NewPet, key: Option<ImportKey>) -> Option<ImportChunk> {
+        if let Some(key) = &key {
             self.key_order.push(key);
         }
-        if self.lines.len() == CHUNK_ROWS || self.copy.len() >= CHUNK_BYTES { self.take() } else { None }
+        let row = SourceRow { line, pet, key };
+        let texts = [Some(row.pet.name.as_str()), row.reference(), row.key()];
+        self.bytes += texts.into_iter().flatten().map(str::len).sum::<usize>() + row.pet.metadata.bytes();
+        self.rows.push(row);
+        if self.rows.len() == CHUNK_ROWS || self.bytes >= CHUNK_BYTES { self.take() } else { None }
     }
 
     /// Returns the remaining rows at the end.
-    pub fn take(&mut self) -> Option<CopyChunk> {
-        if self.lines.is_empty() {
-            return None;
-        }
-        self.copy.put_i16(COPY_TRAILER);
-        Some(CopyChunk {
-            copy: self.copy.split().freeze(),
-            lines: mem::take(&mut self.lines),
-            has_references: mem::take(&mut self.has_references),
-            ascending: self.key_order.is_ascending(),
-        })
-    }
-}
-
-fn put_row<const FIELDS: usize>(copy: &mut BytesMut, row: [Option<&[u8]>; FIELDS]) {
-    copy.put_i16(i16::try_from(FIELDS).unwrap_or(i16::MAX));
-    for field in row {
-        // The domain types limit the length of every field.
-        copy.put_i32(field.map_or(NULL, |field| i32::try_from(field.len()).unwrap_or(i32::MAX)));
-        copy.put_slice(field.unwrap_or_default());
+    pub fn take(&mut self) -> Option<ImportChunk> {
+        self.bytes = 0;
+        let rows = mem::take(&mut self.rows);
+        (!rows.is_empty()).then(|| ImportChunk { rows, ascending: self.key_order.is_ascending() })
     }
 }
 
@@ -237,13 +231,15 @@ pub enum ImportMode {
 /// rows; in the mode `Atomic`, none at all.
 pub struct ImportSession {
     client: Client,
-    copy: Statement,
+    stage: Statement,
     source: Option<ImportSource>,
     mode: ImportMode,
     /// Whether the table `known_keys` is filled.
     keys_loaded: bool,
     /// Whether the one transaction of the mode `Atomic` has begun.
     has_begun: bool,
+    /// Whether `petstore demo` may still use the database.
+    is_for_demonstrations: bool,
 }
 
 impl ImportSession {
@@ -265,8 +261,11 @@ impl ImportSession {
             client.batch_execute(CREATE_FOR_EVENTS).await.map_err(not_committed)?;
         }
         client.batch_execute(CREATE_STAGED).await.map_err(not_committed)?;
-        let copy = client.prepare(COPY).await.map_err(not_committed)?;
-        let mut import = Self { client, copy, source, mode, keys_loaded: false, has_begun: false };
+        let stage = client.prepare(STAGE).await.map_err(not_committed)?;
+        let marked = query_bool(&client, IS_MARKED).await.map_err(not_committed)?;
+        let is_for_demonstrations = marked && mode != ImportMode::DryRun;
+        let mut import =
+            Self { client, stage, source, mode, keys_loaded: false, has_begun: false, is_for_demonstrations };
         if let Some(source) = import.source.clone() {
             let row = import.client.query_one(HAS_RECORDED_KEYS, &[&source.as_str()]).await;
             let has_keys = row.map_err(not_committed)?.try_get("has_keys").map_err(unexpected)?;
@@ -279,7 +278,7 @@ impl ImportSession {
     }
 
     /// Inserts the rows whose keys are new and whose references are free. In the mode `Chunks`, they are committed.
-    pub async fn add(&mut self, chunk: CopyChunk) -> Result<AddedChunk, StorageError> {
+    pub async fn add(&mut self, chunk: ImportChunk) -> Result<AddedChunk, StorageError> {
         let begin = match self.mode {
             ImportMode::Chunks => Some("BEGIN"),
             ImportMode::Atomic => (!mem::replace(&mut self.has_begun, true)).then_some("BEGIN"),
@@ -288,6 +287,9 @@ impl ImportSession {
         };
         if let Some(begin) = begin {
             self.client.batch_execute(begin).await.map_err(not_committed)?;
+        }
+        if mem::take(&mut self.is_for_demonstrations) {
+            self.client.batch_execute(UNMARK).await.map_err(mark_kept)?;
         }
         let added = self.insert_chunk(chunk).await?;
         if self.mode == ImportMode::Atomic {
@@ -314,10 +316,41 @@ impl ImportSession {
             .map_err(|error| StatementError::Sent(error).into_write_error())
     }
 
-    async fn insert_chunk(&mut self, chunk: CopyChunk) -> Result<AddedChunk, StorageError> {
-        let rows = chunk.rows();
-        let CopyChunk { copy, lines, has_references, ascending } = chunk;
-        let known = self.stage(copy, ascending).await.map_err(not_committed)?;
+    async fn insert_chunk(&mut self, chunk: ImportChunk) -> Result<AddedChunk, StorageError> {
+        let ImportChunk { mut rows, ascending } = chunk;
+        if let Some(source) = self.source.clone()
+            && !self.keys_loaded
+            && !ascending
+        {
+            self.load_known_keys(&source).await.map_err(not_committed)?;
+        }
+        let mut outcome = AddedChunk { added: 0, taken: Vec::new() };
+        while !rows.is_empty() {
+            let (first, repeated) = if ascending { (rows, Vec::new()) } else { first_of_each_key(rows) };
+            let (added, taken) = self.insert_rows(&first).await?;
+            outcome.added += added;
+            // A row that is rejected does not count: the next row with its key is tried.
+            let open_keys: HashSet<&str> = taken.iter().filter_map(|row| row.key()).collect();
+            rows = repeated
+                .into_iter()
+                .filter(|row| row.key().is_some_and(|key| open_keys.contains(key)))
+                .collect();
+            outcome.taken.extend(taken.into_iter().map(TakenReference::new));
+            if !rows.is_empty() {
+                self.client.execute(CLEAR, &[]).await.map_err(not_committed)?;
+            }
+        }
+        outcome.taken.sort_by_key(|taken| taken.line);
+        Ok(outcome)
+    }
+
+    /// Inserts rows with different keys. Returns the number of rows that were added, and those whose references are taken.
+    async fn insert_rows<'a>(
+        &self,
+        rows: &'a [SourceRow],
+    ) -> Result<(u64, Vec<&'a SourceRow>), StorageError> {
+        let known = self.stage(rows).await.map_err(not_committed)?;
+        let has_references = rows.iter().any(|row| row.pet.reference.is_some());
         let taken = match (has_references, self.mode) {
             (true, ImportMode::DryRun) => self.client.query(DELETE_TAKEN, &[]).await,
             (true, _) => self.client.query(INSERT_STAGED_WITH_REFERENCES, &[]).await,
@@ -325,26 +358,31 @@ impl ImportSession {
             (false, _) => self.client.execute(INSERT_STAGED, &[]).await.map(|_| Vec::new()),
         };
         let taken = taken.map_err(not_committed)?;
+        let taken = taken.iter().map(|row| at_position(row, rows)).collect::<Result<Vec<_>, _>>()?;
         if let Some(source) = &self.source
             && self.mode != ImportMode::DryRun
         {
             self.client.execute(RECORD_KEYS, &[&source.as_str()]).await.map_err(not_committed)?;
         }
-        let taken = taken.iter().map(|row| taken_reference(row, &lines)).collect::<Result<Vec<_>, _>>()?;
-        Ok(AddedChunk { added: rows - known - taken.len() as u64, taken })
+        if self.keys_loaded && !taken.is_empty() {
+            let keys: Vec<Option<&str>> = taken.iter().map(|row| row.key()).collect();
+            self.client.execute(FORGET, &[&keys]).await.map_err(not_committed)?;
+        }
+        Ok((rows.len() as u64 - known - taken.len() as u64, taken))
     }
 
     /// Sends the rows to the table `staged`, less those whose keys are known, and returns the number of these.
-    async fn stage(&mut self, rows: Bytes, ascending: bool) -> Result<u64, tokio_postgres::Error> {
-        if let Some(source) = self.source.clone()
-            && !self.keys_loaded
-            && !ascending
-        {
-            self.load_known_keys(&source).await?;
-        }
-        let mut sink = pin!(self.client.copy_in(&self.copy).await?);
-        sink.send(rows).await?;
-        sink.finish().await?;
+    async fn stage(&self, rows: &[SourceRow]) -> Result<u64, tokio_postgres::Error> {
+        let names: Vec<&str> = rows.iter().map(|row| row.pet.name.as_str()).collect();
+        let categories: Vec<i64> = rows.iter().map(|row| row.pet.category_id.0).collect();
+        let statuses: Vec<Option<PgEnum<PetStatus>>> =
+            rows.iter().map(|row| row.pet.status.map(PgEnum)).collect();
+        let references: Vec<Option<&str>> = rows.iter().map(SourceRow::reference).collect();
+        let metadata: Vec<MetadataParameter<'_>> =
+            rows.iter().map(|row| MetadataParameter(&row.pet.metadata)).collect();
+        let keys: Vec<Option<&str>> = rows.iter().map(SourceRow::key).collect();
+        let parameters: Parameters<'_> = &[&names, &categories, &statuses, &references, &metadata, &keys];
+        self.client.execute(&self.stage, parameters).await?;
         if self.keys_loaded { self.client.execute(DELETE_KNOWN, &[]).await } else { Ok(0) }
     }
 
@@ -359,11 +397,26 @@ impl ImportSession {
     }
 }
 
-fn taken_reference(row: &Row, lines: &[u64]) -> Result<TakenReference, StorageError> {
-    let position: i32 = row.try_get("position").map_err(unexpected)?;
-    let line = usize::try_from(position - 1).ok().and_then(|index| lines.get(index));
-    let line = *line.ok_or_else(|| unexpected("a row that was not sent"))?;
-    Ok(TakenReference { line, reference: row.try_get("reference").map_err(unexpected)? })
+/// Only the owner of the tables can remove the mark. Without that, a demo would use these pets.
+fn mark_kept(error: tokio_postgres::Error) -> StorageError {
+    if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        return not_committed(error);
+    }
+    let problem = "the database was used by `petstore demo`, and only the owner of its tables can end that: run this command as \
+        the owner";
+    StorageError::Unusable(problem.into())
+}
+
+/// Splits rows into the first of each key and the others, both in their order.
+fn first_of_each_key(rows: Vec<SourceRow>) -> (Vec<SourceRow>, Vec<SourceRow>) {
+    let mut seen = HashSet::new();
+    rows.into_iter().partition(|row| row.key().is_none_or(|key| seen.insert(key.to_owned())))
+}
+
+fn at_position<'a>(found: &Row, rows: &'a [SourceRow]) -> Result<&'a SourceRow, StorageError> {
+    let position: i64 = found.try_get("position").map_err(unexpected)?;
+    let row = usize::try_from(position - 1).ok().and_then(|index| rows.get(index));
+    row.ok_or_else(|| unexpected("a row that was not sent"))
 }
 
 async fn lock_source(client: &Client, source: &ImportSource) -> Result<(), tokio_postgres::Error> {

@@ -20,15 +20,17 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::partitions::{CREATE_FOR_EVENTS, CREATE_FOR_KEYS};
+
 mod embedded {
     refinery::embed_migrations!("migrations");
 }
 
 /// The latest schema version that this program contains.
-pub const SCHEMA_LATEST: i32 = 14;
+pub const SCHEMA_LATEST: i32 = 21;
 
 /// The oldest schema version that this program runs on.
-pub const SCHEMA_NEEDED: i32 = 14;
+pub const SCHEMA_NEEDED: i32 = 20;
 
 /// An index on a table that may have many rows. A migration file is one transaction, in which it could not be built
 /// concurrently.
@@ -109,14 +111,14 @@ pub enum MigrateError {
 }
 
 /// Applies the missing migrations up to and including version `up_to`, builds the missing indexes, and returns the names of
-/// both.
+/// both. Other transactions may hold conflicting locks for a few seconds.
 pub async fn migrate(url: &DatabaseUrl, up_to: i32) -> Result<Vec<String>, MigrateError> {
     let mut applied = Vec::new();
-    migrate_within(url, up_to, Duration::ZERO, |name| applied.push(name.to_owned())).await?;
+    migrate_within(url, up_to, Duration::from_secs(10), |name| applied.push(name.to_owned())).await?;
     Ok(applied)
 }
 
-/// The same, retrying for as long as `patience` while other transactions hold conflicting locks. `applied` is called with each
+/// The same, retrying for `patience` while other transactions hold conflicting locks. `applied` is called with each
 /// name, also if a later one fails.
 pub async fn migrate_within(
     url: &DatabaseUrl,
@@ -132,10 +134,21 @@ pub async fn migrate_within(
     while !client.query_one("SELECT pg_try_advisory_lock($1) AS locked", &[&LOCK]).await?.try_get("locked")? {
         sleep(OTHER_NODE_PAUSE).await;
     }
-    let outcome = apply_missing(&mut client, up_to, patience, &mut applied).await;
+    let mut outcome = apply_missing(&mut client, up_to, patience, &mut applied).await;
+    if outcome.is_ok() && up_to == SCHEMA_LATEST {
+        outcome = create_partitions(&client).await;
+    }
     // The connection closes some time after it is dropped. If this fails, it is closed.
     let _ = client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await;
     outcome
+}
+
+/// Creates the partitions that are missing, so that a database is ready before the first node starts.
+async fn create_partitions(client: &Client) -> Result<(), MigrateError> {
+    for statement in [CREATE_FOR_KEYS, CREATE_FOR_EVENTS] {
+        client.execute(statement, &[]).await?;
+    }
+    Ok(())
 }
 
 async fn apply_missing(

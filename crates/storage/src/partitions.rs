@@ -4,16 +4,18 @@
 
 use std::time::Duration;
 
-use petstore_postgres::Parameters;
+use petstore_postgres::{Parameters, StorageError};
 use tokio::join;
 
-use super::{Storage, StorageError};
+use super::storage::Storage;
 
-/// For how many days after today partitions are created. The functions in `migrations/` have the same number.
+/// For how many days after today partitions of events are created. The functions in `migrations/` have the same number.
 pub const DAYS_AHEAD: i32 = 7;
+/// The same for idempotency keys, of which every lookup searches all partitions from yesterday on.
+pub const KEY_DAYS_AHEAD: i32 = 2;
 
 /// Concurrent calls wait for each other.
-const CREATE_FOR_KEYS: &str = "SELECT create_idempotency_partitions()";
+pub(super) const CREATE_FOR_KEYS: &str = "SELECT create_idempotency_partitions()";
 pub(super) const CREATE_FOR_EVENTS: &str = "SELECT create_event_partitions()";
 
 const DROP_FOR_KEYS: &str = "\
@@ -26,11 +28,14 @@ const DROP_FOR_EVENTS: &str = "\
     -- Only one node at a time, as above.
     WHERE pg_try_advisory_xact_lock($1)";
 
-/// The number of consecutive days from today on that have a partition for keys and one for events. Null without the tables.
+/// The number of consecutive days from today on that have a partition for events and, as far as tomorrow, one for keys. Null
+/// without the tables.
 pub(super) const DAYS_PREPARED: &str = "\
     SELECT min(n) AS days
     FROM generate_series(0, 100) AS n, unnest(ARRAY['idempotency_keys', 'events']) AS parent
     WHERE to_regclass(parent) IS NOT NULL
+      -- Later partitions for keys may not exist yet.
+      AND (parent = 'events' OR n <= 1)
       AND NOT EXISTS (
         SELECT FROM pg_inherits
         WHERE inhparent = to_regclass(parent)

@@ -18,6 +18,7 @@ const MISSING: &str = "\
     FROM (VALUES
       ('SELECT', 'refinery_schema_history', true),
       ('SELECT', 'pets', true), ('INSERT', 'pets', true), ('UPDATE', 'pets', true),
+      ('DELETE', 'pets', true),
       ('SELECT', 'orders', true), ('INSERT', 'orders', true), ('UPDATE', 'orders', true),
       ('SELECT', 'api_keys', true), ('INSERT', 'api_keys', false), ('UPDATE', 'api_keys', true),
       ('SELECT', 'api_key_events', false), ('INSERT', 'api_key_events', false),
@@ -25,8 +26,12 @@ const MISSING: &str = "\
       ('SELECT', 'events', true), ('SELECT', 'event_feed', true),
       ('SELECT', 'imported_chunks', false), ('INSERT', 'imported_chunks', false)
     ) AS needed (privilege, name, is_for_serving)
-    -- On any column: the service updates only some columns of api_keys.
-    WHERE NOT has_any_column_privilege(to_regclass(name), privilege) AND (is_for_serving OR NOT $1)
+    WHERE (is_for_serving OR NOT $1) AND NOT CASE privilege
+      -- A row is deleted as a whole.
+      WHEN 'DELETE' THEN has_table_privilege(to_regclass(name), privilege)
+      -- On any column: the service updates only some columns of api_keys.
+      ELSE has_any_column_privilege(to_regclass(name), privilege)
+    END
     UNION ALL
     SELECT current_user::text, 'USAGE on ' || name
     FROM (VALUES ('pets_id_seq')) AS needed (name)
@@ -35,6 +40,7 @@ const MISSING: &str = "\
     SELECT current_user::text, 'EXECUTE on ' || name
     FROM (VALUES
       ('create_idempotency_partitions()'), ('drop_idempotency_partitions()'),
+      ('stored_results(uuid[])'), ('result_days()'),
       ('event_origin()'), ('create_event_partitions()'), ('drop_event_partitions(interval)')
     ) AS needed (name)
     WHERE NOT has_function_privilege(to_regprocedure(name), 'EXECUTE')";

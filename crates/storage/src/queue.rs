@@ -7,9 +7,13 @@ use metrics::{Counter, Histogram, counter, histogram};
 use opentelemetry::Context;
 use opentelemetry::context::FutureExt as _;
 use petstore_batcher::{BatchError, BatchHandler, Batcher, QueueLimits};
-use petstore_postgres::StorageError;
+use petstore_postgres::{POOL_WAIT, StorageError};
 use petstore_telemetry::metrics::{BATCH_SIZE, BATCH_WAIT, REQUESTS_SHED, count};
 use petstore_telemetry::traces;
+
+/// The limits of each queue. However many unknown keys arrive, for example, their lookups use two connections.
+pub(super) const LIMITS: QueueLimits =
+    QueueLimits { capacity: 4_096, batch_size: 128, slots: 2, max_wait: POOL_WAIT };
 
 /// Handles requests in batches. Cheap to clone.
 pub(crate) struct Queue<H: BatchHandler>(Batcher<ObservedHandler<H>>);

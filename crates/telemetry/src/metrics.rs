@@ -51,7 +51,7 @@ define_metrics! {
     gauge POOL_MAX = "db_client_connection_max": "Maximum number of connections to the database.";
     gauge POOL_WAITING = "db_client_connection_pending_requests": "Tasks waiting for a connection to the database.";
     histogram STATEMENT_DURATION = "db_client_operation_duration_seconds":
-        "Duration of a statement, without the wait for a connection.";
+        "Duration of a statement or a transaction, without the wait for a connection.";
     counter DATABASE_ERRORS = "petstore_database_errors_total":
         "Failed statements: no connection (\"no_connection\"), connection lost (\"connection_lost\"), deadline exceeded \
         (\"deadline\"), rejected by the database (\"refused\"), or no server proven to be fresh (\"unproven\").";
@@ -70,7 +70,7 @@ define_metrics! {
     gauge ARCHIVING_FAILING = "petstore_database_wal_archiving_failing":
         "1 if the database's last attempt to archive a WAL file failed, else 0; 0 without archiving.";
     gauge IDEMPOTENCY_DAYS = "petstore_idempotency_partitions_prepared":
-        "Days, starting today, that have a partition for idempotency keys and one for events.";
+        "Days, starting today, that have a partition for events and, until tomorrow, one for idempotency keys.";
     counter EVENTS = "petstore_events_total": "Events that this node has written, by type.";
     gauge FEED_LAG = "petstore_event_feed_lag_seconds":
         "How long the oldest event that readers do not see yet has been waiting for a running transaction.";

@@ -9,6 +9,7 @@ use serde::Serialize;
 use thiserror::Error;
 use utoipa::ToSchema;
 
+use super::schema;
 use super::time::Time;
 
 /// Something that happened to a pet or an order.
@@ -20,6 +21,7 @@ pub struct Event {
     /// The id of the event. Send it as `after` to continue after this event. Opaque; its format may change.
     id: String,
     /// What happened. Types may be added, so ignore types that you do not know.
+    #[schema(value_type = schema::EventType)]
     r#type: EventType,
     /// The id of the pet, or of the first pet for `pets.imported`.
     #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]

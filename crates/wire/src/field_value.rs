@@ -2,14 +2,17 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
-use std::slice;
+use std::{slice, vec};
 
-use serde::de::{self, DeserializeSeed, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use thiserror::Error;
 
+use super::json::JsonObject;
+use super::suggestions::shown;
+
 /// A value in a request body, a file or a query. As a `Deserializer`, it supports the types that fields have: strings, 64-bit
-/// integers, what is made from these, and options and sequences of them.
+/// integers, what is made from these, and options, sequences and maps of them.
 #[derive(Debug, Clone, Copy)]
 pub enum FieldValue<'a> {
     /// There is none.
@@ -18,6 +21,8 @@ pub enum FieldValue<'a> {
     Json(&'a str),
     /// The text of a CSV cell.
     Csv(&'a str),
+    /// The texts of several CSV cells, each with its name.
+    CsvMembers(&'a [(&'a str, &'a str)]),
     /// The values of a query parameter, which may be repeated.
     Query(&'a [Cow<'a, str>]),
 }
@@ -34,6 +39,14 @@ pub enum FieldValueError {
     /// It breaks a rule: "must be a string".
     #[error("{0}")]
     Invalid(String),
+    /// One of its members breaks a rule.
+    #[error("has the member `{name}`, which {problem}")]
+    InvalidMember {
+        /// The name of the member, as a message may repeat it.
+        name: String,
+        /// The rule.
+        problem: String,
+    },
 }
 
 impl FieldValueError {
@@ -58,7 +71,7 @@ impl<'a> FieldValue<'a> {
             Self::Json(json) if json.starts_with('"') => {
                 serde_json::from_str(json).map(Cow::Owned).map_err(|_| FieldValueError::Malformed)
             }
-            Self::Json(_) => Err(FieldValueError::invalid("must be a string")),
+            Self::Json(_) | Self::CsvMembers(_) => Err(FieldValueError::invalid("must be a string")),
         }
     }
 
@@ -70,6 +83,23 @@ impl<'a> FieldValue<'a> {
             Self::Csv(text) => text.parse().map_err(|_| range()),
             Self::Query([text, ..]) => signed_decimal(text).ok_or_else(range),
             Self::Json(json) => json_integer(json).ok_or_else(range),
+            Self::CsvMembers(_) => Err(range()),
+        }
+    }
+
+    /// The members of an object. A cell has it as JSON.
+    fn members(self) -> Result<Vec<(String, Self)>, FieldValueError> {
+        match self {
+            Self::Absent | Self::Query(_) => Err(FieldValueError::Missing),
+            Self::Json(json) | Self::Csv(json) => {
+                let object = JsonObject::parse(json.as_bytes()).map_err(|problem| {
+                    FieldValueError::Invalid(format!("must be an object of strings: {problem}"))
+                })?;
+                Ok(object.into_members().collect())
+            }
+            Self::CsvMembers(cells) => {
+                Ok(cells.iter().map(|(name, text)| ((*name).to_owned(), Self::Csv(text))).collect())
+            }
         }
     }
 }
@@ -104,10 +134,10 @@ impl<'de> de::Deserializer<'de> for FieldValue<'de> {
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
         match self {
             // An empty cell is the absence of an optional value.
-            Self::Absent | Self::Csv("") => visitor.visit_none(),
+            Self::Absent | Self::Csv("") | Self::CsvMembers([]) => visitor.visit_none(),
             Self::Json("null") => Err(FieldValueError::invalid("must not be `null`: leave it out")),
             Self::Query([_, _, ..]) => Err(FieldValueError::invalid("must appear only once")),
-            Self::Json(_) | Self::Csv(_) | Self::Query(_) => visitor.visit_some(self),
+            Self::Json(_) | Self::Csv(_) | Self::CsvMembers(_) | Self::Query(_) => visitor.visit_some(self),
         }
     }
 
@@ -117,13 +147,21 @@ impl<'de> de::Deserializer<'de> for FieldValue<'de> {
         visitor.visit_seq(QueryValues(values.iter()))
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, FieldValueError> {
-        unreachable!("no field has such a type: add it above")
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        visitor.visit_map(Members { rest: self.members()?.into_iter(), current: None })
+    }
+
+    /// A change: none if the value is absent, a unit if it is `null`, else some.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+        match self {
+            Self::Absent => visitor.visit_none(),
+            Self::Json("null") => visitor.visit_unit(),
+            _ => visitor.visit_some(self),
+        }
     }
 
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct map struct
-        enum identifier ignored_any
+        bool i8 i16 i32 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct struct enum identifier ignored_any
     }
 }
 
@@ -138,6 +176,43 @@ impl<'de> SeqAccess<'de> for QueryValues<'de> {
         seed: T,
     ) -> Result<Option<T::Value>, FieldValueError> {
         self.0.next().map(|value| seed.deserialize(FieldValue::Query(slice::from_ref(value)))).transpose()
+    }
+}
+
+/// The members of an object, one by one. An error names its member.
+struct Members<'de> {
+    rest: vec::IntoIter<(String, FieldValue<'de>)>,
+    current: Option<(String, FieldValue<'de>)>,
+}
+
+impl<'de> MapAccess<'de> for Members<'de> {
+    type Error = FieldValueError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, FieldValueError> {
+        self.current = self.rest.next();
+        let Some((name, _)) = &self.current else { return Ok(None) };
+        seed.deserialize(name.clone().into_deserializer()).map(Some).map_err(|error| of_member(name, error))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, FieldValueError> {
+        let (name, value) = self.current.take().unwrap_or((String::new(), FieldValue::Absent));
+        if let FieldValue::Json(json) = value
+            && json.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '-' | 't' | 'f'))
+        {
+            let problem = format!("must be a string: send \"{}\"", shown(json));
+            return Err(FieldValueError::InvalidMember { name: shown(&name), problem });
+        }
+        seed.deserialize(value).map_err(|error| of_member(&name, error))
+    }
+}
+
+fn of_member(name: &str, error: FieldValueError) -> FieldValueError {
+    match error {
+        FieldValueError::Invalid(problem) => FieldValueError::InvalidMember { name: shown(name), problem },
+        other => other,
     }
 }
 

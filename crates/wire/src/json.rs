@@ -48,6 +48,11 @@ impl<'a> JsonObject<'a> {
         let index = self.0.iter().position(|(member, _)| member == name)?;
         Some(FieldValue::Json(self.0.swap_remove(index).1.get()))
     }
+
+    /// The members, in their order.
+    pub fn into_members(self) -> impl Iterator<Item = (String, FieldValue<'a>)> {
+        self.0.into_iter().map(|(name, value)| (name, FieldValue::Json(value.get())))
+    }
 }
 
 impl<'a> NamedValues<'a> for JsonObject<'a> {

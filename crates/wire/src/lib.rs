@@ -20,6 +20,7 @@ pub mod json;
 pub mod order;
 pub mod pet;
 pub mod request_body;
+pub mod schema;
 pub mod struct_deserializer;
 pub mod suggestions;
 pub mod time;

@@ -1,12 +1,16 @@
-//! The order: in responses, and to place.
+//! The order: in responses, to place, and to change.
 
+use petstore_domain::change::Change;
+use petstore_domain::metadata::{Metadata, MetadataPatch};
 use petstore_domain::order::{self as domain, HoldDuration, OrderId, OrderStatus};
 use petstore_domain::pet::PetId;
 use petstore_domain::reference::Reference;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::json::MEDIA_TYPE;
 use super::request_body::RequestBody;
+use super::schema;
 use super::time::Time;
 
 /// An order for one pet.
@@ -22,11 +26,12 @@ pub struct Order {
     #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pet_id: PetId,
     /// `placed` while the order is open, then its final status.
+    #[schema(value_type = schema::OrderStatus)]
     status: OrderStatus,
     /// When the order was placed (RFC 3339, UTC).
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
-    /// When its status last changed (RFC 3339, UTC).
+    /// When it last changed (RFC 3339, UTC).
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
     /// When the order expires, unless it is completed or cancelled first (RFC 3339, UTC). Absent if the order never expires.
@@ -37,6 +42,10 @@ pub struct Order {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
     reference: Option<Reference>,
+    /// Your own data about the order, such as a payment's number. Absent unless you set it.
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    #[schema(value_type = Option<schema::Metadata>, nullable = false)]
+    metadata: Metadata,
 }
 
 impl From<domain::Order> for Order {
@@ -49,6 +58,7 @@ impl From<domain::Order> for Order {
             updated_at: Time(order.updated_at),
             expires_at: order.expires_at.map(Time),
             reference: order.reference,
+            metadata: order.metadata,
         }
     }
 }
@@ -61,12 +71,15 @@ pub struct NewOrder {
     /// Identifier of an existing pet that is `available`.
     #[schema(value_type = i64, minimum = 1)]
     pet_id: PetId,
-    /// Your own name for the order, such as a basket number. Several orders can share it.
-    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    /// Your own name for the order, such as a basket number. 1 to 255 characters, not all white space, no control characters. Several orders can share it.
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"\S")]
     reference: Option<Reference>,
-    /// How many seconds the order reserves the pet. The default is the shop's own hold, and a longer hold is reduced to it. `expiresAt` shows the result. Rejected if the shop sets no hold.
+    /// How many seconds the order reserves the pet. The default is the shop's own hold, and a longer hold is rejected. `expiresAt` shows the result. Rejected if the shop sets no hold.
     #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 604_800)]
     hold_seconds: Option<HoldDuration>,
+    /// Your own data about the order, such as a payment's number.
+    #[schema(value_type = Option<schema::NewMetadata>, nullable = false)]
+    metadata: Option<Metadata>,
 }
 
 impl RequestBody for NewOrder {
@@ -75,7 +88,36 @@ impl RequestBody for NewOrder {
 }
 
 impl From<NewOrder> for domain::NewOrder {
-    fn from(NewOrder { pet_id, reference, hold_seconds }: NewOrder) -> Self {
-        Self { pet_id, reference, hold: hold_seconds }
+    fn from(NewOrder { pet_id, reference, hold_seconds, metadata }: NewOrder) -> Self {
+        Self { pet_id, reference, hold: hold_seconds, metadata: metadata.unwrap_or_default() }
+    }
+}
+
+/// A change to an order: a field that is left out keeps its value.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(example = json!({"holdSeconds": 600}))]
+pub struct OrderPatch {
+    /// How many seconds the order reserves the pet from now on. Only while the order is `placed`. At most the shop's own hold. `expiresAt` shows the result.
+    #[schema(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 604_800)]
+    hold_seconds: Option<HoldDuration>,
+    /// Your own name for the order, such as a basket number. Several orders can share it. `null` removes it.
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"\S")]
+    reference: Change<Reference>,
+    /// Changes to your own data about the order: a member replaces or adds a value, `null` removes it, and other members stay. `null` instead of the object removes all of it.
+    #[schema(value_type = Option<schema::MetadataPatch>)]
+    metadata: Change<MetadataPatch>,
+}
+
+/// A JSON merge patch (RFC 7396), under its own name or as plain JSON.
+impl RequestBody for OrderPatch {
+    type Resource = Order;
+    const MEDIA_TYPES: &'static [&'static str] = &["application/merge-patch+json", MEDIA_TYPE];
+    const EXPECTED: &'static [(&'static str, &'static str)] = &[];
+}
+
+impl From<OrderPatch> for domain::OrderPatch {
+    fn from(OrderPatch { hold_seconds, reference, metadata }: OrderPatch) -> Self {
+        Self { hold: hold_seconds, reference, metadata }
     }
 }

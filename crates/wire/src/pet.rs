@@ -1,5 +1,7 @@
 //! The pet: in responses, to create, and to change.
 
+use petstore_domain::change::Change;
+use petstore_domain::metadata::{Metadata, MetadataPatch};
 use petstore_domain::pet::{self as domain, CategoryId, PetId, PetName, PetStatus};
 use petstore_domain::reference::Reference;
 use serde::{Deserialize, Serialize};
@@ -8,6 +10,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::json::MEDIA_TYPE;
 use super::request_body::RequestBody;
+use super::schema;
 
 /// A pet in the inventory.
 #[derive(Debug, Serialize, ToSchema)]
@@ -25,17 +28,29 @@ pub struct Pet<'a> {
     category_id: CategoryId,
     /// Availability status. Absent if none was set on creation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(value_type = Option<schema::PetStatus>, nullable = false)]
     status: Option<PetStatus>,
     /// Your own number for this pet. Absent unless you set it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
     reference: Option<&'a Reference>,
+    /// Your own data about this pet, such as its price. Absent unless you set it.
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    #[schema(value_type = Option<schema::Metadata>, nullable = false)]
+    metadata: &'a Metadata,
 }
 
 impl<'a> From<&'a domain::Pet> for Pet<'a> {
-    fn from(domain::Pet { id, name, category_id, status, reference }: &'a domain::Pet) -> Self {
-        Self { id: *id, name, category_id: *category_id, status: *status, reference: reference.as_ref() }
+    fn from(pet: &'a domain::Pet) -> Self {
+        let domain::Pet { id, name, category_id, status, reference, metadata } = pet;
+        Self {
+            id: *id,
+            name,
+            category_id: *category_id,
+            status: *status,
+            reference: reference.as_ref(),
+            metadata,
+        }
     }
 }
 
@@ -45,17 +60,20 @@ impl<'a> From<&'a domain::Pet> for Pet<'a> {
 #[schema(example = json!({"name": "Rex", "categoryId": 3, "status": "available"}))]
 pub struct NewPet {
     /// The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as sent.
-    #[schema(value_type = String, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    #[schema(value_type = String, min_length = 1, max_length = 255, pattern = r"\S")]
     name: PetName,
     /// The id of the pet's category. Any 64-bit integer is accepted.
     #[schema(value_type = i64)]
     category_id: CategoryId,
     /// Optional. Once set, the status can change but cannot be removed. A sold pet cannot become `pending`. While the pet has an open order, only the order changes the status.
-    #[schema(nullable = false)]
+    #[schema(value_type = Option<schema::PetStatus>, nullable = false)]
     status: Option<PetStatus>,
-    /// Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. Can be changed, but not removed.
-    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    /// Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets.
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"\S")]
     reference: Option<Reference>,
+    /// Your own data about this pet, such as its price.
+    #[schema(value_type = Option<schema::NewMetadata>, nullable = false)]
+    metadata: Option<Metadata>,
 }
 
 impl RequestBody for NewPet {
@@ -84,8 +102,8 @@ impl NewPet {
 }
 
 impl From<NewPet> for domain::NewPet {
-    fn from(NewPet { name, category_id, status, reference }: NewPet) -> Self {
-        Self { name, category_id, status, reference }
+    fn from(NewPet { name, category_id, status, reference, metadata }: NewPet) -> Self {
+        Self { name, category_id, status, reference, metadata: metadata.unwrap_or_default() }
     }
 }
 
@@ -95,17 +113,20 @@ impl From<NewPet> for domain::NewPet {
 #[schema(example = json!({"status": "sold"}))]
 pub struct PetPatch {
     /// The pet's name: 1 to 255 characters, at least one of them not white space, and no control characters. Stored as sent.
-    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"\S")]
     name: Option<PetName>,
     /// The id of the pet's category. Any 64-bit integer is accepted.
     #[schema(value_type = Option<i64>, nullable = false)]
     category_id: Option<CategoryId>,
     /// Optional. Once set, the status can change but cannot be removed. A sold pet cannot become `pending`. While the pet has an open order, only the order changes the status.
-    #[schema(nullable = false)]
+    #[schema(value_type = Option<schema::PetStatus>, nullable = false)]
     status: Option<PetStatus>,
-    /// Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. Can be changed, but not removed.
-    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
-    reference: Option<Reference>,
+    /// Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. `null` removes it.
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"\S")]
+    reference: Change<Reference>,
+    /// Changes to your own data about this pet: a member replaces or adds a value, `null` removes it, and other members stay. `null` instead of the object removes all of it.
+    #[schema(value_type = Option<schema::MetadataPatch>)]
+    metadata: Change<MetadataPatch>,
 }
 
 /// A JSON merge patch (RFC 7396), under its own name or as plain JSON.
@@ -116,7 +137,7 @@ impl RequestBody for PetPatch {
 }
 
 impl From<PetPatch> for domain::PetPatch {
-    fn from(PetPatch { name, category_id, status, reference }: PetPatch) -> Self {
-        Self { name, category_id, status, reference }
+    fn from(PetPatch { name, category_id, status, reference, metadata }: PetPatch) -> Self {
+        Self { name, category_id, status, reference, metadata }
     }
 }

@@ -35,6 +35,16 @@ pub enum BodyError {
         /// The rule.
         problem: String,
     },
+    /// A member of a member breaks a rule.
+    #[error("`/{name}/{}` {problem}.", pointer(member))]
+    InvalidMember {
+        /// The outer member.
+        name: &'static str,
+        /// The inner member.
+        member: String,
+        /// The rule.
+        problem: String,
+    },
     /// The body has a member that does not exist, most likely a misspelt one.
     #[error("`/{}` cannot be set: {}", pointer(name), meant(name, known))]
     UnknownField {
@@ -66,7 +76,9 @@ impl BodyError {
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::InvalidJson { .. } | Self::NotExpected => None,
-            Self::MissingField { name, .. } | Self::InvalidField { name, .. } => Some(name),
+            Self::MissingField { name, .. }
+            | Self::InvalidField { name, .. }
+            | Self::InvalidMember { name, .. } => Some(name),
             Self::UnknownField { name, .. } | Self::ReadOnlyField { name } => Some(name),
         }
     }
@@ -83,7 +95,13 @@ fn meant(name: &str, known: &[&'static str]) -> String {
         return format!("did you mean `/{similar}`?");
     }
     let pointers: Vec<String> = known.iter().map(|name| format!("/{name}")).collect();
-    format!("you can set {}.", listed(pointers.iter().map(String::as_str)))
+    let pointers = listed(pointers.iter().map(String::as_str));
+    let own_data = if known.contains(&"metadata") {
+        ". Put your own data, such as a price, into `/metadata`"
+    } else {
+        ""
+    };
+    format!("you can set {pointers}{own_data}.")
 }
 
 /// A struct that is read from a request body, which is one JSON object. With `deny_unknown_fields`, its schema says that it has
@@ -118,6 +136,9 @@ pub trait RequestBody: DeserializeOwned {
             FieldsError::Field { name, error: FieldValueError::Invalid(problem) } => {
                 BodyError::InvalidField { name, problem }
             }
+            FieldsError::Field { name, error: FieldValueError::InvalidMember { name: member, problem } } => {
+                BodyError::InvalidMember { name, member, problem }
+            }
             FieldsError::Other(problem) => BodyError::InvalidJson { problem },
         })
     }
@@ -133,7 +154,7 @@ mod tests {
     use utoipa::PartialSchema;
 
     use super::*;
-    use crate::order::NewOrder;
+    use crate::order::{NewOrder, OrderPatch};
     use crate::pet::{NewPet, PetPatch};
 
     fn check<T: RequestBody + PartialSchema>() {
@@ -147,6 +168,7 @@ mod tests {
         check::<NewPet>();
         check::<PetPatch>();
         check::<NewOrder>();
+        check::<OrderPatch>();
     }
 
     #[test]
@@ -172,6 +194,22 @@ mod tests {
                 "The body is not valid: `/name` has an invalid Unicode escape.",
             ),
             (r#"["Rex", 7]"#, "The body is not valid: it is not an object."),
+            (
+                r#"{"name": "Rex", "categoryId": 7, "metadata": {"price": 129.00}}"#,
+                "`/metadata/price` must be a string: send \"129.00\".",
+            ),
+            (
+                r#"{"name": "Rex", "categoryId": 7, "metadata": {"a/b": "x"}}"#,
+                "`/metadata/a~1b` must have a name of 1 to 40 characters: `A-Z`, `a-z`, `0-9`, `_` and `-`.",
+            ),
+            (
+                r#"{"name": "Rex", "categoryId": 7, "metadata": {"a": "x", "\u0061": "y"}}"#,
+                "`/metadata` must be an object of strings: `a` appears twice.",
+            ),
+            (
+                r#"{"name": "Rex", "categoryId": 7, "metadata": ["a"]}"#,
+                "`/metadata` must be an object of strings: it is not an object.",
+            ),
         ] {
             assert_eq!(NewPet::parse(body.as_bytes()).unwrap_err().to_string(), message, "{body}");
         }

@@ -12,14 +12,21 @@ use clap::Args;
 use jiff::Timestamp;
 use petstore_config::{DatabaseUrl, DemoSettings, ServeSettings};
 use petstore_domain::api_key::ApiKey;
-use petstore_domain::key_record::{Actor, KeyId, NewKey, Scope};
+use petstore_domain::key_record::{Actor, NewKey, Scope};
 use petstore_http::{FaultInjector, FaultShare, fault_option_help};
-use petstore_storage::{DatabaseContents, ExamineError, SCHEMA_LATEST, Storage, database_contents, migrate};
+use petstore_storage::{
+    DatabaseContents, ExamineError, SCHEMA_LATEST, database_contents, insert_api_key, migrate,
+};
 use tokio::select;
 use tokio::time::sleep;
 
+use super::error::{CommandError, SettingError};
+use super::output::print;
+use super::output::print_in_thread;
 use super::progress::grouped;
-use super::{CommandError, SettingError, print, seed, stop_signals, storage};
+use super::seed;
+use super::stop_signal::stop_signals;
+use super::storage::storage;
 use crate::app::{App, StartError};
 use crate::systemd::Listeners;
 use temporary_postgres::TemporaryPostgres;
@@ -39,7 +46,7 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// The demo starts a temporary PostgreSQL from the programs that are installed on this machine. This PostgreSQL listens
 /// only on a private socket, does not sync to disk, and is removed when the demo ends, even after SIGKILL. If
 /// `DATABASE_URL` is set, the demo uses that database instead, and leaves the pets in it. The demo refuses a database
-/// with any other content.
+/// with any other content, or where somebody has created a key or imported pets since an earlier demo.
 ///
 /// To test a client, make requests fail: all or some of them with --fault, or a single one with the header `Petstore-Fault`.
 /// The page /docs/testing of the demo shows how. Orders expire after 15 minutes, unless `PETSTORE_ORDER_HOLD` is set.
@@ -102,25 +109,34 @@ impl DemoCommand {
         started: Instant,
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), CommandError> {
-        let (storage, app, key) = select! {
+        let (app, ready) = select! {
             () = &mut stop => return Ok(()),
-            ready = self.prepare(url, started) => ready?,
+            prepared = self.prepare(url, started) => prepared?,
         };
-        // Boxed: it is large and would be part of every future up to here.
-        Box::pin(app.with_faults(faults).run(stop)).await;
-        if self.settings.database_url.is_some() {
-            storage.revoke_api_key(key, &actor()?).await?;
+        let new =
+            NewKey { name: "demo".parse()?, scopes: Scope::ALL.to_vec(), expires_at: None, rate_limit: None };
+        let key = ApiKey::generate(rand::random);
+        // Printed only when it is valid, because clients use it at once. From here on, it is revoked whatever happens.
+        let id = insert_api_key(url, &new, &key, &actor()?, |_| Ok(())).await?;
+        let temporary = self.settings.database_url.is_none();
+        let text = ready + &instructions(app.public_address()?, &key, temporary, &self.faults);
+        let printed = select! {
+            () = &mut stop => None,
+            printed = print_in_thread(text) => Some(printed),
+        };
+        if let Some(Ok(())) = printed {
+            // Boxed: it is large and would be part of every future up to here.
+            let pipeline = |state, settings: &_| faults.pipeline(state, settings);
+            Box::pin(app.run(pipeline, stop)).await;
         }
-        Ok(())
+        if !temporary {
+            storage(url)?.revoke_api_key(id, &actor()?).await?;
+        }
+        Ok(printed.unwrap_or(Ok(()))?)
     }
 
-    /// Fills the database, starts to listen, creates the key and prints the instructions. The key comes last, so that a
-    /// failure leaves none behind.
-    async fn prepare(
-        &self,
-        url: &DatabaseUrl,
-        started: Instant,
-    ) -> Result<(Storage, App, KeyId), CommandError> {
+    /// Fills the database, starts to listen, and returns how long that took.
+    async fn prepare(&self, url: &DatabaseUrl, started: Instant) -> Result<(App, String), CommandError> {
         let temporary = self.settings.database_url.is_none();
         let contents =
             if temporary { wait_until_ready(url, started).await? } else { database_contents(url).await? };
@@ -142,13 +158,7 @@ impl DemoCommand {
             seed::add(&storage, PETS, SEED).await?;
         }
         let app = self.listen(url).await?;
-        let new =
-            NewKey { name: "demo".parse()?, scopes: Scope::ALL.to_vec(), expires_at: None, rate_limit: None };
-        let key = ApiKey::generate(rand::random);
-        let id = storage.insert_api_key(&new, &key, &actor()?).await?;
-        let ready = format!("Ready in {:.1} s with {pets}.\n", started.elapsed().as_secs_f64());
-        print(&(ready + &instructions(app.public_address()?, &key, temporary, &self.faults)))?;
-        Ok((storage, app, id))
+        Ok((app, format!("Ready in {:.1} s with {pets}.\n", started.elapsed().as_secs_f64())))
     }
 
     /// Listens on the given address, or else on the first free port.

@@ -10,13 +10,13 @@ use clap::Args;
 use petstore_config::DatabaseSettings;
 use petstore_domain::api_key::ApiKey;
 use petstore_domain::key_plan::{DeclaredIdentity, DeclaredKey};
-use petstore_storage::{ApplyKeysError, KeysToApply, StorageError, apply_keys, check_url, plan_keys};
-use petstore_telemetry::with_causes;
+use petstore_storage::{AppliedKeys, KeysToApply, apply_keys, check_url, plan_keys};
 
 use super::keys_file::{self, KeyEntry};
 use super::plan_output::PlanOutput;
 use super::{ActorArgs, duration};
-use crate::cli::{CommandError, print};
+use crate::cli::error::CommandError;
+use crate::cli::output::{print, print_secret};
 
 /// Makes the API keys match a file: creates missing keys, changes others in place, and can revoke the rest.
 ///
@@ -24,7 +24,8 @@ use crate::cli::{CommandError, print};
 /// expired. All changes are made in one transaction. If you run the command again, it changes nothing.
 ///
 /// Without `digest`, a missing key is generated and printed once. With `digest`, you keep the key elsewhere, and nothing
-/// is printed. If the digest changes, the key is rotated.
+/// is printed. If the digest changes, the key is rotated. The changes are made when they have been printed: if the output
+/// fails, nothing is changed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The file:
@@ -52,7 +53,8 @@ pub(in crate::cli) struct ApplyCommand {
     #[arg(long)]
     dry_run: bool,
 
-    /// How long the old key keeps working after a digest in the file changes, such as `24h` or `7d`.
+    /// How long the old key keeps working after a digest in the file changes, such as `24h` or `7d`. With `0s`, the old
+    /// key is revoked.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "24h")]
     overlap: Duration,
 
@@ -83,14 +85,18 @@ impl ApplyCommand {
         let declared: Vec<DeclaredKey> =
             entries.into_iter().map(|entry| declared_key(entry, &mut generated)).collect();
         let keys = KeysToApply { declared: &declared, prune: self.prune, overlap: self.overlap };
-        let output = if self.dry_run {
-            PlanOutput::planned(&plan_keys(&url, keys).await?)
-        } else {
-            let applied = apply_keys(&url, keys, &self.by.actor()?).await.map_err(advised)?;
-            PlanOutput::applied(&applied.plan, &applied.issued, &generated)
+        let format = |output: PlanOutput| {
+            if self.json { Ok(serde_json::to_string_pretty(&output)? + "\n") } else { Ok(output.text()) }
         };
-        let text = if self.json { serde_json::to_string_pretty(&output)? + "\n" } else { output.text() };
-        Ok(print(&text)?)
+        if self.dry_run {
+            let text: io::Result<String> = format(PlanOutput::planned(&plan_keys(&url, keys).await?));
+            return Ok(print(&text?)?);
+        }
+        apply_keys(&url, keys, &self.by.actor()?, |AppliedKeys { plan, issued }| {
+            print_secret(&format(PlanOutput::applied(plan, issued, &generated))?)
+        })
+        .await?;
+        Ok(())
     }
 }
 
@@ -113,13 +119,4 @@ fn declared_key(entry: KeyEntry, generated: &mut HashMap<String, ApiKey>) -> Dec
         identity
     };
     DeclaredKey { key, identity }
-}
-
-/// Says what to do if the outcome is unknown: the keys were not printed.
-fn advised(error: ApplyKeysError) -> CommandError {
-    if let ApplyKeysError::Storage(StorageError::OutcomeUnknown(_)) = error {
-        let advice = "run the command again, and rotate the keys without a digest that were created: they were not printed";
-        return format!("{}; {advice}", with_causes(&error)).into();
-    }
-    error.into()
 }

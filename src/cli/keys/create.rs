@@ -1,19 +1,22 @@
 //! `petstore keys create`
 
 use clap::Args;
-use jiff::Timestamp;
 use petstore_config::DatabaseSettings;
 use petstore_domain::api_key::ApiKey;
 use petstore_domain::key_record::{KeyName, NewKey, Scope};
 use petstore_domain::rate_limit::RateLimit;
+use petstore_storage::insert_api_key;
 
 use super::output::NewKeyOutput;
-use super::{ActorArgs, Expiry, expiry};
-use crate::cli::{CommandError, print, storage};
+use super::{ActorArgs, Expiry, expires_at, expiry};
+use crate::cli::error::CommandError;
+use crate::cli::output::print_secret;
+use crate::cli::storage::storage;
 
 /// Creates an API key, and prints only the key to standard output.
 ///
-/// The key is shown only once, because the database stores only a digest.
+/// The key is shown only once, because the database stores only a digest. The key becomes valid when it has been printed: if
+/// the output fails, no key is created.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -55,19 +58,19 @@ impl CreateCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let mut scopes = if self.scopes.is_empty() { Scope::ALL.to_vec() } else { self.scopes };
         scopes.dedup();
-        let new = NewKey {
-            name: self.name,
-            scopes,
-            expires_at: self.expires.map(|expires| expires.at(Timestamp::now())).transpose()?,
-            rate_limit: self.rate_limit,
-        };
+        let url = self.database.url();
+        let expires_at = expires_at(&storage(&url)?, self.expires).await?;
+        let new = NewKey { name: self.name, scopes, expires_at, rate_limit: self.rate_limit };
         let key = ApiKey::generate(rand::random);
-        let id = storage(&self.database.url())?.insert_api_key(&new, &key, &self.by.actor()?).await?;
-        let text = if self.json {
-            serde_json::to_string_pretty(&NewKeyOutput::new(id, &key, &new))?
-        } else {
-            key.reveal().to_owned()
-        };
-        Ok(print(&format!("{text}\n"))?)
+        insert_api_key(&url, &new, &key, &self.by.actor()?, |id| {
+            let text = if self.json {
+                serde_json::to_string_pretty(&NewKeyOutput::new(id, &key, &new))?
+            } else {
+                key.reveal().to_owned()
+            };
+            print_secret(&format!("{text}\n"))
+        })
+        .await?;
+        Ok(())
     }
 }

@@ -4,7 +4,8 @@ use clap::Args;
 use petstore_domain::api_key::ApiKey;
 use serde::Serialize;
 
-use crate::cli::{CommandError, print};
+use crate::cli::error::CommandError;
+use crate::cli::output::print;
 
 /// Generates a key for a secret store and prints it. Nothing is stored, and no database is needed.
 ///

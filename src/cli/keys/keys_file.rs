@@ -1,6 +1,9 @@
 //! The file of `petstore keys apply`: a TOML table of keys by name.
 //!
 //! **Invariant:** every problem is reported with its line, and no message repeats a value that may be a key.
+//!
+//! Deserialising into a struct with serde would save 88 lines, but serde stops at the first problem, suggests no names, and
+//! repeats a value of the wrong type, which may be a key.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};

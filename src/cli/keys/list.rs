@@ -1,11 +1,12 @@
 //! `petstore keys list`
 
 use clap::Args;
-use jiff::Timestamp;
 use petstore_config::DatabaseSettings;
 
 use super::output::{KeyOutput, table};
-use crate::cli::{CommandError, print, storage};
+use crate::cli::error::CommandError;
+use crate::cli::output::print;
+use crate::cli::storage::storage;
 
 /// Lists all keys, including expired and revoked keys, with their scopes, rate limit, expiry and last use.
 #[derive(Debug, Args)]
@@ -24,8 +25,8 @@ pub(in crate::cli) struct ListCommand {
 
 impl ListCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
-        let keys = storage(&self.database.url())?.list_api_keys().await?;
-        let now = Timestamp::now();
+        let storage = storage(&self.database.url())?;
+        let (keys, now) = (storage.list_api_keys().await?, storage.now().await?);
         let keys: Vec<KeyOutput> = keys.into_iter().map(|key| KeyOutput::new(key, now)).collect();
         let text = if self.json { serde_json::to_string_pretty(&keys)? + "\n" } else { table(&keys) };
         Ok(print(&text)?)

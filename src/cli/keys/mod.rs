@@ -21,8 +21,9 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 use petstore_domain::key_record::{Actor, KeyId};
+use petstore_storage::Storage;
 
-use super::CommandError;
+use super::error::CommandError;
 
 /// Manages API keys: creates, lists, rotates and revokes them.
 #[derive(Debug, Subcommand)]
@@ -94,14 +95,22 @@ enum Expiry {
 impl Expiry {
     fn at(self, now: Timestamp) -> Result<SystemTime, CommandError> {
         let at = match self {
-            Self::After(time) => now.checked_add(time)?,
-            Self::On(day) => day.to_zoned(TimeZone::UTC)?.timestamp(),
+            Self::After(time) => now.checked_add(time),
+            Self::On(day) => day.to_zoned(TimeZone::UTC).map(|day| day.timestamp()),
         };
+        let at = at
+            .map_err(|_| "the expiry must be at most 9999-12-30: without --expires, the key never expires")?;
         if at <= now {
             return Err("the expiry must be in the future".into());
         }
         Ok(at.into())
     }
+}
+
+/// When a new key expires. The database's clock decides.
+async fn expires_at(storage: &Storage, expiry: Option<Expiry>) -> Result<Option<SystemTime>, CommandError> {
+    let Some(expiry) = expiry else { return Ok(None) };
+    Ok(Some(expiry.at(storage.now().await?.try_into()?)?))
 }
 
 fn expiry(text: &str) -> Result<Expiry, &'static str> {
@@ -110,13 +119,16 @@ fn expiry(text: &str) -> Result<Expiry, &'static str> {
         .map_err(|_| "must be a duration such as 90d or 12h, or a date such as 2027-01-31")
 }
 
+/// The longest duration: a time that is so far away can still be written.
+const MAX_DURATION: Duration = Duration::from_hours(24 * 365_000);
+
 /// Parses a duration. A day has 24 hours and a week 7 days. Months and years have no fixed length and are rejected.
 fn duration(text: &str) -> Result<Duration, &'static str> {
-    let problem = "must be a duration such as 24h, 7d or 90m";
+    let problem = "must be a duration such as 24h, 7d or 90m, at most 365000d";
     let span: Span = text.parse().map_err(|_| problem)?;
     let seconds =
         span.total((jiff::Unit::Second, jiff::SpanRelativeTo::days_are_24_hours())).map_err(|_| problem)?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| problem)
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= MAX_DURATION).ok_or(problem)
 }
 
 #[cfg(test)]

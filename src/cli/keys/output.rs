@@ -2,7 +2,6 @@
 
 use std::time::SystemTime;
 
-use jiff::Timestamp;
 use petstore_domain::api_key::ApiKey;
 use petstore_domain::key_record::{KeyEvent, KeyId, KeyRecord, NewKey};
 use serde::Serialize;
@@ -23,8 +22,9 @@ pub(super) struct KeyOutput {
 }
 
 impl KeyOutput {
-    pub(super) fn new(key: KeyRecord, now: Timestamp) -> Self {
-        let state = key.state(now.into()).as_str();
+    /// `now` is the database's time.
+    pub(super) fn new(key: KeyRecord, now: SystemTime) -> Self {
+        let state = key.state(now).as_str();
         Self {
             id: key.id.0,
             prefix: key.prefix,
@@ -142,9 +142,7 @@ pub(super) fn table(keys: &[KeyOutput]) -> String {
     text
 }
 
-/// Formats a time in RFC 3339 format, to the second.
+/// Formats a time in RFC 3339 format, to the second. A time that has no such form is shown as the nearest one that has.
 pub(super) fn time(moment: SystemTime) -> String {
-    Timestamp::try_from(moment)
-        .map(|moment| moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
-        .unwrap_or_default()
+    petstore_wire::time::timestamp(moment).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

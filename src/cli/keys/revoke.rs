@@ -5,7 +5,9 @@ use petstore_config::DatabaseSettings;
 use petstore_domain::key_record::KeyId;
 
 use super::{ActorArgs, key_id, no_such_key};
-use crate::cli::{CommandError, print, storage};
+use crate::cli::error::CommandError;
+use crate::cli::output::confirm;
+use crate::cli::storage::storage;
 
 /// Revokes a key immediately and permanently.
 ///
@@ -33,6 +35,7 @@ impl RevokeCommand {
         } else {
             return Err(no_such_key(self.id));
         };
-        Ok(print(&text)?)
+        confirm(&text).await;
+        Ok(())
     }
 }

@@ -3,29 +3,32 @@
 use std::time::Duration;
 
 use clap::Args;
-use jiff::Timestamp;
 use petstore_config::DatabaseSettings;
 use petstore_domain::api_key::ApiKey;
 use petstore_domain::key_record::KeyId;
+use petstore_storage::rotate_api_key;
 
-use super::{ActorArgs, Expiry, duration, expiry, key_id};
-use crate::cli::{CommandError, print, storage};
+use super::{ActorArgs, Expiry, duration, expires_at, expiry, key_id};
+use crate::cli::error::CommandError;
+use crate::cli::output::print_secret;
+use crate::cli::storage::storage;
 
-/// Replaces a key, prints only the new key to standard output, and lets the old key expire.
+/// Replaces a key, prints only the new key to standard output, and lets the old key expire or revokes it.
 ///
 /// The new key has the same name, scopes and rate limit. Both keys work during the overlap, so clients can switch without
-/// a rejected request.
+/// a rejected request. If the new key cannot be printed, nothing is changed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   KEY=$(petstore keys rotate 7 --overlap 24h)
-  petstore keys rotate 7 --overlap 0s        # the old key leaked: expire it now")]
+  petstore keys rotate 7 --overlap 0s        # the old key leaked: revoke it now")]
 pub(in crate::cli) struct RotateCommand {
     /// The old key's id, as `petstore keys list` shows it.
     #[arg(value_parser = key_id)]
     id: KeyId,
 
-    /// How long the old key keeps working, such as `24h` or `7d`. Allow enough time to update every client.
+    /// How long the old key keeps working, such as `24h` or `7d`. Allow enough time to update every client. With `0s`, the
+    /// old key is revoked, and every node rejects it within 3 seconds.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     overlap: Duration,
 
@@ -43,14 +46,16 @@ pub(in crate::cli) struct RotateCommand {
 
 impl RotateCommand {
     pub(super) async fn run(self) -> Result<(), CommandError> {
-        let expires_at = self.expires.map(|expires| expires.at(Timestamp::now())).transpose()?;
+        let url = self.database.url();
+        let expires_at = expires_at(&storage(&url)?, self.expires).await?;
         let successor = ApiKey::generate(rand::random);
-        let rotated = storage(&self.database.url())?
-            .rotate_api_key(self.id, &successor, self.overlap, expires_at, &self.by.actor()?)
-            .await?;
+        let show = |_| print_secret(&format!("{}\n", successor.reveal()));
+        let actor = self.by.actor()?;
+        let rotated =
+            rotate_api_key(&url, self.id, &successor, self.overlap, expires_at, &actor, show).await?;
         if rotated.is_none() {
             return Err(format!("no active key has the id {}: see `petstore keys list`", self.id.0).into());
         }
-        Ok(print(&format!("{}\n", successor.reveal()))?)
+        Ok(())
     }
 }

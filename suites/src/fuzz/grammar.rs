@@ -26,7 +26,7 @@ pub(super) struct Key {
 pub(super) const SCOPES: [&str; 5] =
     ["pets:read", "pets:write", "orders:read", "orders:write", "events:read"];
 
-/// An operation, with targets and bodies that the service accepts. `{pet}` and `{order}` are replaced by ids, `{name}`,
+/// An operation, with targets and bodies that the service accepts. `{pet}`, `{added}` and `{order}` are replaced by ids, `{name}`,
 /// `{category}`, `{status}` and `{unique}` by values.
 struct Operation {
     name: &'static str,
@@ -44,12 +44,13 @@ const OPERATIONS: &[Operation] = &[
         "/v1/pets",
         "/v1/pets?limit=7&status={status}&cursor=AQAAAAAAAAAU",
         "/v1/pets?id={pet}&categoryId=-1",
+        "/v1/pets?sort=-id&categoryId=3&cursor=AQAAAAAAAAAU",
         "/v1/pets?reference={order}&limit=100",
     ]),
     operation("createPet", "POST", "pets:write").at(&["/v1/pets"]).with(&[
         (r#"{"name":"{name}","categoryId":{category}}"#, JSON),
         (
-            r#" { "status" : "{status}", "categoryId":{category},"name":"{name}","reference":"{unique}"}"#,
+            r#" { "status" : "{status}", "categoryId":{category},"name":"{name}","reference":"{unique}","metadata":{"price":"129.00","note":"{name}"}}"#,
             "application/json; charset=utf-8",
         ),
     ]),
@@ -57,11 +58,19 @@ const OPERATIONS: &[Operation] = &[
     operation("updatePet", "PATCH", "pets:write").at(&["/v1/pets/{pet}"]).with(&[
         (r#"{"status":"{status}"}"#, JSON),
         (r#"{"name":"{name}"}"#, "application/merge-patch+json"),
+        (r#"{"reference":null,"metadata":{"price":null,"note":"{name}"}}"#, JSON),
+    ]),
+    // Mostly pets that were added before.
+    operation("deletePet", "DELETE", "pets:write").at(&[
+        "/v1/pets/{added}",
+        "/v1/pets/{added}",
+        "/v1/pets/{pet}",
     ]),
     operation("listOrders", "GET", "orders:read").at(&[
         "/v1/store/orders",
         "/v1/store/orders?limit=7&status=placed&cursor=AQAAAAAAAAAU",
         "/v1/store/orders?petId={pet}&status=cancelled",
+        "/v1/store/orders?sort=-id&limit=3",
     ]),
     operation("placeOrder", "POST", "orders:write").at(&["/v1/store/orders"]).with(&[
         (r#"{"petId":{pet}}"#, JSON),
@@ -69,6 +78,10 @@ const OPERATIONS: &[Operation] = &[
         (r#"{"petId":{pet},"reference":"basket 7"}"#, JSON),
     ]),
     operation("getOrder", "GET", "orders:read").at(&["/v1/store/orders/{order}"]),
+    operation("updateOrder", "PATCH", "orders:write").at(&["/v1/store/orders/{order}"]).with(&[
+        (r#"{"holdSeconds":60}"#, JSON),
+        (r#"{"reference":null,"metadata":{"cashier":"{name}"}}"#, "application/merge-patch+json"),
+    ]),
     operation("completeOrder", "POST", "orders:write").at(&["/v1/store/orders/{order}/complete"]),
     operation("cancelOrder", "POST", "orders:write").at(&["/v1/store/orders/{order}/cancel"]),
     operation("listEvents", "GET", "events:read").at(&[
@@ -188,6 +201,7 @@ impl Fixtures {
         let name = format!("{} {}", random.pick(&NAMES), random.index(1000));
         let values = [
             ("{pet}", (1 + random.index(self.pets)).to_string()),
+            ("{added}", (1 + self.pets + random.index(1_000)).to_string()),
             ("{order}", (1 + random.index(self.orders)).to_string()),
             ("{status}", (*random.pick(&["available", "available", "pending", "sold"])).to_owned()),
             ("{category}", (*random.pick(&INTEGERS)).to_owned()),

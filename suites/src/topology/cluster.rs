@@ -4,10 +4,12 @@
 use std::env;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use super::clock::Clock;
 use super::postgres::{Postgres, psql};
 use super::process::{cpu_seconds, output, signal};
 use crate::Outcome;
@@ -40,8 +42,21 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// The first server is the primary, the others are its standbys.
     pub(crate) fn start() -> Outcome<Self> {
+        Self::start_servers(|server| server)
+    }
+
+    /// The same, and every server has this clock.
+    pub(crate) fn start_with_clocks(clocks: &[Arc<Clock>; 3]) -> Outcome<Self> {
+        let mut clocks = clocks.iter();
+        Self::start_servers(|server| match clocks.next() {
+            Some(clock) => server.with_clock(clock),
+            None => server,
+        })
+    }
+
+    fn start_servers(mut prepared: impl FnMut(Postgres) -> Postgres) -> Outcome<Self> {
         let directory = Directory(env::temp_dir().join(format!("petstore-suites-{}", std::process::id())));
-        let servers = NAMES.map(|name| Postgres::member(directory.0.join(name), OPTIONS));
+        let servers = NAMES.map(|name| prepared(Postgres::member(directory.0.join(name), OPTIONS)));
         let urls = [
             servers[0].start()?,
             servers[1].start_as_standby_of(&servers[0])?,

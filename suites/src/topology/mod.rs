@@ -3,6 +3,7 @@
 //! Everything that is started is stopped when its value is dropped.
 
 mod balancer;
+mod clock;
 mod cluster;
 mod nodes;
 mod postgres;
@@ -11,6 +12,7 @@ mod proxy;
 mod server;
 
 pub(crate) use balancer::{Balancer, Node};
+pub(crate) use clock::Clock;
 pub(crate) use cluster::{Cluster, Process};
 pub(crate) use nodes::Nodes;
 pub(crate) use postgres::{Postgres, database_url, fill, new_key, prepare, psql, sibling};

@@ -29,9 +29,14 @@ impl Nodes {
         Ok(())
     }
 
+    /// Kills both nodes.
+    pub(crate) fn stop(&mut self) {
+        self.nodes.iter_mut().for_each(Server::kill);
+    }
+
     /// Kills both nodes and the postmaster, and starts everything again.
     pub(crate) fn restart_all(&mut self, postgres: &Postgres, url: &mut String) -> Outcome {
-        self.nodes.iter_mut().for_each(Server::kill);
+        self.stop();
         signal(postgres.pid()?, "KILL")?;
         sleep(Duration::from_millis(100));
         *url = postgres.start()?;

@@ -4,9 +4,11 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
+use super::clock::Clock;
 use super::process::{output, run};
 use super::server::PETSTORE;
 use crate::Outcome;
@@ -29,28 +31,36 @@ pub(crate) struct Postgres {
     options: Option<String>,
     /// The directory of its programs, instead of that in `PGBIN`.
     bin: Option<PathBuf>,
+    /// Its clock, instead of the machine's.
+    clock: Option<Arc<Clock>>,
 }
 
 impl Postgres {
     /// In a new directory, removed on drop.
     pub(crate) fn temporary() -> Self {
         let directory = env::temp_dir().join(format!("petstore-suites-{}", std::process::id()));
-        Self { directory, kept: false, options: None, bin: None }
+        Self { directory, kept: false, options: None, bin: None, clock: None }
     }
 
     /// In a directory that is kept, and may exist already.
     pub(crate) fn kept(directory: PathBuf) -> Self {
-        Self { directory, kept: true, options: None, bin: None }
+        Self { directory, kept: true, options: None, bin: None, clock: None }
     }
 
     /// One of several in a new directory, removed on drop. Its name is that of the directory.
     pub(crate) fn member(directory: PathBuf, options: &str) -> Self {
-        Self { directory, kept: false, options: Some(options.to_owned()), bin: None }
+        Self { directory, kept: false, options: Some(options.to_owned()), bin: None, clock: None }
     }
 
     /// With the programs in `bin`, in a new directory, removed on drop.
     pub(crate) fn of_version(directory: PathBuf, bin: PathBuf) -> Self {
-        Self { directory, kept: false, options: None, bin: Some(bin) }
+        Self { directory, kept: false, options: None, bin: Some(bin), clock: None }
+    }
+
+    /// With this clock.
+    pub(crate) fn with_clock(mut self, clock: &Arc<Clock>) -> Self {
+        self.clock = Some(clock.clone());
+        self
     }
 
     /// Starts it, and returns its URL.
@@ -99,6 +109,9 @@ impl Postgres {
         }
         if let Some(bin) = &self.bin {
             script.env("PGBIN", bin);
+        }
+        if let Some(clock) = &self.clock {
+            clock.apply_to(&mut script)?;
         }
         run(&mut script).map(|printed| printed.trim().to_owned())
     }

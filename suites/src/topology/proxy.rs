@@ -1,4 +1,6 @@
 //! A TCP proxy in front of the database that delays, resets or drops traffic: the kernels of many machines cannot.
+//!
+//! `tests/it/support/proxy.rs` says why it shares no code with the proxies of the integration tests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

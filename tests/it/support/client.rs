@@ -142,6 +142,14 @@ impl Answer {
         (self.status, self.json()["code"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// The status and, of an error, its code: `503 unavailable`.
+    pub(crate) fn summary(&self) -> String {
+        match self.status {
+            ..400 => self.status.to_string(),
+            status => format!("{status} {}", self.error().1),
+        }
+    }
+
     /// Whether the answer was replayed for an `Idempotency-Key`.
     pub(crate) fn is_replayed(&self) -> bool {
         assert!(matches!(self.header("idempotent-replayed"), "" | "true"), "{self:?}");
@@ -182,6 +190,7 @@ impl Answer {
         let limit = self.headers.contains_key("ratelimit-policy");
         assert_eq!(limit, self.headers.contains_key("ratelimit"), "{self:?}");
         assert!(limit || self.status != 429, "{self:?}");
-        assert_eq!(self.status == 405 || self.status == 204, self.headers.contains_key("allow"), "{self:?}");
+        let lists_methods = self.status == 405 || method == Method::OPTIONS && self.status == 204;
+        assert_eq!(lists_methods, self.headers.contains_key("allow"), "{self:?}");
     }
 }

@@ -117,7 +117,9 @@ fn with_validator<T>(schema: &Value, use_validator: impl FnOnce(&Validator) -> T
         let mut whole = schema.clone();
         let mut components = DOCUMENT["components"].clone();
         for component in components["schemas"].as_object_mut().unwrap().values_mut() {
-            if component["type"] == "object" {
+            if component["type"] == "object"
+                && component.get("additionalProperties").is_none_or(Value::is_boolean)
+            {
                 component["additionalProperties"] = json!(false);
             }
         }

@@ -3,11 +3,13 @@
 pub(crate) mod client;
 pub(crate) mod document;
 pub(crate) mod folder;
+pub(crate) mod interleaving;
 pub(crate) mod metrics;
 pub(crate) mod postgres;
 pub(crate) mod program;
 pub(crate) mod proxy;
 pub(crate) mod repository;
+pub(crate) mod requests;
 pub(crate) mod service;
 pub(crate) mod wait;
 

@@ -9,12 +9,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use petstore_config::{DatabaseUrl, PoolSettings, ReadFrom};
+use petstore_config::DatabaseUrl;
 use petstore_domain::api_key::ApiKey;
 use petstore_domain::key_record::{NewKey, Scope};
-use petstore_storage::{SCHEMA_LATEST, Storage, migrate};
+use petstore_storage::{SCHEMA_LATEST, insert_api_key, migrate};
 use tokio_postgres::{Client, NoTls};
 
 use super::repository::ROOT;
@@ -161,12 +160,15 @@ pub(crate) async fn wait_for_blocked_statement(watch: &Client) -> i32 {
     poll("a statement waits for a lock", pid, Option::is_some).await.unwrap().get(0)
 }
 
-/// The name of the template database for the current migrations, created if it does not exist.
+/// The name of the template database for the current migrations, created if it does not exist. One per day: its partitions are those
+/// of the day on which it was created.
 async fn template(server: &str, admin: &Client) -> String {
     let mut hasher = DefaultHasher::new();
     for file in migration_files() {
         std::fs::read(file).unwrap().hash(&mut hasher);
     }
+    let today = admin.query_one("SELECT (now() AT TIME ZONE 'UTC')::date::text", &[]).await.unwrap();
+    today.get::<_, String>(0).hash(&mut hasher);
     let name = format!("petstore_template_{:016x}", hasher.finish());
     admin.execute("SELECT pg_advisory_lock(1)", &[]).await.unwrap();
     let found = admin.query("SELECT 1 FROM pg_database WHERE datname = $1 AND datistemplate", &[&name]).await;
@@ -185,19 +187,14 @@ async fn template(server: &str, admin: &Client) -> String {
 async fn prepare(url: String) {
     let url = DatabaseUrl::from(url);
     migrate(&url, SCHEMA_LATEST).await.unwrap();
-    let settings = PoolSettings {
-        database_connections: 1,
-        database_timeout: Duration::from_secs(5),
-        reads: ReadFrom::default(),
-    };
-    let storage = Storage::new(&url, &settings).unwrap();
     let new = NewKey {
         name: "test".parse().unwrap(),
         scopes: Scope::ALL.to_vec(),
         expires_at: None,
         rate_limit: None,
     };
-    storage.insert_api_key(&new, &key(), &"a test".parse().unwrap()).await.unwrap();
+    let issued = insert_api_key(&url, &new, &key(), &"a test".parse().unwrap(), |_| Ok(())).await;
+    issued.unwrap();
 }
 
 async fn wait_until_unused(admin: &Client, name: &str) {

@@ -10,7 +10,7 @@ use petstore_domain::api_key::ApiKey;
 
 use super::client::Client;
 use super::postgres::key;
-use super::wait::{eventually_blocking, poll};
+use super::wait::{eventually, eventually_blocking, poll};
 
 /// A command that runs the program with an empty environment.
 pub(crate) fn petstore(arguments: &[&str]) -> Command {
@@ -98,6 +98,20 @@ impl ServeProcess {
     /// Sends a signal, such as `TERM`, to the process.
     pub(crate) fn signal(&self, name: &str) {
         signal(name, self.id());
+    }
+
+    /// Stops the process, as SIGSTOP does, until it gets SIGCONT.
+    pub(crate) async fn stop_process(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.id());
+        eventually("every thread is stopped", async || {
+            let mut tasks = std::fs::read_dir(&tasks).unwrap();
+            tasks.all(|task| {
+                let status = std::fs::read_to_string(task.unwrap().path().join("status"));
+                status.is_ok_and(|status| status.contains("State:\tT"))
+            })
+        })
+        .await;
     }
 
     /// Waits until the process exits, and returns its exit code and its log.

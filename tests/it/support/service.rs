@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use petstore::app::App;
 use petstore::systemd::Listeners;
 use petstore_config::ServeSettings;
-use petstore_http::Clock;
+use petstore_http::{Clock, public_pipeline};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -73,7 +73,7 @@ impl TestService {
         let app = App::start(settings, Listeners::default(), clock).await.unwrap();
         let (address, admin_address) = (app.public_address().unwrap(), app.admin_address().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
-        let running = tokio::spawn(app.run(async move { drop(stopped.await) }));
+        let running = tokio::spawn(app.run(public_pipeline, async move { drop(stopped.await) }));
         let client = Client::new(address, Some(&key()));
         Self { database, client, address, admin_address, stop: Some(stop), running }
     }

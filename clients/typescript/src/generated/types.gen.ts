@@ -59,6 +59,27 @@ export type Event = {
 export type EventType = string;
 
 /**
+ * Your own data: strings by name.
+ */
+export type Metadata = {
+    [key: string]: string;
+};
+
+/**
+ * Changes to your own data, as in a JSON merge patch: a string adds or replaces a member, and `null` removes it. The result must keep to the limits of `NewMetadata`.
+ */
+export type MetadataPatch = {
+    [key: string]: string | null;
+};
+
+/**
+ * Your own data: up to 20 strings, with names of 1 to 40 characters (`A-Za-z0-9_-`). Names and values together have at most 4,096 bytes of UTF-8. A string keeps a price exact.
+ */
+export type NewMetadata = {
+    [key: string]: string;
+};
+
+/**
  * An order to place.
  */
 export type NewOrder = {
@@ -67,13 +88,17 @@ export type NewOrder = {
      */
     petId: number;
     /**
-     * Your own name for the order, such as a basket number. Several orders can share it.
+     * Your own name for the order, such as a basket number. 1 to 255 characters, not all white space, no control characters. Several orders can share it.
      */
     reference?: string;
     /**
-     * How many seconds the order reserves the pet. The default is the shop's own hold, and a longer hold is reduced to it. `expiresAt` shows the result. Rejected if the shop sets no hold.
+     * How many seconds the order reserves the pet. The default is the shop's own hold, and a longer hold is rejected. `expiresAt` shows the result. Rejected if the shop sets no hold.
      */
     holdSeconds?: number;
+    /**
+     * Your own data about the order, such as a payment's number.
+     */
+    metadata?: NewMetadata;
 };
 
 /**
@@ -93,9 +118,13 @@ export type NewPet = {
      */
     status?: PetStatus;
     /**
-     * Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. Can be changed, but not removed.
+     * Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets.
      */
     reference?: string;
+    /**
+     * Your own data about this pet, such as its price.
+     */
+    metadata?: NewMetadata;
 };
 
 /**
@@ -119,7 +148,7 @@ export type Order = {
      */
     createdAt: string;
     /**
-     * When its status last changed (RFC 3339, UTC).
+     * When it last changed (RFC 3339, UTC).
      */
     updatedAt: string;
     /**
@@ -130,6 +159,25 @@ export type Order = {
      * Your own name for the order, such as a basket number. Several orders can share it.
      */
     reference?: string;
+    /**
+     * Your own data about the order, such as a payment's number. Absent unless you set it.
+     */
+    metadata?: Metadata;
+};
+
+/**
+ * A change to an order: a field that is left out keeps its value.
+ */
+export type OrderPatch = {
+    /**
+     * How many seconds the order reserves the pet from now on. Only while the order is `placed`. At most the shop's own hold. `expiresAt` shows the result.
+     */
+    holdSeconds?: number;
+    /**
+     * Your own name for the order, such as a basket number. Several orders can share it. `null` removes it.
+     */
+    reference?: string | null;
+    metadata?: MetadataPatch | null;
 };
 
 /**
@@ -161,6 +209,10 @@ export type Pet = {
      * Your own number for this pet. Absent unless you set it.
      */
     reference?: string;
+    /**
+     * Your own data about this pet, such as its price. Absent unless you set it.
+     */
+    metadata?: Metadata;
 };
 
 /**
@@ -180,9 +232,10 @@ export type PetPatch = {
      */
     status?: PetStatus;
     /**
-     * Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. Can be changed, but not removed.
+     * Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no control characters. Unique among pets. `null` removes it.
      */
-    reference?: string;
+    reference?: string | null;
+    metadata?: MetadataPatch | null;
 };
 
 /**
@@ -191,9 +244,14 @@ export type PetPatch = {
 export type PetStatus = 'available' | 'pending' | 'sold';
 
 /**
- * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
+ * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for at least 24 hours.
  */
 export type IdempotencyKey = string;
+
+/**
+ * The `ETag` of what you read. If it has changed since, nothing is changed and the response is 412.
+ */
+export type IfMatch = string;
 
 /**
  * The `ETag` of an earlier response. If it is still current, you get 304 without a body.
@@ -209,6 +267,11 @@ export type Cursor = string;
  * Maximum number of items returned: 1 to 100, 20 by default.
  */
 export type Limit = number;
+
+/**
+ * The order: `id`, the default, is the oldest first, and `-id` is the newest first.
+ */
+export type Sort = 'id' | '-id';
 
 export type ListEventsData = {
     body?: never;
@@ -266,7 +329,7 @@ export type ListEventsErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -328,6 +391,10 @@ export type ListPetsData = {
          * Where the page starts. Copy it from the `Link` header of the previous page. The value is opaque, and its format may change.
          */
         cursor?: string;
+        /**
+         * The order: `id`, the default, is the oldest first, and `-id` is the newest first.
+         */
+        sort?: 'id' | '-id';
     };
     url: '/pets';
 };
@@ -354,7 +421,7 @@ export type ListPetsErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -386,7 +453,7 @@ export type CreatePetData = {
     body: NewPet;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for at least 24 hours.
          */
         'Idempotency-Key'?: string;
     };
@@ -437,7 +504,7 @@ export type CreatePetErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -464,6 +531,86 @@ export type CreatePetResponses = {
 };
 
 export type CreatePetResponse = CreatePetResponses[keyof CreatePetResponses];
+
+export type DeletePetData = {
+    body?: never;
+    headers?: {
+        /**
+         * The `ETag` of what you read. If it has changed since, nothing is changed and the response is 412.
+         */
+        'If-Match'?: string;
+    };
+    path: {
+        /**
+         * The identifier of the pet to delete.
+         */
+        petId: number;
+    };
+    query?: never;
+    url: '/pets/{petId}';
+};
+
+export type DeletePetErrors = {
+    /**
+     * The request is missing required fields or contains invalid values.
+     */
+    400: Error;
+    /**
+     * Missing or invalid API key.
+     */
+    401: Error;
+    /**
+     * The API key lacks the scope that the operation requires.
+     */
+    403: Error;
+    /**
+     * The requested resource could not be found.
+     */
+    404: Error;
+    /**
+     * The request conflicts with the current state, or the same request is still in progress.
+     */
+    409: Error;
+    /**
+     * It has changed: `If-Match` does not match.
+     */
+    412: Error;
+    /**
+     * The path and query are longer than 8 KiB.
+     */
+    414: Error;
+    /**
+     * The API key has reached its rate limit.
+     */
+    429: Error;
+    /**
+     * The headers exceed 16 KiB.
+     */
+    431: Error;
+    /**
+     * The service failed.
+     */
+    500: Error;
+    /**
+     * The service is temporarily unavailable.
+     */
+    503: Error;
+    /**
+     * Any other error, such as an error from a proxy or a status that is added later.
+     */
+    default: Error;
+};
+
+export type DeletePetError = DeletePetErrors[keyof DeletePetErrors];
+
+export type DeletePetResponses = {
+    /**
+     * The pet is deleted.
+     */
+    204: void;
+};
+
+export type DeletePetResponse = DeletePetResponses[keyof DeletePetResponses];
 
 export type GetPetData = {
     body?: never;
@@ -513,7 +660,7 @@ export type GetPetErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -545,7 +692,7 @@ export type UpdatePetData = {
     body: PetPatch;
     headers?: {
         /**
-         * The `ETag` of the pet that you read. If the pet has changed since, nothing is changed and the response is 412.
+         * The `ETag` of what you read. If it has changed since, nothing is changed and the response is 412.
          */
         'If-Match'?: string;
     };
@@ -585,7 +732,7 @@ export type UpdatePetErrors = {
      */
     409: Error;
     /**
-     * The pet has changed: `If-Match` does not match.
+     * It has changed: `If-Match` does not match.
      */
     412: Error;
     /**
@@ -605,7 +752,7 @@ export type UpdatePetErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -663,6 +810,10 @@ export type ListOrdersData = {
          * Where the page starts. Copy it from the `Link` header of the previous page. The value is opaque, and its format may change.
          */
         cursor?: string;
+        /**
+         * The order: `id`, the default, is the oldest first, and `-id` is the newest first.
+         */
+        sort?: 'id' | '-id';
     };
     url: '/store/orders';
 };
@@ -689,7 +840,7 @@ export type ListOrdersErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -721,7 +872,7 @@ export type PlaceOrderData = {
     body: NewOrder;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for at least 24 hours.
          */
         'Idempotency-Key'?: string;
     };
@@ -776,7 +927,7 @@ export type PlaceOrderErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -848,7 +999,7 @@ export type GetOrderErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -876,11 +1027,103 @@ export type GetOrderResponses = {
 
 export type GetOrderResponse = GetOrderResponses[keyof GetOrderResponses];
 
+export type UpdateOrderData = {
+    body: OrderPatch;
+    headers?: {
+        /**
+         * The `ETag` of what you read. If it has changed since, nothing is changed and the response is 412.
+         */
+        'If-Match'?: string;
+    };
+    path: {
+        /**
+         * The identifier of the order to change.
+         */
+        orderId: number;
+    };
+    query?: never;
+    url: '/store/orders/{orderId}';
+};
+
+export type UpdateOrderErrors = {
+    /**
+     * The request is missing required fields or contains invalid values.
+     */
+    400: Error;
+    /**
+     * Missing or invalid API key.
+     */
+    401: Error;
+    /**
+     * The API key lacks the scope that the operation requires.
+     */
+    403: Error;
+    /**
+     * The requested resource could not be found.
+     */
+    404: Error;
+    /**
+     * The body did not arrive in time.
+     */
+    408: Error;
+    /**
+     * The request conflicts with the current state, or the same request is still in progress.
+     */
+    409: Error;
+    /**
+     * It has changed: `If-Match` does not match.
+     */
+    412: Error;
+    /**
+     * The body is larger than 16 KiB.
+     */
+    413: Error;
+    /**
+     * The path and query are longer than 8 KiB.
+     */
+    414: Error;
+    /**
+     * The body is compressed, or is not sent as JSON.
+     */
+    415: Error;
+    /**
+     * The API key has reached its rate limit.
+     */
+    429: Error;
+    /**
+     * The headers exceed 16 KiB.
+     */
+    431: Error;
+    /**
+     * The service failed.
+     */
+    500: Error;
+    /**
+     * The service is temporarily unavailable.
+     */
+    503: Error;
+    /**
+     * Any other error, such as an error from a proxy or a status that is added later.
+     */
+    default: Error;
+};
+
+export type UpdateOrderError = UpdateOrderErrors[keyof UpdateOrderErrors];
+
+export type UpdateOrderResponses = {
+    /**
+     * The changed order.
+     */
+    200: Order;
+};
+
+export type UpdateOrderResponse = UpdateOrderResponses[keyof UpdateOrderResponses];
+
 export type CancelOrderData = {
     body?: never;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for at least 24 hours.
          */
         'Idempotency-Key'?: string;
     };
@@ -928,7 +1171,7 @@ export type CancelOrderErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**
@@ -960,7 +1203,7 @@ export type CompleteOrderData = {
     body?: never;
     headers?: {
         /**
-         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for 24 hours.
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for at least 24 hours.
          */
         'Idempotency-Key'?: string;
     };
@@ -1008,7 +1251,7 @@ export type CompleteOrderErrors = {
      */
     429: Error;
     /**
-     * The request has more than 100 headers, or its headers exceed 16 KiB.
+     * The headers exceed 16 KiB.
      */
     431: Error;
     /**

@@ -50,8 +50,8 @@ const FILES: [(&str, &str, Asset); 11] = [
     ("/docs/licences.txt", TEXT, Asset::Plain(LICENCES)),
 ];
 
-/// The pictures of the articles: path and content.
-const PICTURES: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/pictures.rs"));
+/// The pictures of the articles: path, media type and content.
+const PICTURES: &[(&str, &str, &[u8])] = &include!(concat!(env!("OUT_DIR"), "/pictures.rs"));
 
 /// The licences of Swagger UI and of the packages in its bundle.
 const LICENCES: &str = concat!(
@@ -83,7 +83,8 @@ impl DocsPage {
             Asset::Gzip(bytes) => Precompressed::from_gzip(media_type, bytes),
         });
         let index = iter::once(Precompressed::from_plain(json::MEDIA_TYPE, search_index()));
-        let pictures = PICTURES.iter().map(|(_, text)| Precompressed::from_plain(SVG, *text));
+        let pictures =
+            PICTURES.iter().map(|(_, media_type, body)| Precompressed::from_plain(media_type, *body));
         let pages = pages.map(|page| Precompressed::from_plain(HTML, page));
         let files = pages.chain(index).chain(files).chain(pictures).collect();
         Self { files, policy: policy(settings) }
@@ -93,7 +94,7 @@ impl DocsPage {
     pub(crate) fn paths() -> impl Iterator<Item = &'static str> {
         let pages = iter::once("/docs").chain(ARTICLES.iter().map(|article| article.path));
         let files = FILES.into_iter().map(|(path, _, _)| path);
-        pages.chain([SEARCH_INDEX]).chain(files).chain(PICTURES.iter().map(|(path, _)| *path))
+        pages.chain([SEARCH_INDEX]).chain(files).chain(PICTURES.iter().map(|(path, _, _)| *path))
     }
 
     /// Answers with a file: the index of its path in [`paths`](Self::paths).

@@ -7,4 +7,5 @@ mod precompressed;
 mod shared_components;
 
 pub(crate) use docs_page::{DocsPage, MOVED_PAGES};
-pub(crate) use openapi::{ServedDocument, base_document, describe_operation, render};
+pub(crate) use openapi::{base_document, describe_operation, render};
+pub(crate) use precompressed::Precompressed;

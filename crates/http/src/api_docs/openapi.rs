@@ -1,14 +1,11 @@
 //! The OpenAPI 3.1 document, derived from the operations.
 
 use hyper::StatusCode;
-use hyper::http::request::Parts;
 use petstore_config::{GET_PET_REMOVAL, InterfaceSettings};
-use petstore_domain::event::EventType;
 use petstore_domain::key_record::Scope;
-use petstore_domain::order::OrderStatus;
-use petstore_domain::pet::PetStatus;
 use petstore_domain::rate_limit::RateLimit;
 use petstore_wire::json;
+use petstore_wire::schema::{EventType, OrderStatus, PetStatus};
 use serde_json::{Value, json};
 use utoipa::OpenApi as _;
 use utoipa::openapi::content::ContentBuilder;
@@ -22,10 +19,8 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement
 use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{OpenApi, Ref, RefOr};
 
-use super::precompressed::Precompressed;
 use super::shared_components::share_components;
 use crate::error::{ApiError, ErrorBody};
-use crate::response::Response;
 
 const BEARER: &str = "bearer";
 
@@ -116,7 +111,7 @@ fn errors_of_every_operation(scope: Scope) -> Vec<ApiError> {
     let rate_limited = limit.map(|limit| ApiError::RateLimited { limit, seconds: 1 });
     let others = [
         ApiError::InvalidHeader {
-            name: Some("Host"),
+            name: "Host",
             problem: "The request must have exactly one `Host` header, with a host name or address and an \
                       optional port",
         },
@@ -133,18 +128,18 @@ fn errors_of_every_operation(scope: Scope) -> Vec<ApiError> {
 
 /// Adds an error as one more example of its status.
 fn add_error(operation: &mut Operation, error: &ApiError) {
-    let (status, code) = error.code();
+    let code = error.code();
     let response = operation
         .responses
         .responses
-        .entry(status.as_str().to_owned())
+        .entry(code.status().as_str().to_owned())
         .or_insert_with(|| RefOr::T(response_with(error)));
     let RefOr::T(response) = response else { return };
     let Some(RefOr::T(content)) = response.content.get_mut(json::MEDIA_TYPE) else {
         return;
     };
     let example = ExampleBuilder::new().value(serde_json::to_value(error.body()).ok()).build();
-    content.examples.insert(code.to_owned(), RefOr::T(example));
+    content.examples.insert(code.as_str().to_owned(), RefOr::T(example));
 }
 
 fn error_response(description: &str) -> ApiResponse {
@@ -156,7 +151,7 @@ fn error_response(description: &str) -> ApiResponse {
 }
 
 fn response_with(error: &ApiError) -> ApiResponse {
-    let status = error.code().0;
+    let status = error.code().status();
     let mut response = error_response(match error {
         ApiError::CursorExpired => "The events after this position are no longer kept.",
         _ => description_of(status),
@@ -184,14 +179,12 @@ fn description_of(status: StatusCode) -> &'static str {
             "The request conflicts with the current state, or the same request is still in progress."
         }
         StatusCode::UNPROCESSABLE_ENTITY => "The `Idempotency-Key` was used for a different request.",
-        StatusCode::PRECONDITION_FAILED => "The pet has changed: `If-Match` does not match.",
+        StatusCode::PRECONDITION_FAILED => "It has changed: `If-Match` does not match.",
         StatusCode::GONE => "The operation has been removed.",
         StatusCode::PAYLOAD_TOO_LARGE => "The body is larger than 16 KiB.",
         StatusCode::URI_TOO_LONG => "The path and query are longer than 8 KiB.",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "The body is compressed, or is not sent as JSON.",
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-            "The request has more than 100 headers, or its headers exceed 16 KiB."
-        }
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The headers exceed 16 KiB.",
         StatusCode::TOO_MANY_REQUESTS => "The API key has reached its rate limit.",
         StatusCode::SERVICE_UNAVAILABLE => "The service is temporarily unavailable.",
         _ => "The service failed.",
@@ -221,6 +214,7 @@ pub(crate) fn render(mut document: OpenApi, settings: &InterfaceSettings) -> Str
     }
     let mut document = serde_json::to_value(&document).unwrap_or_default();
     sort_extensions(&mut document);
+    open_responses(&mut document);
     share_components(&mut document);
     serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
 }
@@ -237,6 +231,18 @@ fn sort_extensions(document: &mut Value) {
     }
 }
 
+/// States that a response may gain members. Generators such as openapi-generator take silence for the opposite, and their
+/// clients would fail at the next new member. A request states that it has no other members.
+fn open_responses(document: &mut Value) {
+    let schemas =
+        document["components"]["schemas"].as_object_mut().into_iter().flat_map(|all| all.values_mut());
+    for schema in schemas.filter_map(Value::as_object_mut) {
+        if schema.get("type").is_some_and(|kind| kind == "object") {
+            schema.entry("additionalProperties").or_insert(json!(true));
+        }
+    }
+}
+
 fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {
     let server =
         |url: &str, description| ServerBuilder::new().url(url).description(Some(description)).build();
@@ -245,18 +251,4 @@ fn servers(settings: &InterfaceSettings) -> Vec<utoipa::openapi::Server> {
     };
     let staging = settings.staging_base_url.as_ref().map(|url| server(url.as_str(), "Staging."));
     [Some(server(production.as_str(), "Production.")), staging].into_iter().flatten().collect()
-}
-
-/// The document as this service serves it.
-pub(crate) struct ServedDocument(Precompressed);
-
-impl ServedDocument {
-    pub(crate) fn new(document: String) -> Self {
-        Self(Precompressed::from_plain(json::MEDIA_TYPE, document))
-    }
-
-    /// `GET /openapi.json`
-    pub(crate) fn answer(&self, head: &Parts) -> Result<Response, ApiError> {
-        self.0.answer(head)
-    }
 }

@@ -11,10 +11,9 @@ use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use hyper::header::HeaderValue;
-use jiff::Timestamp;
 use metrics::{Counter, counter};
 use moka::Expiry;
 use moka::future::Cache;
@@ -51,7 +50,7 @@ pub(crate) struct KeyCache {
     throttle: UnknownKeyThrottle,
     rate_limiters: RateLimiterCache,
     /// When keys were last used, as far as it is not flushed yet.
-    uses: Mutex<HashMap<KeyId, SystemTime>>,
+    uses: Mutex<HashMap<KeyId, Instant>>,
     hits: Counter,
     misses: Counter,
     refusals: Counter,
@@ -110,7 +109,6 @@ impl KeyCache {
         authorization: &HeaderValue,
         client: Option<IpAddr>,
         admission: &AdmissionControl,
-        now: Timestamp,
     ) -> Result<Arc<Caller>, ApiError> {
         let token = bearer_token(authorization)?;
         match self.known.get(token).await {
@@ -118,7 +116,7 @@ impl KeyCache {
                 self.hits.increment(1);
                 Ok(lookup.caller)
             }
-            None => self.look_up(parse(token)?, client, admission, now).await,
+            None => self.look_up(parse(token)?, client, admission).await,
         }
     }
 
@@ -134,7 +132,6 @@ impl KeyCache {
         key: ApiKey,
         client: Option<IpAddr>,
         admission: &AdmissionControl,
-        now: Timestamp,
     ) -> Result<Arc<Caller>, ApiError> {
         if self.unknown.contains_key(&key) {
             self.refusals.increment(1);
@@ -148,7 +145,7 @@ impl KeyCache {
             sleep(delay).await;
             waiting.resume()?;
         }
-        match self.known.try_get_with_by_ref(&key, self.load(digest, now)).await {
+        match self.known.try_get_with_by_ref(&key, self.load(digest)).await {
             Ok(lookup) => Ok(lookup.caller),
             Err(error) => Err(match &*error {
                 LookupError::UnknownKey => {
@@ -165,7 +162,7 @@ impl KeyCache {
     }
 
     /// Loads a key from the database, and records that it is used.
-    async fn load(&self, digest: KeyDigest, now: Timestamp) -> Result<KeyLookup, LookupError> {
+    async fn load(&self, digest: KeyDigest) -> Result<KeyLookup, LookupError> {
         self.misses.increment(1);
         let started = Instant::now();
         // A record that arrives later would be too old to be used.
@@ -173,7 +170,7 @@ impl KeyCache {
         match found.await.map_err(|_| LookupError::Timeout)? {
             Ok(Some(key)) => {
                 self.ids.insert(digest, key.id).await;
-                self.uses().insert(key.id, minute(now));
+                self.uses().insert(key.id, started);
                 let limiter = self.rate_limiters.for_key(&key);
                 Ok(KeyLookup { caller: Arc::new(Caller { key, limiter }), started })
             }
@@ -182,7 +179,7 @@ impl KeyCache {
         }
     }
 
-    fn uses(&self) -> MutexGuard<'_, HashMap<KeyId, SystemTime>> {
+    fn uses(&self) -> MutexGuard<'_, HashMap<KeyId, Instant>> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +193,7 @@ impl KeyCache {
 
     /// Writes the last uses of keys to the database. What fails is retried with the next flush.
     pub(crate) async fn flush_last_used(&self) {
-        let mut uses: Vec<(KeyId, SystemTime)> = mem::take(&mut *self.uses()).into_iter().collect();
+        let mut uses: Vec<(KeyId, Instant)> = mem::take(&mut *self.uses()).into_iter().collect();
         if uses.is_empty() {
             return;
         }
@@ -215,9 +212,4 @@ impl KeyCache {
 
 fn parse(token: &str) -> Result<ApiKey, ApiError> {
     token.parse().map_err(|_| ApiError::InvalidApiKey)
-}
-
-/// The beginning of the minute: last uses are recorded to the minute, so that a busy key is updated once a minute.
-fn minute(now: Timestamp) -> SystemTime {
-    Timestamp::from_second(now.as_second().div_euclid(60) * 60).unwrap_or(now).into()
 }

@@ -8,6 +8,7 @@ use petstore_storage::FeedOutcome;
 use petstore_wire::event::{Event, decode_position, encode_position};
 use petstore_wire::json;
 use petstore_wire::request_body::BodyError;
+use petstore_wire::schema;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 use tokio::select;
@@ -16,6 +17,7 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
 use crate::conditional::{IfNoneMatchHeader, with_tag};
 use crate::error::ApiError;
+use crate::query::distinct;
 use crate::request::ApiRequest;
 use crate::response::{Response, Waited};
 
@@ -118,19 +120,17 @@ async fn read_or_wait(
         let started = Instant::now();
         // `now` is when the request arrived.
         wanted.start = FeedStart::After(page.next);
-        {
-            let _share = app.admission.admit_wait(request.caller.key.id)?;
-            let waiting = app.admission.suspend();
+        let _share = app.admission.admit_wait(request.caller.key.id)?;
+        let event_or_end = async {
             select! {
                 () = subscription.has_event_after(page.next) => {}
                 () = sleep_until(deadline) => {}
                 () = app.closing() => {}
                 () = request.presence.closed() => client_closed = true,
             }
-            waiting.resume()?;
-        }
+        };
+        request.suspend(event_or_end).await?;
         spent_waiting += started.elapsed();
-        request.authenticate_again().await?;
     }
 }
 
@@ -143,13 +143,13 @@ pub(crate) struct ListEventsQuery {
     #[param(nullable = false, example = "now")]
     after: Option<String>,
     /// Maximum number of items returned: 1 to 100, 20 by default.
-    #[param(inline, nullable = false)]
+    #[param(value_type = Option<schema::PageLimit>, inline, nullable = false)]
     limit: Option<PageLimit>,
     /// If there is no event yet, wait up to this many seconds for one: 0 to 25, 0 by default.
     #[param(inline, nullable = false)]
     wait: Option<WaitSeconds>,
     /// Only events of these types. A page may be empty although more events follow, so always follow `Link`.
-    #[param(value_type = Option<Vec<EventType>>, nullable = false, min_items = 1)]
+    #[param(value_type = Option<Vec<schema::EventType>>, nullable = false, min_items = 1)]
     r#type: EventTypes,
 }
 
@@ -176,7 +176,7 @@ impl TryFrom<Vec<String>> for EventTypes {
     type Error = EventTypeError;
 
     fn try_from(types: Vec<String>) -> Result<Self, EventTypeError> {
-        types.iter().map(|name| name.parse()).collect::<Result<_, _>>().map(Self)
+        types.iter().map(|name| name.parse()).collect::<Result<_, _>>().map(distinct).map(Self)
     }
 }
 

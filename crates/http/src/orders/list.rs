@@ -1,12 +1,13 @@
 //! `GET /store/orders`
 
 use petstore_domain::order::{OrderFilter, OrderPageRequest, OrderStatus};
-use petstore_domain::page::PageLimit;
+use petstore_domain::page::{PageLimit, SortOrder};
 use petstore_domain::pet::PetId;
 use petstore_domain::reference::Reference;
 use petstore_wire::json;
 use petstore_wire::order::Order;
 use petstore_wire::request_body::BodyError;
+use petstore_wire::schema;
 use serde::Deserialize;
 
 use crate::conditional::{IfNoneMatchHeader, with_tag};
@@ -17,8 +18,8 @@ use crate::response::Response;
 
 /// List all orders
 ///
-/// Returns a page of orders, sorted by id. Follow the `Link` header with `rel="next"` to the next page. The last page has no
-/// such header.
+/// Returns a page of orders, sorted by id: the oldest first, or the newest first with `sort=-id`. Follow the `Link` header with
+/// `rel="next"` to the next page. The last page has no such header.
 #[utoipa::path(
     get,
     path = "/v1/store/orders",
@@ -39,7 +40,7 @@ pub(crate) async fn list_orders(request: ApiRequest<'_>) -> Result<Response, Api
     let app = request.app;
     let wanted = request.query::<ListOrdersQuery>()?.page_request()?;
     let page = app.storage.list_orders(&wanted).await?;
-    let next = app.links.next_page("/store/orders", wanted.limit, filters(&wanted.filter), page.next_after);
+    let next = app.links.next_page("/store/orders", &wanted, filters(&wanted.filter), page.next_after)?;
     let orders: Vec<Order> = page.items.into_iter().map(Order::from).collect();
     let (body, tag) = with_tag(json::render(&orders), next.as_ref());
     Ok(request.if_none_match().answer(body, tag, next))
@@ -51,26 +52,30 @@ pub(crate) async fn list_orders(request: ApiRequest<'_>) -> Result<Response, Api
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ListOrdersQuery {
     /// Maximum number of items returned: 1 to 100, 20 by default.
-    #[param(inline, nullable = false)]
+    #[param(value_type = Option<schema::PageLimit>, inline, nullable = false)]
     limit: Option<PageLimit>,
     /// Only orders with this status.
-    #[param(nullable = false)]
+    #[param(value_type = Option<schema::OrderStatus>, nullable = false)]
     status: Option<OrderStatus>,
     /// Only orders for this pet. The pet need not exist.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
     pet_id: Option<PetId>,
     /// Only orders with this `reference`.
-    #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"\S")]
     reference: Option<Reference>,
     /// Where the page starts. Copy it from the `Link` header of the previous page. The value is opaque, and its format may change.
     #[param(nullable = false, example = "AQAAAAAAAAAU")]
     cursor: Option<String>,
+    /// The order: `id`, the default, is the oldest first, and `-id` is the newest first.
+    #[param(value_type = Option<schema::SortOrder>, inline, nullable = false)]
+    sort: Option<SortOrder>,
 }
 
 impl ListOrdersQuery {
     fn page_request(self) -> Result<OrderPageRequest, ApiError> {
         Ok(OrderPageRequest {
             filter: OrderFilter { status: self.status, pet_id: self.pet_id, reference: self.reference },
+            sort: self.sort.unwrap_or_default(),
             after: after_cursor(self.cursor.as_deref())?,
             limit: self.limit.unwrap_or(PageLimit::DEFAULT),
         })

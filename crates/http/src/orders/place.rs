@@ -2,17 +2,17 @@
 
 use hyper::{StatusCode, header};
 use petstore_domain::idempotency::IdempotentRequest;
-use petstore_domain::order as domain;
+use petstore_domain::order::{self as domain, HoldRefusal, PlaceRefusal};
 use petstore_storage::PlaceOrderOutcome;
 use petstore_wire::json;
 use petstore_wire::order::{NewOrder, Order};
 use petstore_wire::request_body::{BodyError, RequestBody};
 
-use crate::AppState;
 use crate::error::ApiError;
 use crate::idempotency::{IdempotencyKeyHeader, mark_replayed};
 use crate::request::ApiRequest;
 use crate::response::{self, AccessLogIds, Response};
+use crate::state::AppState;
 
 /// Place an order
 ///
@@ -40,17 +40,13 @@ pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response,
     let lineage = request.caller.key.lineage;
     let once = request.idempotency_key()?.map(|key| IdempotentRequest::place_order(lineage, &key, &new));
     let app = request.app;
-    if new.hold.is_some() && app.order_hold.is_none() {
-        return Err(orders_do_not_expire());
-    }
-    // The shorter of what the client asks for and the shop allows.
-    let hold = [new.hold, app.order_hold].into_iter().flatten().min();
-    match app.storage.place_order(&domain::NewOrder { hold, ..new }, once).await? {
+    match app.storage.place_order(&new, app.order_hold, once).await? {
         PlaceOrderOutcome::Placed(order) => Ok(placed(app, order)),
         PlaceOrderOutcome::Replayed(order) => Ok(mark_replayed(placed(app, order))),
         PlaceOrderOutcome::PetNotFound => Err(ApiError::PetNotFound),
-        PlaceOrderOutcome::NotAvailable => Err(ApiError::PetNotAvailable),
-        PlaceOrderOutcome::HasOpenOrder => Err(ApiError::PetHasOpenOrder),
+        PlaceOrderOutcome::Refused(PlaceRefusal::NotAvailable) => Err(ApiError::PetNotAvailable),
+        PlaceOrderOutcome::Refused(PlaceRefusal::HasOpenOrder) => Err(ApiError::PetHasOpenOrder),
+        PlaceOrderOutcome::Refused(PlaceRefusal::Hold(refusal)) => Err(refusal.into()),
         PlaceOrderOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
         PlaceOrderOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
     }
@@ -64,18 +60,13 @@ fn placed(app: &AppState, order: domain::Order) -> Response {
     response
 }
 
-fn orders_do_not_expire() -> ApiError {
-    let problem = "is not allowed, because orders in this shop never expire: leave it out";
-    BodyError::InvalidField { name: "holdSeconds", problem: problem.into() }.into()
-}
-
 /// The errors of this operation, in addition to those of every operation.
 pub(crate) fn place_order_errors() -> Vec<ApiError> {
     vec![
         BodyError::InvalidJson { problem: "it is empty".into() }.into(),
         BodyError::MissingField { name: "petId", expected: "must be the id of a pet" }.into(),
         ApiError::PetNotFound,
-        orders_do_not_expire(),
+        HoldRefusal::NeverExpires.into(),
         BodyError::UnknownField { name: "petID".into(), known: &["petId"] }.into(),
         ApiError::UnknownParameter { name: "dryRun".into(), known: &[] },
         ApiError::RequestTimeout,

@@ -8,12 +8,12 @@ use petstore_wire::json;
 use petstore_wire::pet::{NewPet, Pet};
 use petstore_wire::request_body::{BodyError, RequestBody};
 
-use crate::AppState;
 use crate::conditional::with_etag;
 use crate::error::ApiError;
 use crate::idempotency::{IdempotencyKeyHeader, mark_replayed};
 use crate::request::ApiRequest;
 use crate::response::{self, AccessLogIds, Response};
+use crate::state::AppState;
 
 /// Add an animal
 ///

@@ -1,28 +1,28 @@
 //! `GET /pets`
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use bytes::Bytes;
-use petstore_domain::page::{Page, PageLimit};
-use petstore_domain::pet::{self as domain, CategoryId, PetFilter, PetId, PetPageRequest, PetStatus};
+use petstore_domain::page::{PageLimit, SortOrder};
+use petstore_domain::pet::{CategoryId, PetFilter, PetId, PetPageRequest, PetStatus};
 use petstore_domain::reference::{Reference, ReferenceError};
 use petstore_wire::json;
 use petstore_wire::pet::Pet;
 use petstore_wire::request_body::BodyError;
+use petstore_wire::schema;
 use serde::Deserialize;
 use thiserror::Error;
 
 use crate::conditional::{IfNoneMatchHeader, with_tag};
 use crate::cursor::after_cursor;
 use crate::error::ApiError;
+use crate::last_pet_page::RenderedPetPage;
+use crate::query::distinct;
 use crate::request::{ApiRequest, id_in_text};
 use crate::response::Response;
 
 /// List all animals
 ///
-/// Returns a page of pets, sorted by id. Follow the `Link` header with `rel="next"` to the next page. The last page has no such
-/// header. A pet that exists when you read the first page, and still matches, appears exactly once, even if pets are added
-/// while you read.
+/// Returns a page of pets, sorted by id: the oldest first, or the newest first with `sort=-id`. Follow the `Link` header with
+/// `rel="next"` to the next page. The last page has no such header. A pet that exists when you read the first page, and still
+/// matches, appears exactly once, even if pets are added while you read.
 #[utoipa::path(
     get,
     path = "/v1/pets",
@@ -43,47 +43,12 @@ pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiEr
     let wanted = request.query::<ListPetsQuery>()?.page_request()?;
     let page = app.storage.list_pets(wanted.clone()).await?;
     let RenderedPetPage { body, tag, next } = app.last_page.rendered(page, |page| {
-        let next = app.links.next_page("/pets", wanted.limit, filters(&wanted.filter), page.next_after);
+        let next = app.links.next_page("/pets", &wanted, filters(&wanted.filter), page.next_after)?;
         let pets: Vec<Pet<'_>> = page.items.iter().map(Pet::from).collect();
         let (body, tag) = with_tag(json::render(&pets), next.as_ref());
-        RenderedPetPage { body, tag, next }
-    });
+        Ok(RenderedPetPage { body, tag, next })
+    })?;
     Ok(request.if_none_match().answer(body, tag, next))
-}
-
-/// What a response shows of a page.
-#[derive(Clone)]
-struct RenderedPetPage {
-    body: Bytes,
-    tag: Bytes,
-    /// The `Link` to the next page.
-    next: Option<Bytes>,
-}
-
-/// The page that was rendered last. Equal requests that arrive together get the same page from the storage; it is rendered
-/// once for all of them.
-#[derive(Default)]
-pub(crate) struct LastPetPage(Mutex<Option<(Arc<Page<domain::Pet>>, RenderedPetPage)>>);
-
-impl LastPetPage {
-    fn rendered(
-        &self,
-        page: Arc<Page<domain::Pet>>,
-        render: impl FnOnce(&Page<domain::Pet>) -> RenderedPetPage,
-    ) -> RenderedPetPage {
-        if let Some((known, rendered)) = &*self.lock()
-            && Arc::ptr_eq(known, &page)
-        {
-            return rendered.clone();
-        }
-        let rendered = render(&page);
-        *self.lock() = Some((page, rendered.clone()));
-        rendered
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<(Arc<Page<domain::Pet>>, RenderedPetPage)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The query parameters.
@@ -92,10 +57,10 @@ impl LastPetPage {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ListPetsQuery {
     /// Maximum number of items returned: 1 to 100, 20 by default.
-    #[param(inline, nullable = false)]
+    #[param(value_type = Option<schema::PageLimit>, inline, nullable = false)]
     limit: Option<PageLimit>,
     /// Only pets with this status. A pet without a status never matches.
-    #[param(nullable = false)]
+    #[param(value_type = Option<schema::PetStatus>, nullable = false)]
     status: Option<PetStatus>,
     /// Only pets of this category. Any 64-bit integer is accepted.
     #[param(value_type = Option<i64>, nullable = false)]
@@ -104,11 +69,14 @@ pub(crate) struct ListPetsQuery {
     #[param(value_type = Option<Vec<i64>>, nullable = false, minimum = 1, min_items = 1, max_items = 100)]
     id: PetIds,
     /// Only pets with these references: 1 to 100 values. Unknown references are left out. All matching pets are in one response, unless you set `limit`. Other filters also apply.
-    #[param(value_type = Option<Vec<String>>, nullable = false, min_length = 1, max_length = 255, min_items = 1, max_items = 100, pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\u0000-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000][^\u0000-\u001F\u007F-\u009F]*$")]
+    #[param(value_type = Option<Vec<String>>, nullable = false, min_length = 1, max_length = 255, min_items = 1, max_items = 100, pattern = r"\S")]
     reference: References,
     /// Where the page starts. Copy it from the `Link` header of the previous page. The value is opaque, and its format may change.
     #[param(nullable = false, example = "AQAAAAAAAAAU")]
     cursor: Option<String>,
+    /// The order: `id`, the default, is the oldest first, and `-id` is the newest first.
+    #[param(value_type = Option<schema::SortOrder>, inline, nullable = false)]
+    sort: Option<SortOrder>,
 }
 
 impl ListPetsQuery {
@@ -121,6 +89,7 @@ impl ListPetsQuery {
         let default = if are_named { PageLimit::LARGEST } else { PageLimit::DEFAULT };
         Ok(PetPageRequest {
             filter: PetFilter { status: self.status, category_id: self.category_id, ids, references },
+            sort: self.sort.unwrap_or_default(),
             after: after_cursor(self.cursor.as_deref())?,
             limit: self.limit.unwrap_or(default),
         })
@@ -142,7 +111,7 @@ impl TryFrom<Vec<String>> for PetIds {
 
     fn try_from(ids: Vec<String>) -> Result<Self, PetIdsError> {
         let ids: Option<Vec<PetId>> = ids.iter().map(|id| id_in_text(id)).collect();
-        ids.filter(|ids| ids.len() <= 100).map(Self).ok_or(PetIdsError)
+        ids.filter(|ids| ids.len() <= 100).map(|ids| Self(distinct(ids))).ok_or(PetIdsError)
     }
 }
 
@@ -161,7 +130,8 @@ impl TryFrom<Vec<String>> for References {
 
     fn try_from(references: Vec<String>) -> Result<Self, ReferencesError> {
         let references: Result<Vec<Reference>, _> = references.into_iter().map(Reference::try_from).collect();
-        references.ok().filter(|references| references.len() <= 100).map(Self).ok_or(ReferencesError)
+        let references = references.ok().filter(|references| references.len() <= 100);
+        references.map(|references| Self(distinct(references))).ok_or(ReferencesError)
     }
 }
 

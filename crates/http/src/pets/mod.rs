@@ -1,13 +1,13 @@
 //! The operations on pets: one file each.
 
 mod create;
-mod deprecation;
+mod delete;
 mod get;
 mod list;
 mod update;
 
 pub(crate) use create::*;
-pub(crate) use deprecation::GetPetDeprecation;
+pub(crate) use delete::*;
 pub(crate) use get::*;
 pub(crate) use list::*;
 pub(crate) use update::*;

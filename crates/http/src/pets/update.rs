@@ -1,13 +1,14 @@
 //! `PATCH /pets/{petId}`
 
 use hyper::{StatusCode, header};
+use petstore_domain::metadata::MetadataError;
 use petstore_domain::pet::{self as domain, PatchError, PetStatus};
 use petstore_storage::UpdateOutcome;
 use petstore_wire::json;
 use petstore_wire::pet::{Pet, PetPatch};
 use petstore_wire::request_body::{BodyError, RequestBody};
 
-use crate::conditional::{IfMatchHeader, with_etag};
+use crate::conditional::{IfMatch, IfMatchHeader, with_etag};
 use crate::error::ApiError;
 use crate::request::ApiRequest;
 use crate::response::{self, AccessLogIds, Response};
@@ -42,14 +43,7 @@ pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, 
     request.refuse_query()?;
     let (id, known) = (request.pet_id()?, request.if_match());
     let change = request.app.storage.change_pet(id, |pet, has_open_order| {
-        // As getPet, createPet and updatePet return it, and as `GET /pets?id=…` does.
-        let representations = || {
-            let pet = Pet::from(pet);
-            [json::render(&pet), json::render(&[pet])]
-        };
-        if !known.is_satisfied_by(representations) {
-            return Err(ApiError::PreconditionFailed);
-        }
+        check_if_match(&known, pet)?;
         patch.apply(pet, has_open_order).map_err(ApiError::from)
     });
     match change.await? {
@@ -67,6 +61,26 @@ pub(crate) async fn update_pet(mut request: ApiRequest<'_>) -> Result<Response, 
     }
 }
 
+/// Checks that the client knows the current version of the pet: as getPet, createPet and updatePet return it, or as
+/// `GET /pets?id=…` does.
+pub(super) fn check_if_match(known: &IfMatch<'_>, pet: &domain::Pet) -> Result<(), ApiError> {
+    let representations = || {
+        let pet = Pet::from(pet);
+        [json::render(&pet), json::render(&[pet])]
+    };
+    if known.is_satisfied_by(representations) {
+        Ok(())
+    } else {
+        Err(ApiError::PreconditionFailed { what: "pet" })
+    }
+}
+
+impl From<MetadataError> for ApiError {
+    fn from(error: MetadataError) -> Self {
+        BodyError::InvalidField { name: "metadata", problem: error.to_string() }.into()
+    }
+}
+
 impl From<PatchError> for ApiError {
     fn from(error: PatchError) -> Self {
         match error {
@@ -76,6 +90,7 @@ impl From<PatchError> for ApiError {
                 from: from.map_or("", PetStatus::as_str),
                 to: to.as_str(),
             },
+            PatchError::Metadata(error) => error.into(),
         }
     }
 }
@@ -93,7 +108,7 @@ pub(crate) fn update_pet_errors() -> Vec<ApiError> {
         ApiError::InvalidTransition { what: "pet", from: "sold", to: "pending" },
         ApiError::PetHasOpenOrder,
         ApiError::ReferenceTaken,
-        ApiError::PreconditionFailed,
+        ApiError::PreconditionFailed { what: "pet" },
         ApiError::BodyTooLarge,
         ApiError::UnsupportedMediaType { sent: "text/plain".into(), accepted: PetPatch::MEDIA_TYPES },
     ]

@@ -11,9 +11,8 @@ use petstore_telemetry::metrics::REQUEST_DURATION;
 use petstore_telemetry::traces;
 use tokio::time::Instant;
 
-use super::failure_log::FailureLog;
 use crate::error::LoggedCause;
-use crate::faults::FaultKind;
+use crate::failure_log::FailureLog;
 use crate::request_id::{REQUEST_ID, request_id};
 use crate::response::{AccessLogIds, Response, Waited};
 
@@ -40,8 +39,6 @@ pub(crate) struct RequestLogEntry {
     pub(crate) route: SharedString,
     pub(crate) operation: Option<&'static str>,
     pub(crate) key: Option<KeyId>,
-    /// What is about to happen to the response, in a demo.
-    pub(crate) fault: Option<FaultKind>,
     /// The span of the request, if traces are exported.
     pub(crate) trace: Option<Context>,
 }
@@ -57,7 +54,6 @@ impl RequestLogEntry {
             route: SharedString::const_str("-"),
             operation: None,
             key: None,
-            fault: None,
             trace: traced.then(|| traces::request(&HeaderExtractor(&head.headers), method)).flatten(),
         }
     }
@@ -90,56 +86,31 @@ impl RequestLogEntry {
         .record(elapsed.saturating_sub(waited));
         let (method, route, status) = (self.method, &*self.route, status.as_u16());
         let trace_id = self.trace.map(|trace| traces::end_request(&trace, method, route, status));
-        let request_id = request_id_of(&response);
+        let request_id = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or("-");
         let microseconds = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let (operation, key) = (self.operation, self.key.map(|key| key.0));
-        let fault = self.fault.map(FaultKind::as_str);
         let ids = response.extensions().get::<AccessLogIds>();
         let (pet, order) = (ids.map(|ids| ids.pet), ids.and_then(|ids| ids.order));
+        macro_rules! log {
+            ($level:ident $(, $other:ident)*) => {
+                tracing::$level!(
+                    request_id, trace_id, method, route, operation, status, key, client, pet, order, microseconds,
+                    $($other,)* "request"
+                )
+            };
+        }
         match response.extensions().get::<LoggedCause>() {
-            None => tracing::info!(
-                request_id,
-                trace_id,
-                method,
-                route,
-                operation,
-                status,
-                key,
-                client,
-                pet,
-                order,
-                microseconds,
-                fault,
-                "request"
-            ),
+            None => log!(info),
             Some(LoggedCause(cause)) => {
                 if let Some(others) = failures.record(cause) {
                     // Absent if there are none.
                     let others = (others > 0).then_some(others);
-                    tracing::error!(
-                        request_id,
-                        trace_id,
-                        method,
-                        route,
-                        operation,
-                        status,
-                        key,
-                        client,
-                        microseconds,
-                        fault,
-                        cause,
-                        others,
-                        "request"
-                    );
+                    log!(error, cause, others);
                 }
             }
         }
         response
     }
-}
-
-fn request_id_of(response: &Response) -> &str {
-    response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or("-")
 }
 
 fn add_common_headers(headers: &mut HeaderMap, request_id: HeaderValue) {

@@ -8,7 +8,7 @@ use hyper::{Method, StatusCode};
 
 use crate::response::{self, Response};
 
-const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, PATCH, POST");
+const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("DELETE, GET, HEAD, PATCH, POST");
 const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, X-Request-Id",
 );

@@ -5,9 +5,8 @@ use hyper::http::Version;
 use hyper::http::request::Parts;
 
 use crate::error::ApiError;
+use crate::links::MAX_URI_BYTES;
 
-/// The maximum size of path and query together.
-const MAX_URI_BYTES: usize = 8 * 1024;
 /// The maximum size of all headers together, on the wire.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 
@@ -20,7 +19,7 @@ pub(crate) fn check_head(head: &Parts) -> Result<(), ApiError> {
         Err(ApiError::HeadersTooLarge)
     } else if !names_one_host(head) {
         Err(ApiError::InvalidHeader {
-            name: Some("Host"),
+            name: "Host",
             problem: "The request must have exactly one `Host` header, with a host name or address and an optional port",
         })
     } else if !has_simple_coding(&head.headers) {

@@ -5,14 +5,16 @@
 mod access_log;
 mod client_address;
 mod cors;
-mod failure_log;
 mod header_limits;
 
+use std::convert::Infallible;
+use std::error::Error;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
@@ -26,27 +28,43 @@ use petstore_telemetry::metrics::REQUESTS_RATE_LIMITED;
 use super::authentication::{Caller, required_authorization};
 use super::client_presence::ClientPresence;
 use super::error::ApiError;
-use super::faults::{FaultInjector, FaultKind, LostAnswer};
+use super::health;
 use super::incoming_body::IncomingBody;
 use super::request::ApiRequest;
 use super::response::{self, Response};
 use super::router::{Endpoint, Operation, Route, Routes};
-use super::{AppState, health};
+use super::state::AppState;
 use access_log::RequestLogEntry;
 use client_address::{Peer, client_address};
 use cors::AllowedOrigins;
-pub(crate) use failure_log::FailureLog;
 use header_limits::check_head;
 
-/// Answers all requests of a listener. Cheap to clone.
-#[derive(Clone)]
-pub struct RequestPipeline(Arc<RequestPipelineInner>);
+pub(crate) type Request = hyper::Request<Incoming>;
 
-struct RequestPipelineInner {
-    app: AppState,
+/// Answers all requests of a listener.
+pub trait Pipeline: Send + Sync + 'static {
+    /// Why a request gets no response: hyper closes the connection.
+    type NoResponse: Error + Send + Sync + 'static;
+
+    /// Answers a request.
+    fn handle(
+        &self,
+        connection: &Connection,
+        request: Request,
+    ) -> impl Future<Output = Result<Response, Self::NoResponse>> + Send;
+}
+
+/// Calls the handler of an operation, for a caller that has the operation's scope.
+pub(crate) type CallOperation =
+    Box<dyn Fn(Operation, ApiRequest<'_>) -> BoxFuture<'_, Result<Response, ApiError>> + Send + Sync>;
+
+/// The steps that every request passes through.
+pub(crate) struct RequestPipeline {
+    app: Arc<AppState>,
     routes: Routes,
     /// What only the public listener checks.
     public: Option<PublicListenerChecks>,
+    call: CallOperation,
 }
 
 struct PublicListenerChecks {
@@ -54,21 +72,26 @@ struct PublicListenerChecks {
     rate_limited: Counter,
     /// The proxies whose `X-Forwarded-For` is trusted. None if the log has no addresses.
     trusted_proxies: Option<Vec<IpNet>>,
-    /// Only in a demo.
-    faults: Option<FaultInjector>,
 }
 
-/// The pipeline of one connection.
-pub(super) struct ConnectionPipeline {
-    pipeline: RequestPipeline,
+/// A client's connection.
+pub struct Connection {
     /// The client's address, unless the peer is a trusted proxy.
     client: Option<IpAddr>,
     peer: Peer,
     presence: ClientPresence,
 }
 
+impl Connection {
+    /// A new connection. `client` is its address, unless the peer is a trusted proxy.
+    pub(super) fn new(peer: IpAddr, client: Option<IpAddr>, presence: ClientPresence) -> Self {
+        Self { client, peer: Peer::new(peer), presence }
+    }
+}
+
 /// A request on its way through the pipeline.
 struct RequestContext<'a> {
+    connection: &'a Connection,
     head: &'a Parts,
     body: IncomingBody,
     /// The route of its path, and what the path has in the place of an id.
@@ -76,52 +99,31 @@ struct RequestContext<'a> {
     log_entry: RequestLogEntry,
 }
 
-impl RequestPipeline {
-    /// The pipeline of the private listener: health checks and metrics, without checks.
-    #[must_use]
-    pub fn admin(app: AppState) -> Self {
-        Self::new(app, Routes::admin(), None)
-    }
-
-    /// The pipeline of the public listener: CORS, admission, head limits, authentication and rate limits.
-    #[must_use]
-    pub fn public(app: AppState, settings: &ServeSettings, faults: Option<FaultInjector>) -> Self {
-        let checks = PublicListenerChecks {
-            origins: AllowedOrigins::new(&settings.interface.cors_origins),
-            rate_limited: counter!(REQUESTS_RATE_LIMITED),
-            trusted_proxies: settings.log_client_addresses.then(|| settings.limits.trusted_proxies.clone()),
-            faults,
-        };
-        Self::new(app, Routes::public(), Some(checks))
-    }
-
-    fn new(app: AppState, routes: Routes, public: Option<PublicListenerChecks>) -> Self {
-        Self(Arc::new(RequestPipelineInner { app, routes, public }))
-    }
-
-    /// The pipeline of a new connection. `client` is its address, unless the peer is a trusted proxy.
-    pub(super) fn connection(
-        &self,
-        peer: IpAddr,
-        client: Option<IpAddr>,
-        presence: ClientPresence,
-    ) -> ConnectionPipeline {
-        let (pipeline, peer) = (self.clone(), Peer::new(peer));
-        ConnectionPipeline { pipeline, client, peer, presence }
-    }
+/// The pipeline of the private listener: health checks and metrics, without checks.
+#[must_use]
+pub fn admin_pipeline(app: Arc<AppState>) -> impl Pipeline {
+    RequestPipeline { app, routes: Routes::admin(), public: None, call: Box::new(Operation::call) }
 }
 
-impl ConnectionPipeline {
-    /// Answers a request, even if its handler panics. In a demo, the response may be lost on request.
-    pub(super) async fn handle(&self, request: hyper::Request<Incoming>) -> Result<Response, LostAnswer> {
-        let RequestPipelineInner { app, routes, public } = &*self.pipeline.0;
+/// The pipeline of the public listener: CORS, admission, head limits, authentication and rate limits.
+#[must_use]
+pub fn public_pipeline(app: Arc<AppState>, settings: &ServeSettings) -> impl Pipeline + use<> {
+    RequestPipeline::public(app, settings, Box::new(Operation::call))
+}
+
+impl Pipeline for RequestPipeline {
+    type NoResponse = Infallible;
+
+    /// Answers a request, even if its handler panics.
+    async fn handle(&self, connection: &Connection, request: Request) -> Result<Response, Infallible> {
         let (head, body) = request.into_parts();
-        let log_entry = RequestLogEntry::start(&head, public.is_some());
+        let log_entry = RequestLogEntry::start(&head, self.public.is_some());
         let trace = log_entry.trace.clone();
         let mut request = RequestContext {
+            connection,
             head: &head,
             body: IncomingBody::new(body),
-            route: routes.find(head.uri.path()),
+            route: self.routes.find(head.uri.path()),
             log_entry,
         };
         // The panic hook logs a panic; the client gets the usual Error body.
@@ -135,27 +137,32 @@ impl ConnectionPipeline {
         });
         let RequestContext { body, log_entry, .. } = request;
         body.drain_or_close(&head.headers, response.headers_mut()).await;
-        let Some(checks) = public else { return Ok(log_entry.finish_admin(response)) };
+        let Some(checks) = &self.public else { return Ok(log_entry.finish_admin(response)) };
         let proxies = checks.trusted_proxies.as_deref();
-        let client = proxies.map(|proxies| client_address(&self.peer, &head.headers, proxies));
-        let fault = log_entry.fault;
-        let response = log_entry.finish(response, client, &app.failures);
-        match fault {
-            None => Ok(response),
-            // Boxed: rare, and otherwise part of every request.
-            Some(fault) => Box::pin(fault.deliver(response)).await,
-        }
+        let client = proxies.map(|proxies| client_address(&connection.peer, &head.headers, proxies));
+        Ok(log_entry.finish(response, client, &self.app.failures))
+    }
+}
+
+impl RequestPipeline {
+    /// The pipeline of the public listener, which calls its operations in this way.
+    pub(super) fn public(app: Arc<AppState>, settings: &ServeSettings, call: CallOperation) -> Self {
+        let public = PublicListenerChecks {
+            origins: AllowedOrigins::new(&settings.interface.cors_origins),
+            rate_limited: counter!(REQUESTS_RATE_LIMITED),
+            trusted_proxies: settings.log_client_addresses.then(|| settings.limits.trusted_proxies.clone()),
+        };
+        Self { app, routes: Routes::public(), public: Some(public), call }
     }
 
     async fn process(&self, request: &mut RequestContext<'_>) -> Response {
-        let RequestPipelineInner { app, public, .. } = &*self.pipeline.0;
         if let Some((route, _)) = request.route
             && let Some(endpoint) = route.endpoint(&request.head.method)
         {
             request.log_entry.route = route.pattern.clone();
             request.log_entry.operation = endpoint.operation().map(Operation::id);
         }
-        let Some(checks) = public else {
+        let Some(checks) = &self.public else {
             return self.answer(request, None).await.unwrap_or_else(ApiError::into_response);
         };
         let cors = checks.origins.classify(request.head);
@@ -165,7 +172,7 @@ impl ConnectionPipeline {
             None => self.check_and_answer(checks, request).await.unwrap_or_else(ApiError::into_response),
         };
         cors.add_headers(response.headers_mut());
-        if app.is_stopping() {
+        if self.app.is_stopping() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -178,14 +185,14 @@ impl ConnectionPipeline {
         checks: &PublicListenerChecks,
         request: &mut RequestContext<'_>,
     ) -> Result<Response, ApiError> {
-        let app = &self.pipeline.0.app;
+        let app = &self.app;
         let _permit = app.admission.acquire()?;
         check_head(request.head)?;
         let Some(authorization) = required_authorization(request.head)? else {
             return self.answer(request, None).await;
         };
         let caller =
-            match app.keys.authenticate(authorization, self.client, &app.admission, (app.clock)()).await {
+            match app.keys.authenticate(authorization, request.connection.client, &app.admission).await {
                 Ok(caller) => caller,
                 Err(error) => {
                     request.log_entry.key = app.keys.last_known(authorization).await;
@@ -213,10 +220,9 @@ impl ConnectionPipeline {
         request: &mut RequestContext<'_>,
         caller: Option<&Caller>,
     ) -> Result<Response, ApiError> {
-        let RequestPipelineInner { app, routes, public } = &*self.pipeline.0;
-        let head = request.head;
+        let (app, head) = (&self.app, request.head);
         let (route, id_in_path) = request.route.ok_or_else(|| {
-            let nearest = routes.nearest(head.uri.path()).map(str::to_owned);
+            let nearest = self.routes.nearest(head.uri.path()).map(str::to_owned);
             ApiError::RouteNotFound { nearest }
         })?;
         let Some(endpoint) = route.endpoint(&head.method) else {
@@ -224,17 +230,11 @@ impl ConnectionPipeline {
         };
         match endpoint {
             Endpoint::Operation(operation) => {
-                let caller = caller.ok_or(ApiError::MissingApiKey)?;
-                caller.check_scope(operation.scope())?;
-                if let Some(faults) = public.as_ref().and_then(|checks| checks.faults.as_ref()) {
-                    let fault = faults.choose(&head.headers, caller.key.lineage, operation.id())?;
-                    request.log_entry.fault = fault;
-                    if let Some(refusal) = fault.and_then(FaultKind::refusal) {
-                        return Ok(refusal);
-                    }
-                }
-                let (body, now, presence) = (&mut request.body, (app.clock)(), &self.presence);
-                operation.call(ApiRequest { app, caller, head, body, id_in_path, now, presence }).await
+                let (caller, scope) = (caller.ok_or(ApiError::MissingApiKey)?, operation.scope());
+                caller.check_scope(scope)?;
+                let (body, now, presence) = (&mut request.body, (app.clock)(), &request.connection.presence);
+                let request = ApiRequest { app, caller, scope, head, body, id_in_path, now, presence };
+                (self.call)(operation, request).await
             }
             Endpoint::Document => app.document.answer(head),
             Endpoint::DocsFile(file) => app.docs_page.answer(file, head),
@@ -252,7 +252,7 @@ fn answer_other_method(route: &Route, head: &Parts) -> Response {
     let mut response = if head.method == Method::OPTIONS {
         response::empty(StatusCode::NO_CONTENT)
     } else {
-        ApiError::MethodNotAllowed.into_response()
+        ApiError::MethodNotAllowed { allowed: route.allowed.clone() }.into_response()
     };
     response.headers_mut().insert(header::ALLOW, route.allowed.clone());
     response

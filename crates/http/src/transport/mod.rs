@@ -1,8 +1,8 @@
-//! Connections: accepts them, limits them and reads requests from them. Knows sockets, not keys.
+//! Connections: accepts them, limits them and lets hyper serve them. Knows sockets, not keys, and never looks at the bytes that
+//! hyper reads and writes.
 
 mod accept_loop;
-mod bare_line_feeds;
-mod client_io;
+mod client_socket;
 mod connection_limiter;
 
 pub use accept_loop::serve;

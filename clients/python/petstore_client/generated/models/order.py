@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..models.metadata import Metadata
 from ..models.order_status import OrderStatus
 
 T = TypeVar("T", bound="Order")
@@ -23,12 +24,14 @@ class Order:
     created_at: datetime.datetime
     """When the order was placed (RFC 3339, UTC)."""
     updated_at: datetime.datetime
-    """When its status last changed (RFC 3339, UTC)."""
+    """When it last changed (RFC 3339, UTC)."""
     expires_at: datetime.datetime | None = None
     """When the order expires, unless it is completed or cancelled first (RFC 3339, UTC). Absent if the order never
     expires."""
     reference: str | None = None
     """Your own name for the order, such as a basket number. Several orders can share it."""
+    metadata: Metadata = field(default_factory=dict, hash=False)
+    """Your own data: strings by name."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -43,6 +46,7 @@ class Order:
             if "expiresAt" in values
             else None,
             reference=values.get("reference"),
+            metadata=values.get("metadata", {}),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,5 +59,6 @@ class Order:
             "updatedAt": self.updated_at.isoformat(),
             "expiresAt": self.expires_at.isoformat() if self.expires_at else None,
             "reference": self.reference,
+            "metadata": self.metadata or None,
         }
         return {name: value for name, value in values.items() if value is not None}

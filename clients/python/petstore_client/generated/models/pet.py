@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..models.metadata import Metadata
 from ..models.pet_status import PetStatus
 
 T = TypeVar("T", bound="Pet")
@@ -23,6 +24,8 @@ class Pet:
     """Availability status of a pet."""
     reference: str | None = None
     """Your own number for this pet. Absent unless you set it."""
+    metadata: Metadata = field(default_factory=dict, hash=False)
+    """Your own data: strings by name."""
 
     @classmethod
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -33,6 +36,7 @@ class Pet:
             category_id=values["categoryId"],
             status=values.get("status"),
             reference=values.get("reference"),
+            metadata=values.get("metadata", {}),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -43,5 +47,6 @@ class Pet:
             "categoryId": self.category_id,
             "status": self.status,
             "reference": self.reference,
+            "metadata": self.metadata or None,
         }
         return {name: value for name, value in values.items() if value is not None}

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
+from ..._remove import Remove
+from ..models.metadata_patch import MetadataPatch
 from ..models.pet_status import PetStatus
-
-T = TypeVar("T", bound="PetPatch")
 
 
 @dataclass(frozen=True)
@@ -20,19 +19,10 @@ class PetPatch:
     """The id of the pet's category. Any 64-bit integer is accepted."""
     status: PetStatus | None = None
     """Availability status of a pet."""
-    reference: str | None = None
+    reference: str | Remove | None = None
     """Your own number for this pet, such as its chip or stock number. 1 to 255 characters, not all white space, no
-    control characters. Unique among pets. Can be changed, but not removed."""
-
-    @classmethod
-    def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
-        """Reads decoded JSON. Ignores members that it does not know."""
-        return cls(
-            name=values.get("name"),
-            category_id=values.get("categoryId"),
-            status=values.get("status"),
-            reference=values.get("reference"),
-        )
+    control characters. Unique among pets. `null` removes it."""
+    metadata: MetadataPatch | Remove | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what to encode as JSON."""
@@ -41,5 +31,6 @@ class PetPatch:
             "categoryId": self.category_id,
             "status": self.status,
             "reference": self.reference,
+            "metadata": self.metadata,
         }
         return {name: value for name, value in values.items() if value is not None}

@@ -52,7 +52,9 @@ impl FailureLog {
         loop {
             sleep(INTERVAL).await;
             for (cause, unlogged) in self.take_ended() {
-                tracing::error!(cause, requests = unlogged, "more requests failed for the same cause");
+                // The target by which operators filter this line.
+                tracing::error!(target: "petstore_http::pipeline::failure_log", cause, requests = unlogged,
+                    "more requests failed for the same cause");
             }
         }
     }

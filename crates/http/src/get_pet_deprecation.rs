@@ -7,7 +7,7 @@ use jiff::civil::{Date, date};
 use jiff::tz::TimeZone;
 use petstore_config::GET_PET_REMOVAL;
 
-use crate::error::ApiError;
+use super::error::ApiError;
 
 const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");
 const SUNSET: HeaderName = HeaderName::from_static("sunset");
@@ -33,12 +33,12 @@ impl GetPetDeprecation {
     }
 
     /// Fails once the operation is removed.
-    pub(super) fn check(&self, now: Timestamp) -> Result<(), ApiError> {
+    pub(crate) fn check(&self, now: Timestamp) -> Result<(), ApiError> {
         if now < self.removed_at { Ok(()) } else { Err(ApiError::OperationRemoved) }
     }
 
     /// Announces the removal.
-    pub(super) fn add_headers(&self, headers: &mut HeaderMap, successor: HeaderValue) {
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap, successor: HeaderValue) {
         headers.insert(DEPRECATION, self.deprecation.clone());
         headers.insert(SUNSET, self.sunset.clone());
         headers

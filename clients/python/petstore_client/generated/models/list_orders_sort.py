@@ -1,0 +1,3 @@
+from typing import Literal
+
+ListOrdersSort = Literal["-id", "id"]
