@@ -321,7 +321,9 @@ async fn the_largest_pages_of_many_clients_fit_into_the_documented_memory() {
         pages.push(service.client.get(pages.last().unwrap()).await.next().unwrap().to_owned());
     }
     let mut pages = pages.into_iter().map(|page| page.replace("limit=1", "limit=100"));
-    let node = ServeProcess::start(&service.database.url(), &[]);
+    // This is about memory, and a debug build is slow.
+    let patient = ["--database-timeout", "60s", "--body-timeout", "60s"];
+    let node = ServeProcess::start(&service.database.url(), &patient);
     node.client.get("/v1/pets?limit=1").await;
     let before = resident_kilobytes(node.id(), "VmHWM:");
     let mut idle = Vec::new();
