@@ -1,5 +1,9 @@
 //! A request as its handler sees it: the caller, the query, the headers, the body.
 
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_util::poll;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
@@ -101,7 +105,7 @@ impl ApiRequest<'_> {
     }
 }
 
-/// Waits for something that a client controls. The request gives up its permit meanwhile. Afterwards its key is checked again: it
+/// Waits for something that a client controls. The request gives up its permit meanwhile. After a wait, its key is checked again: it
 /// may have been revoked, have expired or have lost the scope.
 async fn suspend<T>(
     app: &AppState,
@@ -109,6 +113,11 @@ async fn suspend<T>(
     scope: Scope,
     wait: impl Future<Output = T>,
 ) -> Result<T, ApiError> {
+    let mut wait = pin!(wait);
+    // Most bodies arrive together with their head.
+    if let Poll::Ready(outcome) = poll!(wait.as_mut()) {
+        return Ok(outcome);
+    }
     let waiting = app.admission.suspend();
     let outcome = wait.await;
     waiting.resume()?;
