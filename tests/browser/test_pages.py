@@ -6,7 +6,7 @@ import pytest
 from conftest import KEY, SERVICE
 from test_docs import OVERFLOWING, SCHEMES
 
-ARTICLES = ["guide", "sdks", "orders", "events", "testing", "errors", "interface", "keys"]
+ARTICLES = ["quickstart", "sdks", "orders", "events", "sandbox", "errors", "conventions", "keys"]
 AXE = Path(__file__).resolve().parents[2] / "target/tools/axe/node_modules/axe-core/axe.min.js"
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -76,7 +76,7 @@ def test_a_wide_table_scrolls_on_a_phone(visit):
 
 
 def test_a_heading_in_the_url_is_scrolled_to(visit):
-    page = open_article(visit(), "/docs/guide#orders")
+    page = open_article(visit(), "/docs/quickstart#orders")
     page.wait_for_function("() => Math.abs(document.querySelector('#orders').getBoundingClientRect().top) < 200")
 
 
@@ -107,7 +107,7 @@ def test_a_slash_in_a_field_is_only_a_slash(visit):
 
 def test_the_navigation_folds_on_a_phone(visit):
     visitor = visit(viewport=PHONE)
-    page = open_article(visitor, "/docs/guide")
+    page = open_article(visitor, "/docs/quickstart")
     menu = page.get_by_role("button", name="Menu")
     assert (visible_links(page), menu.get_attribute("aria-expanded")) == ([], "false")
     menu.click()
@@ -119,7 +119,7 @@ def test_the_navigation_folds_on_a_phone(visit):
 
 
 def test_the_articles_can_be_read_without_javascript(visit):
-    page = open_article(visit(java_script_enabled=False, viewport=PHONE), "/docs/guide")
+    page = open_article(visit(java_script_enabled=False, viewport=PHONE), "/docs/quickstart")
     assert "Pagination" in visible_links(page)
     assert page.locator("pre:visible").count() > 20
 

@@ -146,7 +146,7 @@ def test_the_language_is_chosen_once_for_all_pages_and_remembered(visit):
     ]:
         page.keyboard.press(key)
         assert page.evaluate("document.activeElement.textContent") == name
-    page.goto(SERVICE + "/docs/guide")
+    page.goto(SERVICE + "/docs/quickstart")
     tabs = page.locator("[role=tablist]")
     tabs.first.wait_for()
     assert set(tabs.locator("[aria-selected=true]").all_inner_texts()) == {"TypeScript"}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Calls the service at PETSTORE_URL through a proxy that injects one fault at a time (proxy.py): with each SDK, with
-the programs in docs/examples, and with those of docs/guide.md.
+the programs in docs/examples, and with those of docs/quickstart.md.
 
     scripts/postgres with scripts/serve-for tests/clients/run.py [FAULT …]
 
@@ -298,7 +298,7 @@ async def service() -> AsyncIterator[dict[str, str]]:
 
 async def follow_guide(package: str, case: Case, command: list[str], limit: asyncio.Semaphore) -> tuple[Run, list[Any]]:
     """Runs the program of the guide in a language. Also returns the pets that are stored then."""
-    page, language = "docs/guide.md", GUIDE[package]
+    page, language = "docs/quickstart.md", GUIDE[package]
     async with limit, service() as direct:
         limited = guide.limited_key(direct)
         proxy = Proxy(direct["PETSTORE_URL"].removeprefix("http://"), case.fault, case.times, exempt_key=limited)
@@ -396,7 +396,7 @@ async def main(faults: list[str]) -> int:
     limit = asyncio.Semaphore(2)  # services at the same time
     with tempfile.TemporaryDirectory() as directory:
         commands = {
-            package: guide.LANGUAGES[language](guide.examples("docs/guide.md", language), Path(directory))
+            package: guide.LANGUAGES[language](guide.examples("docs/quickstart.md", language), Path(directory))
             for package, language in GUIDE.items()
         }
         follow = [

@@ -43,13 +43,13 @@ PROJECT = ROOT / "target/clients"
 TOOLS = ROOT / "target/tools/clients"
 PAGES = [
     "README.md",
-    "docs/guide.md",
+    "docs/quickstart.md",
     "docs/orders.md",
     "docs/events.md",
     "clients/typescript/README.md",
     "clients/python/README.md",
 ]
-TEST_PAGES = ["docs/testing.md"]
+TEST_PAGES = ["docs/sandbox.md"]
 
 # Placeholders in expected output, and what each one matches.
 PLACEHOLDERS = {
