@@ -41,8 +41,6 @@ fn both_sdks_have_one_version_and_the_pages_name_it() {
         ("docs/sdks.md", format!("petstore_client-{python}-py3-none-any.whl")),
         ("clients/typescript/README.md", format!("petstore-client-{typescript}.tgz")),
         ("clients/python/README.md", format!("petstore_client-{python}-py3-none-any.whl")),
-        ("README.md", format!("petstore-client-{typescript}.tgz")),
-        ("README.md", format!("petstore_client-{python}-py3-none-any.whl")),
     ] {
         assert_contains(page, &file);
     }
