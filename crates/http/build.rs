@@ -13,7 +13,7 @@ use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, 
 
 /// The pages that are served, in the groups and in the order of the navigation: `docs/quickstart.md` at `/docs/quickstart`.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Getting started", &["quickstart", "sdks"]),
+    ("Getting started", &["quickstart"]),
     ("Topics", &["orders", "events", "sandbox"]),
     ("Reference", &["errors", "conventions", "glossary"]),
     ("For operators", &["keys"]),

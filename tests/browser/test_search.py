@@ -17,10 +17,10 @@ def search(page, text):
 WORDS = [
     ("holdSeconds", "/docs#/store/placeOrder", "How many seconds"),
     ("429", "/docs/errors#rate_limited", "rate_limited"),
-    ("429", "/docs/quickstart#rate-limits", "429"),
+    ("429", "/docs/conventions#rate-limits", "429"),
     ("410", "/docs#/events/listEvents", "cursor_expired"),
     ("410", "/docs#/animals/getPet", "operation_removed"),
-    ("etag", "/docs/orders#conditional-updates", "ETag"),
+    ("etag", "/docs/conventions#conditional-updates", "ETag"),
     ("etag", "/docs#/animals/updatePet", "ETag"),
     ("invalid_field", "/docs/errors#invalid_field", "invalid_field"),
     ("invalid_field", "/docs#/animals/createPet", "invalid_field"),
@@ -55,11 +55,11 @@ def test_the_best_result_is_the_first(visit):
         ("placeorder", "/docs#/store/placeOrder"),
         ("/cancel", "/docs#/store/cancelOrder"),
         ("holdseconds", "/docs#/store/placeOrder"),
-        ("conditional", "/docs/orders#conditional-updates"),
-        ("rate limits", "/docs/quickstart#rate-limits"),
+        ("conditional", "/docs/conventions#conditional-updates"),
+        ("rate limits", "/docs/conventions#rate-limits"),
         ("429", "/docs/errors#retryable-responses"),
         ("invalid_field", "/docs/errors#invalid_field"),
-        ("install", "/docs/sdks#install-an-sdk"),
+        ("install", "/docs/quickstart#install-an-sdk"),
     ]
     search(page, "x")
     for text, place in expected:

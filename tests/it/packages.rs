@@ -37,8 +37,8 @@ fn both_sdks_have_one_version_and_the_pages_name_it() {
     let lock = read("clients/typescript/package-lock.json");
     assert_eq!(after(&lock, "\"version\": ").trim_matches(['"', ',']), typescript);
     for (page, file) in [
-        ("docs/sdks.md", format!("petstore-client-{typescript}.tgz")),
-        ("docs/sdks.md", format!("petstore_client-{python}-py3-none-any.whl")),
+        ("docs/quickstart.md", format!("petstore-client-{typescript}.tgz")),
+        ("docs/quickstart.md", format!("petstore_client-{python}-py3-none-any.whl")),
         ("clients/typescript/README.md", format!("petstore-client-{typescript}.tgz")),
         ("clients/python/README.md", format!("petstore_client-{python}-py3-none-any.whl")),
     ] {
