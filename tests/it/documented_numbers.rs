@@ -135,7 +135,7 @@ fn runbook() -> Vec<Row> {
     let threshold: f64 = rule_setting("petstore:latency:threshold").parse().unwrap();
     vec![
         row(PAGE, "schema version {}, the latest", &[&SCHEMA_LATEST]),
-        row(PAGE, "can be stored for {} days, starting today", &[&(DAYS_AHEAD + 1)]),
+        row(PAGE, "partitions are left for {} days, including today", &[&(DAYS_AHEAD + 1)]),
         row(PAGE, "nodes {} (<commit>) on", &[&VERSION]),
         row(PAGE, "this node uses up to {} ", &[&default_of("serve", "database-connections")]),
         row(PAGE, "Settings of petstore {} (<commit>)", &[&VERSION]),
