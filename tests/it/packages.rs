@@ -47,13 +47,13 @@ fn both_sdks_have_one_version_and_the_pages_name_it() {
 }
 
 #[test]
-fn the_readme_names_the_files_of_this_version() {
+fn the_page_on_operations_names_the_files_of_this_version() {
     let version = env!("CARGO_PKG_VERSION");
     for file in [
         format!("petstore-{version}-x86_64-linux.tar.gz"),
         format!("petstore_{version}-1_amd64.deb"),
         format!("petstore-{version}-image-amd64.tar"),
     ] {
-        assert_contains("README.md", &file);
+        assert_contains("docs/operations.md", &file);
     }
 }
