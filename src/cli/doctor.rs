@@ -261,9 +261,13 @@ fn waiting(sessions: &[BlockingSession]) -> String {
 }
 
 fn blocking_session(session: &BlockingSession) -> String {
-    let BlockingSession { pid, application, role, state, running } = session;
+    let BlockingSession { pid, application, role, activity } = session;
     let application = if application.is_empty() { "an unnamed application" } else { application };
-    format!("process {pid} ({application}, role {role}, {state} for {} s)", running.as_secs())
+    let activity = match activity {
+        Some((state, running)) => format!(", {state} for {} s", running.as_secs()),
+        None => String::new(),
+    };
+    format!("process {pid} ({application}, role {role}{activity})")
 }
 
 fn space((size, free): (i64, Option<u64>)) -> DoctorCheck {
