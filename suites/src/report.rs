@@ -141,16 +141,16 @@ impl Measurements {
     /// be recorded, all of this is below target/measurements.
     pub(crate) fn publish(&self, suite: &str, parts: &[(&str, String)], record: bool) -> Outcome {
         const PAGE: &str = "docs/performance.md";
-        let (data, pictures) = if record {
+        let (folder, pictures) = if record {
             ("docs/measurements", "docs/img")
         } else {
             ("target/measurements", "target/measurements")
         };
-        fs::create_dir_all(data)?;
+        fs::create_dir_all(folder)?;
         let [date, commit] =
             [output("date", &["--utc", "+%F"])?, output("git", &["rev-parse", "--short=7", "HEAD"])?];
         let (date, commit, machine) = (date.trim(), commit.trim(), machine()?);
-        let csv = format!("{data}/{suite}.csv");
+        let csv = format!("{folder}/{suite}.csv");
         fs::write(&csv, self.csv(&[("date", date), ("commit", commit), ("machine", &machine)]))?;
         output("python3", &["-B", "suites/picture.py", suite, &csv, pictures])?;
         let run = format!("Run of {date}, recorded with commit `{commit}`, on {machine}");

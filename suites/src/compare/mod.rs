@@ -236,28 +236,16 @@ impl Compare {
 
     fn publish(&self, url: &str, all: &[Figures], memory: f64) -> Outcome {
         let mut measurements = Measurements::default();
-        let mut rates = Table::new(
-            "| operation | requests/s | times `pgbench` | times `pgbench`, 1 connection | times axum | times Fastify | times FastAPI |",
+        let mut table = Table::new(
+            "| operation | requests/s | times `pgbench` | times `pgbench`, 1 connection | p50, ms | p99, ms |",
         );
-        let mut latencies = Table::new("| operation | requests/s | p50, ms | p99, ms | p99.9, ms |");
         for (workload, figures) in WORKLOADS.iter().zip(all) {
             figures.add_to(&mut measurements, workload.name);
             let [pgbench, pgbench_alone] = figures.to_pgbench().map(|ratio| ratio.spread());
-            let service = &figures.service[0].rate;
-            let [fastapi, fastify, axum] =
-                figures.peers.each_ref().map(|peer| service.ratio_to(&peer.rate).spread());
-            rates.row(&[
-                workload.name,
-                &service.spread(),
-                &pgbench,
-                &pgbench_alone,
-                &axum,
-                &fastify,
-                &fastapi,
-            ]);
-            let (rate, rounds) = &figures.latencies[SHOWN_LOAD];
+            let (_, rounds) = &figures.latencies[SHOWN_LOAD];
             let at = |share| Samples(rounds.iter().map(|times| times.at(share)).collect()).spread();
-            latencies.row(&[workload.name, &format!("{rate:.0}"), &at(0.5), &at(0.99), &at(0.999)]);
+            let rate = figures.service[0].rate.spread();
+            table.row(&[workload.name, &rate, &pgbench, &pgbench_alone, &at(0.5), &at(0.99)]);
         }
         measurements.add(
             &[("operation", &"mix"), ("server", &"petstore"), ("connections", &1_000), ("round", &1)],
@@ -265,17 +253,15 @@ impl Compare {
         );
         let text = format!(
             "{{run}}, which the load generator and the database shared: {} pets, {} rounds of {} seconds, PostgreSQL {}, {}. \
-             Figures are medians of the rounds, with the lowest and the highest round in brackets. Throughput with 64 \
-             connections, unless stated otherwise:\n\n{}\n\
-             Latency with 64 connections, at half of the highest rate:\n\n{}\n\
+             Figures are medians of the rounds, with the lowest and the highest round in brackets. The latencies are those at \
+             half of the highest rate. All columns but one are with 64 connections.\n\n{}\n\
              Peak memory with 1,000 connections at full load: {memory:.0} MB.",
             grouped(self.pets),
             self.rounds,
             self.seconds,
             psql(url, "SHOW server_version")?.trim(),
             wrk_version()?,
-            rates.0,
-            latencies.0,
+            table.0,
         );
         measurements.publish("compare", &[("compare", text)], self.record)
     }

@@ -137,11 +137,6 @@ impl Grid {
         }
     }
 
-    /// Bytes per answer.
-    pub(super) fn bytes(&self, operation: usize) -> f64 {
-        self.cells[0][operation].bytes.median()
-    }
-
     /// The relative error of the prediction for the held-out configuration.
     pub(super) fn error(&self, operation: usize) -> f64 {
         let (nodes, connections) = HELD_OUT;
@@ -199,12 +194,13 @@ impl Cell {
         let after = (used(postgres, services)?, batches()?);
         let rate: f64 = loads.iter().map(|load| load.rate).sum();
         // Those in batches include the ones that wrk did not wait for.
-        let (batched, batches) = (after.1.0 - before.1.0, after.1.1 - before.1.1);
-        let requests = if queue.is_some() { batched } else { loads.iter().map(|load| load.requests).sum() };
+        let (in_batches, count) = (after.1.0 - before.1.0, after.1.1 - before.1.1);
+        let requests =
+            if queue.is_some() { in_batches } else { loads.iter().map(|load| load.requests).sum() };
         self.rate.push(rate);
         self.p99.push(loads.iter().map(|load| load.p99).fold(0.0, f64::max));
         self.bytes.push(loads[0].bytes);
-        self.batch.push(requests / batches);
+        self.batch.push(requests / count);
         for (place, samples) in self.seconds.iter_mut().enumerate() {
             samples.push((after.0[place] - before.0[place]) / requests);
         }

@@ -33,8 +33,8 @@ pub(super) fn publish(
     let huge = if psql(url, "SHOW huge_pages")?.trim() == "on" { " in huge pages" } else { "" };
     let text = format!(
         "{{run}}, which the load generator and the database shared: {} rounds of {} seconds, PostgreSQL {} with {} of shared \
-         buffers{huge}, {}. Requests per second with 64 connections, as medians of the rounds; the last column is the median \
-         of the rounds' ratios, with the lowest and the highest in brackets:\n\n{}\n{}",
+         buffers{huge}, {}. Requests per second with 64 connections, as medians of the rounds, with the lowest and the \
+         highest round in brackets:\n\n{}\n{}",
         scale.rounds,
         scale.seconds,
         psql(url, "SHOW server_version")?.trim(),
@@ -102,20 +102,19 @@ fn add_storage(
 }
 
 fn with_more_pets(databases: &[Database], growth: &Growth) -> String {
-    let mut table = headed("operation", databases, " | most to fewest |");
+    let (fewest, most) = (&databases[0], &databases[databases.len() - 1]);
+    let mut table = headed("operation", &[fewest, most], " | ratio |");
     for (workload, rates) in
         WORKLOADS.iter().zip(&growth.rates).filter(|(one, _)| SHOWN.contains(&one.script))
     {
-        let mut cells = vec![workload.name.to_owned()];
-        cells.extend(rates.iter().map(|rates| format!("{:.0}", rates.median())));
-        cells.push(rates.last().map(|last| last.ratio_to(&rates[0]).spread()).unwrap_or_default());
-        table.row(&cells);
+        let (fewest, most) = (&rates[0], &rates[rates.len() - 1]);
+        table.row(&[workload.name, &fewest.spread(), &most.spread(), &most.ratio_to(fewest).spread()]);
     }
     table.0
 }
 
 fn storage(databases: &[Database], maintenance: &[Maintenance], cold: Option<&[Cold]>) -> String {
-    let mut table = headed("", databases, " |");
+    let mut table = headed("", &databases.iter().collect::<Vec<_>>(), " |");
     let mut row = |name: &str, value: &dyn Fn(usize) -> String| {
         table.row(&[&[name.to_owned()][..], &(0..databases.len()).map(value).collect::<Vec<_>>()].concat());
     };
@@ -137,7 +136,7 @@ fn storage(databases: &[Database], maintenance: &[Maintenance], cold: Option<&[C
 fn costs(grid: &Grid) -> String {
     let mut table = Table::new(
         "| CPU time, µs | service, per request | service, per statement | database, per request | database, per statement \
-         | database, per factor of ten in pets | bytes per response | error of the prediction |",
+         | database, per factor of ten in pets | error of the prediction |",
     );
     for (operation, (_, name, _)) in OPERATIONS.iter().enumerate() {
         let [service, database, _] = grid.models[operation].costs;
@@ -145,7 +144,6 @@ fn costs(grid: &Grid) -> String {
             .map(|seconds| format!("{:.1}", seconds * 1e6));
         let mut cells = vec![(*name).to_owned()];
         cells.extend(micros);
-        cells.push(format!("{:.0}", grid.bytes(operation)));
         cells.push(format!("{:+.0} %", grid.error(operation) * 100.0));
         table.row(&cells);
     }
@@ -153,7 +151,7 @@ fn costs(grid: &Grid) -> String {
 }
 
 /// A table with a column for each size.
-fn headed(first: &str, databases: &[Database], rest: &str) -> Table {
+fn headed(first: &str, databases: &[&Database], rest: &str) -> Table {
     let sizes: Vec<_> = databases.iter().map(|database| format!("{} pets", grouped(database.pets))).collect();
     Table::new(&format!("| {first} | {}{rest}", sizes.join(" | ")))
 }

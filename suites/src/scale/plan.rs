@@ -22,7 +22,8 @@ const PEAK: f64 = 4.0;
 const RETENTION_SECONDS: f64 = 30.0 * 86_400.0;
 /// Memory per core, the disk as a multiple of the data, and dollars per month for each core and each GB of disk.
 const GB_PER_CORE: f64 = 4.0;
-const DISK: f64 = 4.0;
+const DISK: f64 = 2.0;
+const SMALLEST_DISK_GB: f64 = 10.0;
 const DOLLARS: [f64; 2] = [30.0, 0.1];
 const GB: f64 = 1e9;
 
@@ -49,32 +50,45 @@ const STEPS: [Step; 5] = [
 /// The table of all steps, with these costs of each operation and bytes per row.
 pub(super) fn table(models: &[Model; OPERATIONS.len()], stored: &Maintenance) -> String {
     let mut table = Table::new(
-        "| | pets | requests/s at the peak | followers | cores for the service | cores per database machine | memory and disk per \
-         database machine | dollars per month | the same with copies: cores for the service, per database machine |",
+        "| | pets | requests/s | followers | cores: service, database | with copies | memory, disk | dollars per month |",
     );
     for step in &STEPS {
-        let [service, database] = step.busy_cores(models, false).map(rounded);
-        let copied = step.busy_cores(models, true).map(rounded);
-        let disk = DISK * step.gigabytes(stored);
-        // One shop has one machine; the others have nodes, and three database machines.
+        let [service, database] = step.cores(models, false);
+        let disk = (DISK * step.gigabytes(stored)).max(SMALLEST_DISK_GB);
+        let memory = database * GB_PER_CORE;
         let (cores, disks) =
-            if step.requests < 100 { (database, 1.0) } else { (service + 3.0 * database, 3.0) };
+            if step.is_one_machine() { (database, 1.0) } else { (service + 3.0 * database, 3.0) };
+        let described = |[service, database]: [f64; 2]| match step.is_one_machine() {
+            true => format!("{database:.0}, shared"),
+            false => format!("{service:.0}, {database:.0}"),
+        };
         table.row(&[
             step.name.to_owned(),
             grouped(step.pets),
             grouped(step.requests.into()),
             step.followers.to_string(),
-            format!("{service:.0}"),
-            format!("{database:.0}"),
-            format!("{:.0} GB, {disk:.0} GB", database * GB_PER_CORE),
+            described([service, database]),
+            described(step.cores(models, true)),
+            format!("{memory:.0} GB, {disk:.0} GB"),
             format!("{:.0}", cores * DOLLARS[0] + disks * disk * DOLLARS[1]),
-            format!("{:.0}, {:.0}", copied[0], copied[1]),
         ]);
     }
     table.0
 }
 
 impl Step {
+    /// The smallest step runs on a single machine. The others have two nodes or more, and three database machines.
+    fn is_one_machine(&self) -> bool {
+        self.requests < 100
+    }
+
+    /// The cores of all nodes, and of each database machine: an even number, of which only a part is busy.
+    fn cores(&self, models: &[Model; OPERATIONS.len()], with_copies: bool) -> [f64; 2] {
+        let least = if self.is_one_machine() { [2.0; 2] } else { [4.0, 2.0] };
+        let busy = self.busy_cores(models, with_copies);
+        [0, 1].map(|who| ((busy[who] / BUSY / 2.0).ceil() * 2.0).max(least[who]))
+    }
+
     /// The cores that are busy at the peak: of the service, and of the database.
     fn busy_cores(&self, models: &[Model; OPERATIONS.len()], with_copies: bool) -> [f64; 2] {
         let mut rates = MIX.map(|share| share * f64::from(self.requests));
@@ -102,7 +116,34 @@ impl Step {
     }
 }
 
-/// An even number of cores, of which only a part is busy.
-fn rounded(busy: f64) -> f64 {
-    ((busy / BUSY / 2.0).ceil() * 2.0).max(2.0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scale::model::{Configuration, Measured};
+
+    /// A model in which each request costs 50 µs of the service and 100 µs of the database, batched or not.
+    fn model() -> Model {
+        let points = [(16, 1e6), (64, 1e8), (256, 1e7)].map(|(connections, pets)| Measured {
+            configuration: Configuration { nodes: 1, connections, pets },
+            rate: 10_000.0,
+            batch: f64::INFINITY,
+            seconds: [50e-6, 100e-6, 0.0],
+        });
+        Model::fit(&points)
+    }
+
+    #[test]
+    fn copies_leave_only_writes_and_followers() {
+        let models = std::array::from_fn(|_| model());
+        let marketplace = &STEPS[3];
+        // 7,000 events per second: 50 followers each get 70 pages, and ask for the pets of each.
+        let followed = 2.0 * 50.0 * 70.0;
+        for (with_copies, requests) in [(false, 100_000.0 + followed), (true, 5_000.0 + followed)] {
+            let [service, database] = marketplace.busy_cores(&models, with_copies);
+            assert!((service - requests * 50e-6).abs() < 1e-6, "{service}");
+            assert!((database - requests * 100e-6).abs() < 1e-6, "{database}");
+        }
+        assert_eq!(marketplace.cores(&models, false), [12.0, 22.0]);
+        assert_eq!(STEPS[0].cores(&models, true), [2.0, 2.0]);
+    }
 }
