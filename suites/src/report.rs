@@ -47,7 +47,9 @@ impl Samples {
             10.0..100.0 => 1,
             _ => 0,
         };
-        format!("{median:.decimals$} ({:.decimals$}–{:.decimals$})", self.at(0.0), self.at(1.0))
+        let [median, least, most] =
+            [median, self.at(0.0), self.at(1.0)].map(|value| readable(value, decimals));
+        format!("{median} ({least}–{most})")
     }
 }
 
@@ -61,13 +63,19 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: &[impl Borrow<str>]) {
-        self.0 += &format!("| {} |\n", cells.join(" | "));
+        self.0.extend(["| ", &cells.join(" | "), " |\n"]);
     }
 }
 
 /// An error that lists the failures, if there are any.
 pub(crate) fn verdict(failures: &[String]) -> Outcome {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
+}
+
+/// A figure with so many decimals, and if there are none, with separators.
+pub(crate) fn readable(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    text.parse().map_or(text, grouped)
 }
 
 /// A number with separators: 1,000,000.

@@ -259,7 +259,7 @@ impl Compare {
             grouped(self.pets),
             self.rounds,
             self.seconds,
-            psql(url, "SHOW server_version")?.trim(),
+            psql(url, "SHOW server_version")?.split_whitespace().next().unwrap_or_default(),
             wrk_version()?,
             table.0,
         );

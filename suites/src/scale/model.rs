@@ -11,6 +11,8 @@
 //! Fitted to the seconds of the whole machine, it gives the throughput. Fitted to CPU time, it gives what the service, the
 //! database and the load generator each need.
 
+use std::cmp::Ordering;
+
 /// The largest batch (`LIMITS` in `crates/storage/src/lib.rs`).
 const LARGEST_BATCH: f64 = 128.0;
 
@@ -121,7 +123,8 @@ fn least_squares<const N: usize>(rows: &[([f64; N], f64)]) -> [f64; N] {
     loop {
         let found = solve(rows, kept);
         let least = (0..N).min_by(|one, other| found[*one].total_cmp(&found[*other])).unwrap_or_default();
-        if found[least] >= 0.0 {
+        // Also if it is not a number, because a measurement was zero.
+        if !matches!(found[least].partial_cmp(&0.0), Some(Ordering::Less)) {
             return found;
         }
         kept[least] = false;

@@ -37,7 +37,7 @@ pub(super) fn publish(
          highest round in brackets:\n\n{}\n{}",
         scale.rounds,
         scale.seconds,
-        psql(url, "SHOW server_version")?.trim(),
+        psql(url, "SHOW server_version")?.split_whitespace().next().unwrap_or_default(),
         psql(url, "SHOW shared_buffers")?.trim(),
         wrk_version()?,
         with_more_pets(databases, growth),

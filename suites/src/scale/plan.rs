@@ -3,7 +3,7 @@
 use super::Maintenance;
 use super::grid::OPERATIONS;
 use super::model::Model;
-use crate::measure::{Table, grouped};
+use crate::measure::{Table, grouped, readable};
 
 /// A shop's requests, as fractions, in the order of `OPERATIONS`: look at a pet, browse, create, change, order. Requests of
 /// followers come on top.
@@ -58,9 +58,12 @@ pub(super) fn table(models: &[Model; OPERATIONS.len()], stored: &Maintenance) ->
         let memory = database * GB_PER_CORE;
         let (cores, disks) =
             if step.is_one_machine() { (database, 1.0) } else { (service + 3.0 * database, 3.0) };
-        let described = |[service, database]: [f64; 2]| match step.is_one_machine() {
-            true => format!("{database:.0}, shared"),
-            false => format!("{service:.0}, {database:.0}"),
+        let described = |[service, database]: [f64; 2]| {
+            if step.is_one_machine() {
+                format!("{database:.0}, shared")
+            } else {
+                format!("{service:.0}, {database:.0}")
+            }
         };
         table.row(&[
             step.name.to_owned(),
@@ -69,8 +72,8 @@ pub(super) fn table(models: &[Model; OPERATIONS.len()], stored: &Maintenance) ->
             step.followers.to_string(),
             described([service, database]),
             described(step.cores(models, true)),
-            format!("{memory:.0} GB, {disk:.0} GB"),
-            format!("{:.0}", cores * DOLLARS[0] + disks * disk * DOLLARS[1]),
+            format!("{memory:.0} GB, {} GB", rounded(disk)),
+            rounded(cores * DOLLARS[0] + disks * disk * DOLLARS[1]),
         ]);
     }
     table.0
@@ -116,6 +119,12 @@ impl Step {
     }
 }
 
+/// To two digits, because it is an estimate.
+fn rounded(value: f64) -> String {
+    let unit = 10_f64.powf(value.log10().floor() - 1.0);
+    readable((value / unit).round() * unit, 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,7 +136,7 @@ mod tests {
             configuration: Configuration { nodes: 1, connections, pets },
             rate: 10_000.0,
             batch: f64::INFINITY,
-            seconds: [50e-6, 100e-6, 0.0],
+            seconds: [50e-6, 100e-6, 10e-6],
         });
         Model::fit(&points)
     }
@@ -143,7 +152,7 @@ mod tests {
             assert!((service - requests * 50e-6).abs() < 1e-6, "{service}");
             assert!((database - requests * 100e-6).abs() < 1e-6, "{database}");
         }
-        assert_eq!(marketplace.cores(&models, false), [12.0, 22.0]);
-        assert_eq!(STEPS[0].cores(&models, true), [2.0, 2.0]);
+        assert_eq!(marketplace.cores(&models, false).map(|cores| cores.to_string()), ["12", "22"]);
+        assert_eq!(STEPS[0].cores(&models, true).map(|cores| cores.to_string()), ["2", "2"]);
     }
 }
