@@ -90,22 +90,32 @@ fn the_readme_shows_the_figures_of_the_sections_that_it_links_to() {
     assert!(checked >= 3, "only {checked} statements have figures");
 }
 
+/// The date and the commit of a suite's CSV, which all of its rows have.
+fn run_of_csv(suite: &str) -> (String, String) {
+    let csv = read(&format!("docs/measurements/{suite}.csv"));
+    let mut lines = csv.lines();
+    assert!(lines.next().unwrap().starts_with("date,commit,machine,"), "{suite}");
+    let runs: BTreeSet<_> = lines
+        .map(|line| {
+            let mut cells = line.split(',').map(ToOwned::to_owned);
+            (cells.next().unwrap(), cells.next().unwrap())
+        })
+        .collect();
+    assert_eq!(runs.len(), 1, "{suite} has rows of several runs");
+    runs.into_iter().next().unwrap()
+}
+
 #[test]
-fn the_tables_are_from_the_run_of_the_csv() {
+fn the_pages_state_the_runs_of_the_csvs() {
     let page = read("docs/performance.md");
     for suite in ["compare", "scale"] {
         let (_, figures) = page.split_once(&format!("<!-- {suite} -->")).unwrap();
         let (figures, _) = figures.split_once(&format!("<!-- /{suite} -->")).unwrap();
         assert!(figures.contains("\n|---|"), "the tables of {suite} are elsewhere");
-        let csv = read(&format!("docs/measurements/{suite}.csv"));
-        let mut lines = csv.lines();
-        assert!(lines.next().unwrap().starts_with("date,commit,machine,"), "{suite}");
-        let measured: BTreeSet<_> =
-            lines.map(|line| line.split(',').take(2).map(ToOwned::to_owned).collect::<Vec<_>>()).collect();
-        let stated: BTreeSet<_> =
-            runs(figures).into_iter().map(|(date, commit)| vec![date, commit]).collect();
-        assert_eq!(measured, stated, "{suite}");
+        assert_eq!(runs(figures), [run_of_csv(suite)], "{suite}");
     }
+    let failovers = section(&read("docs/reliability.md"), "reads-without-a-primary").unwrap();
+    assert!(runs(&failovers).contains(&run_of_csv("failover")), "the run of the chart of a failover");
 }
 
 #[test]
