@@ -16,6 +16,8 @@ from chart import LEFT, Chart
 
 # The median, the lowest and the highest of several rounds.
 Range = tuple[float, float, float]
+# The whiskers.
+THIN = 'style="stroke-width:1.5"'
 
 
 def spread(values: list[float]) -> Range:
@@ -39,14 +41,15 @@ def multiples(groups: list[tuple[str, list[tuple[str, Range]]]], title: str) -> 
         chart.text(16, y + row * len(names) / 2 + 4, group)
         for number, (name, (middle, least, most)) in enumerate(values):
             at, kind = y + row * (number + 0.5), f"c{names.index(name)}"
-            chart.parts.append(f'<path class="trend {kind}" style="stroke-width:1.5" d="M{x(least):.1f} {at:.1f}H{x(most):.1f}"/>')
+            chart.parts.append(f'<path class="trend {kind}" {THIN} d="M{x(least):.1f} {at:.1f}H{x(most):.1f}"/>')
             chart.parts.append(f'<circle class="series {kind}" cx="{x(middle):.1f}" cy="{at:.1f}" r="4"/>')
         y += row * len(values) + gap
     behind = []
     for multiple in (0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128):
         kind = "mark" if multiple == 1 else "grid"
         behind.append(f'<path class="{kind}" d="M{x(multiple):.1f} {top - 8}V{y - gap + 8}"/>')
-        chart.text(x(multiple), y + 12, f"{multiple:g}×".replace("0.125", "⅛").replace("0.25", "¼").replace("0.5", "½"), "small", "middle")
+        name = {0.125: "⅛", 0.25: "¼", 0.5: "½"}.get(multiple, multiple)
+        chart.text(x(multiple), y + 12, f"{name}×", "small", "middle")
     chart.parts[:0] = behind
     chart.text(x(1) - 6, top - 14, "slower", "small", "end")
     chart.text(x(1) + 6, top - 14, "faster than the other", "small")
@@ -54,7 +57,10 @@ def multiples(groups: list[tuple[str, list[tuple[str, Range]]]], title: str) -> 
     return chart, y + 28
 
 
-def lines(chart: Chart, panel: tuple[float, float], scale, series: list[tuple[str, str, list[Range | None]]]) -> None:
+Series = tuple[str, str, list[Range | None]]
+
+
+def lines(chart: Chart, panel: tuple[float, float], scale, series: list[Series]) -> None:
     """A line through the medians with whiskers for each series: its colour, its dashes, and its values at equidistant places."""
     top, height = panel
     for number, (kind, dashes, values) in enumerate(series):
@@ -66,7 +72,7 @@ def lines(chart: Chart, panel: tuple[float, float], scale, series: list[tuple[st
         chart.parts.append(f'<polyline class="trend {kind}" stroke-dasharray="{dashes}" points="{points}"/>')
         for x, (middle, least, most) in at:
             chart.parts.append(f'<circle class="series {kind}" cx="{x:.1f}" cy="{y(middle):.1f}" r="3"/>')
-            chart.parts.append(f'<path class="trend {kind}" style="stroke-width:1.5" d="M{x:.1f} {y(least):.1f}V{y(most):.1f}"/>')
+            chart.parts.append(f'<path class="trend {kind}" {THIN} d="M{x:.1f} {y(least):.1f}V{y(most):.1f}"/>')
 
 
 def places(chart: Chart, y: float, names: list[str], title: str) -> None:
@@ -90,10 +96,12 @@ def latency(operations: dict[str, dict[str, list[Range]]], loads: list[str]) -> 
     for place, column in enumerate(("p50", "p99")):
         top = 66 + place * (height + 44)
         scale = milliseconds(chart, column, top, height, 0.3, 300)
-        lines(chart, (top, height), scale, [(f"c{number}", "", one[column]) for number, one in enumerate(operations.values())])
+        series = [(f"c{number}", "", one[column]) for number, one in enumerate(operations.values())]
+        lines(chart, (top, height), scale, series)
     chart.legend(66, [(f"series c{number}", name) for number, name in enumerate(operations)])
     bottom = 66 + 2 * height + 44
-    places(chart, bottom + 20, [f"{float(load) * 100:.0f} %" for load in loads], "requests per second, as a fraction of the highest rate")
+    names = [f"{float(load) * 100:.0f} %" for load in loads]
+    places(chart, bottom + 20, names, "requests per second, as a fraction of the highest rate")
     return chart, bottom + 56
 
 
@@ -101,8 +109,10 @@ def growth(operations: dict[str, list[Range]], sizes: list[str]) -> tuple[Chart,
     """For each operation, the throughput with each number of pets, relative to the first."""
     chart, top, height = Chart(right=560), 66, 220
     chart.text(LEFT, 26, "Throughput with more pets, relative to the fewest", "title")
-    chart.axis("", top, height, [(share / 1.5, f"{share * 100:.0f} %") for share in (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5)])
-    lines(chart, (top, height), lambda value: min(1, value / 1.5), [(f"c{number}", "", values) for number, values in enumerate(operations.values())])
+    ticks = (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5)
+    chart.axis("", top, height, [(share / 1.5, f"{share * 100:.0f} %") for share in ticks])
+    series = [(f"c{number}", "", values) for number, values in enumerate(operations.values())]
+    lines(chart, (top, height), lambda value: min(1, value / 1.5), series)
     chart.legend(top, [(f"series c{number}", name) for number, name in enumerate(operations)])
     places(chart, top + height + 20, [f"{float(size):,.0f}" for size in sizes], "pets")
     return chart, top + height + 56
@@ -119,7 +129,11 @@ def connections(operations: dict[str, dict[str, list[list[Range]]]], counts: lis
     top += height + 44
     scales["p99_ms"] = ((top, height), milliseconds(chart, "p99 at full load", top, height, 1, 1000))
     for column, (panel, scale) in scales.items():
-        series = [(f"c{number}", dashes, one[column][nodes]) for number, one in enumerate(operations.values()) for nodes, dashes in enumerate(("", "5 4"))]
+        series = [
+            (f"c{number}", dashes, one[column][nodes])
+            for number, one in enumerate(operations.values())
+            for nodes, dashes in enumerate(("", "5 4"))
+        ]
         lines(chart, panel, scale, series)
     chart.legend(66, [(f"series c{number}", name) for number, name in enumerate(operations)])
     chart.text(chart.right + 16, 74 + 20 * len(operations), "solid: 1 node; dashed: 4 nodes", "small")
@@ -134,7 +148,8 @@ class Table:
         self.rows = rows
 
     def where(self, keep=lambda row: True, **wanted: str) -> "Table":
-        return Table([row for row in self.rows if keep(row) and all(row[name] == value for name, value in wanted.items())])
+        is_wanted = lambda row: keep(row) and all(row[name] == value for name, value in wanted.items())
+        return Table([row for row in self.rows if is_wanted(row)])
 
     def values(self, column: str) -> list[str]:
         return list(dict.fromkeys(row[column] for row in self.rows if row[column]))
@@ -173,7 +188,10 @@ def compare(table: Table, write) -> None:
     loads = fixed.values("load")
     columns = {"p50": "p50_ms", "p99": "p99_ms"}
     operations = {
-        operation: {name: [fixed.where(operation=operation, load=load).spread(column) for load in loads] for name, column in columns.items()}
+        operation: {
+            name: [fixed.where(operation=operation, load=load).spread(column) for load in loads]
+            for name, column in columns.items()
+        }
         for operation in fixed.values("operation")
     }
     write("latency", *latency(operations, loads))
@@ -191,7 +209,9 @@ def scale(table: Table, write) -> None:
     if grid.rows:
         whole = grid.where(nodes="2").values("pets")[0]  # the size that was measured with all nodes and connections
         grid, counts = grid.where(pets=whole), grid.values("connections")
-        cell = lambda operation, nodes, count, column: grid.where(operation=operation, nodes=nodes, connections=count).spread(column)
+        cell = lambda operation, nodes, count, column: grid.where(
+            operation=operation, nodes=nodes, connections=count
+        ).spread(column)
         write("connections", *connections({
             operation: {
                 column: [[cell(operation, nodes, count, column) for count in counts] for nodes in ("1", "4")]
