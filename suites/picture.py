@@ -95,7 +95,7 @@ def latency(operations: dict[str, dict[str, list[Range]]], loads: list[str]) -> 
     chart.text(LEFT, 26, "Latency with 64 connections, by load", "title")
     for place, column in enumerate(("p50", "p99")):
         top = 66 + place * (height + 44)
-        scale = milliseconds(chart, column, top, height, 0.3, 300)
+        scale = milliseconds(chart, column, top, height, 0.3, 1000)
         series = [(f"c{number}", "", one[column]) for number, one in enumerate(operations.values())]
         lines(chart, (top, height), scale, series)
     chart.legend(66, [(f"series c{number}", name) for number, name in enumerate(operations)])

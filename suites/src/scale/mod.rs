@@ -305,11 +305,12 @@ fn maintenance(database: &Database) -> Outcome<Maintenance> {
         number("SELECT pg_relation_size('pets_pkey')")? / pets,
         number("SELECT pg_relation_size('pets_status_id_idx')")? / pets,
     ];
+    // A table without partitions has no tree.
     let stored = |table: &str, count: &str| {
-        let size = format!(
-            "SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('{table}') WHERE isleaf"
-        );
-        number(&format!("SELECT ({size}) / greatest(1, ({count}))::float8"))
+        number(&format!(
+            "SELECT coalesce(sum(pg_total_relation_size(relid)), pg_total_relation_size('{table}')) \
+             / greatest(1, ({count}))::float8 FROM pg_partition_tree('{table}') WHERE isleaf"
+        ))
     };
     let order = stored("orders", "SELECT count(*) FROM orders")?;
     let event = stored("events", "SELECT sum(coalesce(cardinality(pet_ids), 1)) FROM events")?;
