@@ -26,7 +26,7 @@ def spread(values: list[float]) -> Range:
 
 def logarithmic(low: float, high: float):
     """Maps values to heights from 0 to 1."""
-    return lambda value: min(1, max(0, math.log(value / low) / math.log(high / low)))
+    return lambda value: min(1, max(0, math.log(max(value, low) / low) / math.log(high / low)))
 
 
 def multiples(groups: list[tuple[str, list[tuple[str, Range]]]], title: str) -> tuple[Chart, float]:
@@ -136,7 +136,7 @@ def connections(operations: dict[str, dict[str, list[list[Range]]]], counts: lis
         ]
         lines(chart, panel, scale, series)
     chart.legend(66, [(f"series c{number}", name) for number, name in enumerate(operations)])
-    chart.text(chart.right + 16, 74 + 20 * len(operations), "solid: 1 node; dashed: 4 nodes", "small")
+    chart.text(chart.right + 16, 82 + 20 * len(operations), "solid: 1 node; dashed: 4 nodes", "small")
     places(chart, top + height + 20, [f"{int(count):,}" for count in counts], "connections")
     return chart, top + height + 56
 
@@ -208,7 +208,7 @@ def scale(table: Table, write) -> None:
     grid = table.where(part="nodes")
     if grid.rows:
         whole = grid.where(nodes="2").values("pets")[0]  # the size that was measured with all nodes and connections
-        grid, counts = grid.where(pets=whole), grid.values("connections")
+        grid, counts = grid.where(pets=whole), sorted(grid.values("connections"), key=int)
         cell = lambda operation, nodes, count, column: grid.where(
             operation=operation, nodes=nodes, connections=count
         ).spread(column)
