@@ -72,7 +72,7 @@ pub(super) fn table(models: &[Model; OPERATIONS.len()], stored: &Maintenance) ->
             step.followers.to_string(),
             described([service, database]),
             described(step.cores(models, true)),
-            format!("{memory:.0} GB, {} GB", rounded(disk)),
+            format!("{} GB, {} GB", readable(memory, 0), rounded(disk)),
             rounded(cores * DOLLARS[0] + disks * disk * DOLLARS[1]),
         ]);
     }
