@@ -185,7 +185,7 @@ async fn expire_orders(storage: &Storage) {
             Ok(()) | Err(StorageError::NoPartition(_)) => EXPIRY_INTERVAL,
             Err(error) => {
                 let cause = with_causes(&error);
-                tracing::warn!(cause, "could not end orders that are due: retrying in 10 s");
+                tracing::warn!(cause, "could not expire overdue orders: retrying in 10 s");
                 EXPIRY_BACKOFF
             }
         };

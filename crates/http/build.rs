@@ -11,11 +11,11 @@ use std::{env, fs};
 
 use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 
-/// The pages that are served, in the groups and in the order of the navigation: `docs/guide.md` at `/docs/guide`.
+/// The pages that are served, in the groups and in the order of the navigation: `docs/quickstart.md` at `/docs/quickstart`.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Getting started", &["guide", "sdks"]),
-    ("Topics", &["orders", "events", "testing"]),
-    ("Reference", &["errors", "interface", "glossary"]),
+    ("Getting started", &["quickstart"]),
+    ("Topics", &["orders", "events", "sandbox"]),
+    ("Reference", &["errors", "conventions", "glossary"]),
     ("For operators", &["keys"]),
     ("How it works", &["tour"]),
 ];

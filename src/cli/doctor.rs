@@ -27,7 +27,7 @@ const TESTED_POSTGRES: [i32; 2] = [15, 18];
 const MAX_CLOCK_SKEW: f64 = 1.0;
 /// With fewer days prepared, the service has not created partitions for more than a day.
 const MIN_DAYS_PREPARED: i32 = DAYS_AHEAD - 1;
-/// For how long to warn that the feed of events was restarted.
+/// For how long to warn that the event feed was restarted.
 const RECENT_EPOCH: Duration = Duration::from_hours(7 * 24);
 /// With less free space, in bytes, there is no time left to add more.
 const MIN_FREE_SPACE: u64 = 1 << 30;
@@ -261,9 +261,13 @@ fn waiting(sessions: &[BlockingSession]) -> String {
 }
 
 fn blocking_session(session: &BlockingSession) -> String {
-    let BlockingSession { pid, application, role, state, running } = session;
+    let BlockingSession { pid, application, role, activity } = session;
     let application = if application.is_empty() { "an unnamed application" } else { application };
-    format!("process {pid} ({application}, role {role}, {state} for {} s)", running.as_secs())
+    let activity = match activity {
+        Some((state, running)) => format!(", {state} for {} s", running.as_secs()),
+        None => String::new(),
+    };
+    format!("process {pid} ({application}, role {role}{activity})")
 }
 
 fn space((size, free): (i64, Option<u64>)) -> DoctorCheck {
@@ -302,8 +306,7 @@ fn versions(found: &[(String, i64)]) -> DoctorCheck {
 /// Never a failure: the service creates missing partitions when it starts.
 fn partitions(days: Option<i32>) -> DoctorCheck {
     let days = days.unwrap_or_default();
-    let says =
-        format!("events and, until tomorrow, idempotency keys can be stored for {days} days, starting today");
+    let says = format!("partitions are left for {days} days, including today");
     if days < MIN_DAYS_PREPARED {
         let advice = "the service creates partitions when it starts and every hour, and so does `petstore migrate`; if a \
             service is running, check its log for `could not create`";
@@ -315,7 +318,7 @@ fn partitions(days: Option<i32>) -> DoctorCheck {
 
 fn events(found: &Diagnosis) -> DoctorCheck {
     let Some(feed) = &found.feed else {
-        return warning("events", "there is no feed yet: a running service prepares it".to_owned());
+        return warning("events", "there is no event feed yet: a node creates it when it starts".to_owned());
     };
     if found.enabled_triggers < EVENT_TRIGGERS {
         let advice = "changes are missing in the feed: enable them (ALTER TABLE … ENABLE TRIGGER USER), then call \

@@ -56,8 +56,9 @@ Exit codes:
   4  stopped: more bad rows than --max-errors allows; rows are imported as for 1
   130, 143  stopped by SIGINT or SIGTERM; rows are imported as for 1
 
-An import that ends early prints how many rows it added and the command that continues it. An import that has added its
-rows exits with 0 or 3, even if standard output fails: it then prints the summary to standard error.
+An import that ends early prints how many rows it added and the command that continues it.
+An import that has added its rows exits with 0 or 3, even if standard output fails. It then prints
+the summary to standard error.
 
 Examples:
   petstore import pets.csv --dry-run

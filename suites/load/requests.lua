@@ -90,6 +90,40 @@ local workloads = {
   create_with_key = function() return create_with("Idempotency-Key") end,
   -- As much work for the client as with a key.
   create_without_key = function() return create_with("X-Request-Id") end,
+  -- A new name for any pet.
+  update = function()
+    local number = 0
+    return function()
+      number = number + 1
+      local headers = { ["Authorization"] = wrk.headers["Authorization"], ["Content-Type"] = "application/json" }
+      return wrk.format("PATCH", "/v1/pets/" .. math.random(pets), headers, '{"name":"Rex ' .. number .. '"}')
+    end
+  end,
+  -- Orders available pets (of each hundred, from the 10th), and cancels each order as soon as it is placed. Continues after
+  -- the pet `last`; the threads of all nodes take turns.
+  orders = function(last, node, nodes)
+    local total, step = math.floor(pets / 100) * 90, 2 * tonumber(nodes)
+    local turn = (math.floor(tonumber(last) / 100) + 1) * 90 + 2 * tonumber(node) + number
+    local placed = {}
+    local headers = { ["Authorization"] = wrk.headers["Authorization"], ["Content-Type"] = "application/json" }
+    response = function(_, _, body)
+      local order = body:match('"status":"placed"') and body:match('"id":(%d+)')
+      if order then placed[#placed + 1] = order end
+    end
+    return function()
+      local order = table.remove(placed)
+      if order then return wrk.format("POST", "/v1/store/orders/" .. order .. "/cancel") end
+      local place = turn % total
+      turn = turn + step
+      local pet = math.floor(place / 90) * 100 + 10 + place % 90
+      return wrk.format("POST", "/v1/store/orders", headers, '{"petId":' .. pet .. "}")
+    end
+  end,
+  -- The page of the event feed after a position.
+  events = function(position)
+    local page = wrk.format("GET", "/v1/events?limit=100&after=" .. position)
+    return function() return page end
+  end,
   mix = function()
     return prebuilt(function()
       local draw = math.random(100)
@@ -98,10 +132,17 @@ local workloads = {
   end,
 }
 
+-- Numbers the threads.
+local threads = 0
+function setup(thread)
+  thread:set("number", threads)
+  threads = threads + 1
+end
+
 function init(args)
   wrk.headers["Authorization"] = "Bearer " .. args[1]
   pets = tonumber(args[2])
   -- Each thread needs its own seed: the address of a new table differs between threads.
   math.randomseed(os.time() + tonumber(tostring({}):match("0x(%x+)"), 16) % 1000000)
-  request = workloads[args[3]](args[4], args[5])
+  request = workloads[args[3]](args[4], args[5], args[6])
 end

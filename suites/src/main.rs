@@ -49,7 +49,7 @@ struct Cli {
 enum Command {
     /// Measures the latency of a normal client beside slow bodies and invalid keys.
     Attack(attack::Attack),
-    /// Compares the service with pgbench, the thinnest server and peers; writes docs/measurements.md.
+    /// Compares the service with pgbench, the thinnest server and peers; writes docs/performance.md.
     Compare(compare::Compare),
     /// Compares the service with the thinnest server on the same parts: throughput and CPU time.
     Thin(compare::Thin),
@@ -89,7 +89,7 @@ enum Command {
     Outage(outage::Outage),
     /// Upgrades from the previous release, rolls back and upgrades again, under load.
     Upgrade(upgrade::Upgrade),
-    /// Measures how throughput grows with pets, nodes and connections; writes docs/measurements.md.
+    /// Measures how throughput grows with pets, nodes and connections; writes docs/performance.md.
     Scale(scale::Scale),
     /// Sells pets on nodes that are killed, and checks the whole history.
     OrderHistory(order_history::OrderHistory),

@@ -1,5 +1,7 @@
-//! Statistics, tables and charts.
+//! Statistics, and the CSV, charts and tables that a suite publishes.
 
+use std::borrow::Borrow;
+use std::fmt::Display;
 use std::fs;
 
 use crate::Outcome;
@@ -39,18 +41,41 @@ impl Samples {
 
     /// The median, with the minimum and the maximum.
     pub(crate) fn spread(&self) -> String {
-        format!("{:.2} ({:.2}–{:.2})", self.median(), self.at(0.0), self.at(1.0))
+        let median = self.median();
+        let decimals = match median.abs() {
+            0.0..10.0 => 2,
+            10.0..100.0 => 1,
+            _ => 0,
+        };
+        let [median, least, most] =
+            [median, self.at(0.0), self.at(1.0)].map(|value| readable(value, decimals));
+        format!("{median} ({least}–{most})")
     }
 }
 
-/// Draws a chart; suites/picture.py says what the rows of each kind are.
-pub(crate) fn draw(kind: &str, file: &str, title: &str, rows: &serde_json::Value) -> Outcome {
-    output("python3", &["-B", "suites/picture.py", kind, file, title, &rows.to_string()]).map(drop)
+/// A table in Markdown.
+pub(crate) struct Table(pub(crate) String);
+
+impl Table {
+    /// A table with this first line.
+    pub(crate) fn new(head: &str) -> Self {
+        Self(format!("{head}\n|{}\n", "---|".repeat(head.matches(" | ").count() + 1)))
+    }
+
+    pub(crate) fn row(&mut self, cells: &[impl Borrow<str>]) {
+        self.0.extend(["| ", &cells.join(" | "), " |\n"]);
+    }
 }
 
 /// An error that lists the failures, if there are any.
 pub(crate) fn verdict(failures: &[String]) -> Outcome {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
+}
+
+/// A figure with so many decimals, and if there are none, with separators.
+pub(crate) fn readable(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    text.parse().map_or(text, grouped)
 }
 
 /// A number with separators: 1,000,000.
@@ -61,21 +86,92 @@ pub(crate) fn grouped(number: u64) -> String {
 }
 
 /// The machine, for a report.
-pub(crate) fn machine() -> Outcome<String> {
+fn machine() -> Outcome<String> {
     let printed = output("lscpu", &[])?;
     let model = printed.lines().find_map(|line| line.strip_prefix("Model name:")).unwrap_or("?").trim();
     Ok(format!("{} cores of {model}", std::thread::available_parallelism()?))
 }
 
-/// Replaces a suite's figures in docs/measurements.md, between `<!-- suite -->` and `<!-- /suite -->`, and states their run.
-pub(crate) fn record(suite: &str, figures: &str) -> Outcome {
-    const PAGE: &str = "docs/measurements.md";
-    let [begin, end] = [format!("<!-- {suite} -->"), format!("<!-- /{suite} -->")];
-    let text = fs::read_to_string(PAGE)?;
-    let (before, rest) = text.split_once(&begin).ok_or_else(|| format!("{PAGE} has no {begin}"))?;
-    let (_, after) = rest.split_once(&end).ok_or_else(|| format!("{PAGE} has no {end}"))?;
-    let date = output("date", &["--utc", "+%F"])?;
-    let commit = output("git", &["rev-parse", "--short=7", "HEAD"])?;
-    let run = format!("Run of {}, recorded with commit `{}`.", date.trim(), commit.trim());
-    Ok(fs::write(PAGE, format!("{before}{begin}\n\n{run}\n\n{}\n\n{end}{after}", figures.trim()))?)
+/// The measurements of a suite, which become its CSV: a row has the names of its columns, and leaves out the others.
+#[derive(Default)]
+pub(crate) struct Measurements(Vec<Vec<(&'static str, String)>>);
+
+impl Measurements {
+    /// Adds a row: what was measured, and the figures, without those that are not numbers.
+    pub(crate) fn add(&mut self, what: &[(&'static str, &dyn Display)], figures: &[(&'static str, f64)]) {
+        let mut row: Vec<_> = what.iter().map(|(name, value)| (*name, value.to_string())).collect();
+        let numbers = figures.iter().filter(|(_, value)| value.is_finite());
+        row.extend(numbers.map(|(name, value)| (*name, format!("{value:.3}"))));
+        self.0.push(row);
+    }
+
+    /// Adds a row with the latencies at a rate, which is this fraction of the highest.
+    pub(crate) fn add_latency(
+        &mut self,
+        what: &[(&'static str, &dyn Display)],
+        (load, rate): (f64, f64),
+        milliseconds: &Samples,
+    ) {
+        let at = |share| milliseconds.at(share);
+        let figures = [
+            ("requests_per_s", rate),
+            ("load", load),
+            ("p50_ms", at(0.5)),
+            ("p99_ms", at(0.99)),
+            ("p99.9_ms", at(0.999)),
+        ];
+        self.add(what, &figures);
+    }
+
+    /// CSV with these first columns in every row, and those of all rows in the order in which they first appear.
+    fn csv(&self, run: &[(&'static str, &str)]) -> String {
+        let mut columns: Vec<&str> = Vec::new();
+        for (name, _) in self.0.iter().flatten() {
+            if !columns.contains(name) {
+                columns.push(name);
+            }
+        }
+        let names = run.iter().map(|(name, _)| *name).chain(columns.iter().copied());
+        let mut lines = vec![names.collect::<Vec<_>>().join(",")];
+        for row in &self.0 {
+            let value =
+                |column: &&str| row.iter().find(|(name, _)| name == column).map_or("", |(_, value)| value);
+            let values = run.iter().map(|(_, value)| *value).chain(columns.iter().map(value));
+            let quoted = values
+                .map(|value| if value.contains(',') { format!("\"{value}\"") } else { value.to_owned() });
+            lines.push(quoted.collect::<Vec<_>>().join(","));
+        }
+        lines.join("\n") + "\n"
+    }
+
+    /// Writes the CSV, draws the charts from it, and replaces these parts of docs/performance.md, each between
+    /// `<!-- NAME -->` and `<!-- /NAME -->`; `{run}` in them becomes the date, the commit and the machine. Unless the run is to
+    /// be recorded, all of this is below target/measurements.
+    pub(crate) fn publish(&self, suite: &str, parts: &[(&str, String)], record: bool) -> Outcome {
+        const PAGE: &str = "docs/performance.md";
+        let (folder, pictures) = if record {
+            ("docs/measurements", "docs/img")
+        } else {
+            ("target/measurements", "target/measurements")
+        };
+        fs::create_dir_all(folder)?;
+        let [date, commit] =
+            [output("date", &["--utc", "+%F"])?, output("git", &["rev-parse", "--short=7", "HEAD"])?];
+        let (date, commit, machine) = (date.trim(), commit.trim(), machine()?);
+        let csv = format!("{folder}/{suite}.csv");
+        fs::write(&csv, self.csv(&[("date", date), ("commit", commit), ("machine", &machine)]))?;
+        let run = format!("Run of {date}, recorded with commit `{commit}`, on {machine}");
+        let mut page = fs::read_to_string(PAGE)?;
+        for (name, text) in parts {
+            let text = text.replace("{run}", &run);
+            println!("{text}");
+            let [begin, end] = [format!("<!-- {name} -->"), format!("<!-- /{name} -->")];
+            let (before, rest) = page.split_once(&begin).ok_or_else(|| format!("{PAGE} has no {begin}"))?;
+            let (_, after) = rest.split_once(&end).ok_or_else(|| format!("{PAGE} has no {end}"))?;
+            page = format!("{before}{begin}\n\n{}\n\n{end}{after}", text.trim());
+        }
+        let page_file = if record { PAGE } else { "target/measurements/performance.md" };
+        fs::write(page_file, page)?;
+        output("python3", &["-B", "suites/picture.py", suite, &csv, pictures]).map(drop)
+    }
 }

@@ -6,7 +6,7 @@ import pytest
 from conftest import KEY, SERVICE
 from test_docs import OVERFLOWING, SCHEMES
 
-ARTICLES = ["guide", "sdks", "orders", "events", "testing", "errors", "interface", "keys"]
+ARTICLES = ["quickstart", "orders", "events", "sandbox", "errors", "conventions", "keys"]
 AXE = Path(__file__).resolve().parents[2] / "target/tools/axe/node_modules/axe-core/axe.min.js"
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -76,8 +76,8 @@ def test_a_wide_table_scrolls_on_a_phone(visit):
 
 
 def test_a_heading_in_the_url_is_scrolled_to(visit):
-    page = open_article(visit(), "/docs/guide#orders")
-    page.wait_for_function("() => Math.abs(document.querySelector('#orders').getBoundingClientRect().top) < 200")
+    page = open_article(visit(), "/docs/quickstart#sell-the-pet")
+    page.wait_for_function("() => Math.abs(document.querySelector('#sell-the-pet').getBoundingClientRect().top) < 200")
 
 
 def test_the_navigation_leads_to_pages_headings_and_operations(visit):
@@ -107,20 +107,20 @@ def test_a_slash_in_a_field_is_only_a_slash(visit):
 
 def test_the_navigation_folds_on_a_phone(visit):
     visitor = visit(viewport=PHONE)
-    page = open_article(visitor, "/docs/guide")
+    page = open_article(visitor, "/docs/quickstart")
     menu = page.get_by_role("button", name="Menu")
     assert (visible_links(page), menu.get_attribute("aria-expanded")) == ([], "false")
     menu.click()
     assert menu.get_attribute("aria-expanded") == "true"
-    page.get_by_role("navigation").get_by_role("link", name="Pagination").click()
+    page.get_by_role("navigation").get_by_role("link", name="Find pets").click()
     assert visible_links(page) == []
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.className") == "search"
 
 
 def test_the_articles_can_be_read_without_javascript(visit):
-    page = open_article(visit(java_script_enabled=False, viewport=PHONE), "/docs/guide")
-    assert "Pagination" in visible_links(page)
+    page = open_article(visit(java_script_enabled=False, viewport=PHONE), "/docs/quickstart")
+    assert "Find pets" in visible_links(page)
     assert page.locator("pre:visible").count() > 20
 
 

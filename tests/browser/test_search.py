@@ -17,22 +17,22 @@ def search(page, text):
 WORDS = [
     ("holdSeconds", "/docs#/store/placeOrder", "How many seconds"),
     ("429", "/docs/errors#rate_limited", "rate_limited"),
-    ("429", "/docs/guide#rate-limits", "429"),
+    ("429", "/docs/conventions#rate-limits", "429"),
     ("410", "/docs#/events/listEvents", "cursor_expired"),
     ("410", "/docs#/animals/getPet", "operation_removed"),
-    ("etag", "/docs/orders#conditional-updates", "ETag"),
+    ("etag", "/docs/conventions#conditional-updates", "ETag"),
     ("etag", "/docs#/animals/updatePet", "ETag"),
     ("invalid_field", "/docs/errors#invalid_field", "invalid_field"),
     ("invalid_field", "/docs#/animals/createPet", "invalid_field"),
     ("timeout", "/docs/errors#request_timeout", "request_timeout"),
     ("cursor", "/docs#/animals/listPets", "cursor"),
-    ("cursor", "/docs/interface#pagination", "cursor"),
+    ("cursor", "/docs/conventions#pagination", "cursor"),
     ("categoryId", "/docs#/animals/createPet", "categoryId"),
     ("expiresAt", "/docs/orders#order-expiry", "expiresAt"),
     ("If-None-Match", "/docs#/store/getOrder", "If-None-Match"),
-    ("orders:write", "/docs/interface#api-keys", "orders:write"),
-    ("psk_", "/docs/interface#api-keys", "psk_"),
-    ("lost-answer", "/docs/testing#make-a-request-fail", "lost-answer"),
+    ("orders:write", "/docs/conventions#api-keys", "orders:write"),
+    ("psk_", "/docs/conventions#api-keys", "psk_"),
+    ("lost-answer", "/docs/sandbox#make-a-request-fail", "lost-answer"),
     ("$.*+?(", None, None),
 ]
 
@@ -55,11 +55,11 @@ def test_the_best_result_is_the_first(visit):
         ("placeorder", "/docs#/store/placeOrder"),
         ("/cancel", "/docs#/store/cancelOrder"),
         ("holdseconds", "/docs#/store/placeOrder"),
-        ("conditional", "/docs/orders#conditional-updates"),
-        ("rate limits", "/docs/guide#rate-limits"),
+        ("conditional", "/docs/conventions#conditional-updates"),
+        ("rate limits", "/docs/conventions#rate-limits"),
         ("429", "/docs/errors#retryable-responses"),
         ("invalid_field", "/docs/errors#invalid_field"),
-        ("install", "/docs/sdks#install-an-sdk"),
+        ("install", "/docs/quickstart#install-an-sdk"),
     ]
     search(page, "x")
     for text, place in expected:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws what clients saw of a failover, from the timeline that `petstore-suites faults` wrote.
+"""Draws what clients saw of a failover, from the timeline of `petstore-suites faults` (`make generate NAME=failover`).
 
-    tests/cluster/picture.py target/faults/timeline.csv docs/img/failover.svg
+    tests/cluster/picture.py docs/measurements/failover.csv docs/img/failover.svg
 """
 
 import csv
@@ -24,9 +24,10 @@ def main() -> None:
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
     with open(sys.argv[1]) as file:
-        rows = {int(row["second"]): {name: float(value) for name, value in row.items()} for row in csv.DictReader(file)}
+        columns = ["reads", "failed_reads", "slowest_read", "writes", "failed_writes"]
+        rows = {int(row["second"]): {name: float(row[name]) for name in columns} for row in csv.DictReader(file)}
     seconds = range(min(rows), max(rows))
-    empty = dict.fromkeys(["reads", "failed_reads", "slowest_read", "writes", "failed_writes", "slowest_write"], 0.0)
+    empty = dict.fromkeys(columns, 0.0)
     without = {name: [second for second in seconds if rows.get(second, empty)[name] == 0] for name in ("reads", "writes")}
     if not without["writes"]:
         raise SystemExit("the timeline contains no failover")

@@ -18,15 +18,14 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SEARCH_INDEX: &str = "/docs/search.json";
 
 /// The pages and all their files, with their media types.
-const FILES: [(&str, &str); 35] = [
+const FILES: [(&str, &str); 34] = [
     ("/docs", HTML),
-    ("/docs/guide", HTML),
-    ("/docs/sdks", HTML),
-    ("/docs/testing", HTML),
+    ("/docs/quickstart", HTML),
+    ("/docs/sandbox", HTML),
     ("/docs/errors", HTML),
     ("/docs/orders", HTML),
     ("/docs/events", HTML),
-    ("/docs/interface", HTML),
+    ("/docs/conventions", HTML),
     ("/docs/keys", HTML),
     ("/docs/glossary", HTML),
     ("/docs/tour", HTML),
@@ -295,13 +294,12 @@ async fn an_article_has_the_headings_of_its_source_and_no_link_to_files_that_are
     let service = TestService::start().await;
     let orders = html(&service, "/docs/orders").await;
     assert!(orders.contains("<h1 id=\"orders\">Orders</h1>"), "{orders}");
-    assert!(orders.contains("<h2 id=\"conditional-updates\">Conditional updates</h2>"));
+    assert!(orders.contains("<h2 id=\"state-transitions\">State transitions</h2>"));
     assert!(orders.contains("<title>Orders – Pet Store API</title>"));
-    // Links to the READMEs of the SDKs in the source.
-    assert!(!html(&service, "/docs/guide").await.contains(".md\""));
-    let interface = html(&service, "/docs/interface").await;
-    assert!(interface.contains("<h2 id=\"the-page-at-docs\">The page at <code>/docs</code></h2>"));
-    assert!(interface.contains("<a href=\"errors\">Errors and retries</a>"));
+    // Links to the READMEs of the examples in the source.
+    assert!(!html(&service, "/docs/quickstart").await.contains(".md\""));
+    let conventions = html(&service, "/docs/conventions").await;
+    assert!(conventions.contains("<a href=\"errors\">Errors and retries</a>"));
 }
 
 #[tokio::test]
@@ -317,11 +315,20 @@ async fn every_error_code_can_be_linked_to_and_only_their_groups_are_in_the_navi
 async fn a_page_that_has_moved_redirects() {
     let service = TestService::start().await;
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
-    let url = format!("http://{}/docs/retries", service.address);
-    let answer = client.get(&url).send().await.unwrap();
-    assert_eq!((answer.status().as_u16(), answer.headers()["location"].to_str().unwrap()), (303, "errors"));
-    let page = reqwest::get(&url).await.unwrap();
-    assert_eq!((page.status().as_u16(), page.url().path()), (200, "/docs/errors"));
+    let moved = [
+        ("/docs/retries", "errors"),
+        ("/docs/guide", "quickstart"),
+        ("/docs/interface", "conventions"),
+        ("/docs/testing", "sandbox"),
+        ("/docs/sdks", "quickstart"),
+    ];
+    for (path, target) in moved {
+        let url = format!("http://{}{path}", service.address);
+        let answer = client.get(&url).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.headers()["location"].to_str().unwrap()), (303, target));
+        let page = reqwest::get(&url).await.unwrap();
+        assert_eq!((page.status().as_u16(), page.url().path()), (200, &*format!("/docs/{target}")));
+    }
 }
 
 #[tokio::test]
@@ -384,14 +391,14 @@ async fn unknown_paths_parameters_and_methods_under_docs_get_the_usual_errors() 
         "/docs/swagger-ui.css",
         "/docs/a/b",
         "/docs/guide/",
-        "/docs/guide.md",
+        "/docs/quickstart.md",
         "/docs/operations",
         "/docs/img/docs.png",
         "/docs/page.html",
     ] {
         assert_eq!(client.get(path).await.error(), (404, "route_not_found".into()), "{path}");
     }
-    for path in ["/docs?url=elsewhere", "/docs/page.js?v=1", "/docs/guide?a=b"] {
+    for path in ["/docs?url=elsewhere", "/docs/page.js?v=1", "/docs/quickstart?a=b"] {
         assert_eq!(client.get(path).await.error(), (400, "unknown_parameter".into()), "{path}");
     }
     for path in ["/docs", "/docs/page.css"] {

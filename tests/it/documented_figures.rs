@@ -1,5 +1,5 @@
 //! Figures that a page repeats are those of their source: README's results are in the sections that it links to, with the date and
-//! the commit of their run, and the changelog has the latest schema version.
+//! the commit of their run, which are those of the CSV, and the changelog has the latest schema version.
 
 use std::collections::BTreeSet;
 
@@ -43,14 +43,16 @@ fn without_links(text: &str) -> (String, Vec<&str>) {
     (plain, targets)
 }
 
-/// Whether a section says when its figures were recorded: "Run of 2026-11-16, recorded with commit `aed1881`".
-fn names_its_run(section: &str) -> bool {
+/// The date and the commit of each run that a section names: "Run of 2026-11-16, recorded with commit `aed1881`".
+fn runs(section: &str) -> Vec<(String, String)> {
     let text = section.split_whitespace().collect::<Vec<_>>().join(" ");
-    text.split("Run of ").skip(1).any(|run| {
-        let Some((date, rest)) = run.split_at_checked("2026-11-16".len()) else { return false };
-        let is_date = date.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit());
-        is_date && date.split('-').count() == 3 && rest.starts_with(", recorded with commit `")
-    })
+    let run = |run: &str| {
+        let (date, rest) = run.split_once(", recorded with commit `")?;
+        let is_date = date.len() == "2026-11-16".len()
+            && date.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit());
+        is_date.then_some((date.to_owned(), rest.split_once('`')?.0.to_owned()))
+    };
+    text.split("Run of ").skip(1).filter_map(run).collect()
 }
 
 #[test]
@@ -75,7 +77,7 @@ fn the_readme_shows_the_figures_of_the_sections_that_it_links_to() {
         assert!(!sections.is_empty(), "figures without a link to a section: {statement}");
         for section in &sections {
             assert!(
-                names_its_run(section),
+                !runs(section).is_empty(),
                 "no date and commit in the section that is linked by: {statement}"
             );
         }
@@ -88,15 +90,32 @@ fn the_readme_shows_the_figures_of_the_sections_that_it_links_to() {
     assert!(checked >= 3, "only {checked} statements have figures");
 }
 
+/// The date and the commit of a suite's CSV, which all of its rows have.
+fn run_of_csv(suite: &str) -> (String, String) {
+    let csv = read(&format!("docs/measurements/{suite}.csv"));
+    let mut lines = csv.lines();
+    assert!(lines.next().unwrap().starts_with("date,commit,machine,"), "{suite}");
+    let runs: BTreeSet<_> = lines
+        .map(|line| {
+            let mut cells = line.split(',').map(ToOwned::to_owned);
+            (cells.next().unwrap(), cells.next().unwrap())
+        })
+        .collect();
+    assert_eq!(runs.len(), 1, "{suite} has rows of several runs");
+    runs.into_iter().next().unwrap()
+}
+
 #[test]
-fn measured_tables_have_the_date_and_the_commit_of_their_run() {
-    let page = read("docs/measurements.md");
+fn the_pages_state_the_runs_of_the_csvs() {
+    let page = read("docs/performance.md");
     for suite in ["compare", "scale"] {
         let (_, figures) = page.split_once(&format!("<!-- {suite} -->")).unwrap();
         let (figures, _) = figures.split_once(&format!("<!-- /{suite} -->")).unwrap();
         assert!(figures.contains("\n|---|"), "the tables of {suite} are elsewhere");
-        assert!(names_its_run(figures), "{suite}");
+        assert_eq!(runs(figures), [run_of_csv(suite)], "{suite}");
     }
+    let failovers = section(&read("docs/reliability.md"), "reads-without-a-primary").unwrap();
+    assert!(runs(&failovers).contains(&run_of_csv("failover")), "the run of the chart of a failover");
 }
 
 #[test]
@@ -116,8 +135,8 @@ fn the_parts_of_a_page_are_found() {
     let page = "# A\n\n## One, two\n\nRun of 2026-11-16, recorded\nwith commit `a`: 1,234.\n\n### B\n\n0.07\n\n## C\n\n5\n";
     let found = section(page, "one-two").unwrap();
     assert_eq!(figures(&found), BTreeSet::from(["2026", "11", "16", "1,234", "0.07"]));
-    assert!(names_its_run(&found));
-    assert!(!names_its_run(&section(page, "c").unwrap()));
+    assert_eq!(runs(&found), [("2026-11-16".to_owned(), "a".to_owned())]);
+    assert_eq!(runs(&section(page, "c").unwrap()), []);
     assert_eq!(section(page, "two"), None);
     assert_eq!(without_links("[a](docs/b.md#c-1) 2"), ("[a 2".to_owned(), vec!["docs/b.md#c-1"]));
 }

@@ -64,7 +64,6 @@ fn operations() -> Vec<Row> {
         .into_iter()
         .map(|flag| default_number("serve", flag))
         .sum();
-    let longest_wait = constant("crates/http/src/events/list.rs", "MAX");
     vec![
         row(PAGE, "**PostgreSQL {} to {}**", &[&oldest, &newest]),
         row(
@@ -85,11 +84,6 @@ fn operations() -> Vec<Row> {
             &[&memory(default_number("serve", "max-connections")), &memory(deployed), &grouped(deployed)],
         ),
         row(PAGE, "`LimitNOFILE={}`", &[&number_after("deploy/deb/petstore.service", "LimitNOFILE=")]),
-        row(
-            PAGE,
-            "`GET /v1/events?wait={}` may wait for another {} seconds",
-            &[&longest_wait, &longest_wait],
-        ),
         row(PAGE, "is kept for {} days (`--event-retention`)", &[&default_of("serve", "event-retention")]),
         row(PAGE, "`--database-timeout` ({} seconds by default)", &[&stopping]),
     ]
@@ -110,7 +104,7 @@ fn upgrade() -> Vec<Row> {
         row(PAGE, "--timeout 10m job/petstore-migrate-{} ", &[&job]),
         row(PAGE, "logs job/petstore-migrate-{}`", &[&job]),
         row(PAGE, "replaces one pod every {} seconds", &[&pause]),
-        row(PAGE, "| not released | {} | yes |", &[&SCHEMA_NEEDED]),
+        row(PAGE, "| not released | {} | {} | yes |", &[&SCHEMA_NEEDED, &SCHEMA_LATEST]),
         row(PAGE, "| {}, {} | the [metadata]", &[&SCHEMA_NEEDED, &SCHEMA_LATEST]),
         row(PAGE, "petstore runs on PostgreSQL {} to {}.", &[&oldest, &newest]),
     ]
@@ -141,7 +135,7 @@ fn runbook() -> Vec<Row> {
     let threshold: f64 = rule_setting("petstore:latency:threshold").parse().unwrap();
     vec![
         row(PAGE, "schema version {}, the latest", &[&SCHEMA_LATEST]),
-        row(PAGE, "can be stored for {} days, starting today", &[&(DAYS_AHEAD + 1)]),
+        row(PAGE, "partitions are left for {} days, including today", &[&(DAYS_AHEAD + 1)]),
         row(PAGE, "nodes {} (<commit>) on", &[&VERSION]),
         row(PAGE, "this node uses up to {} ", &[&default_of("serve", "database-connections")]),
         row(PAGE, "Settings of petstore {} (<commit>)", &[&VERSION]),

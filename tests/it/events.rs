@@ -605,7 +605,7 @@ async fn a_new_epoch_is_logged_measured_and_explained_by_doctor() {
     let before = started().await;
     let connection = database.connect().await;
     connection.batch_execute("SELECT start_event_epoch('a test wants it')").await.unwrap();
-    service.wait_for_log("the feed of events was restarted: every reader gets 410").await;
+    service.wait_for_log("event feed restarted: every reader gets 410").await;
     assert!(service.log().contains("a test wants it"));
     assert!(started().await > before);
     let doctor =

@@ -192,7 +192,7 @@ async fn with_a_fault_for_all_requests_only_operations_fail() {
     assert_eq!(sandbox.count("Ada").await, 2, "once per key");
     assert!(sandbox.send(Method::GET, "/v1/pets", &[], None).await.is_none());
     let client = sandbox.demo.client();
-    for path in ["/docs", "/docs/testing", "/openapi.json"] {
+    for path in ["/docs", "/docs/sandbox", "/openapi.json"] {
         assert_eq!(client.get(path).await.status, 200, "{path}");
     }
     assert_eq!(client.without_key().get("/v1/pets").await.error(), (401, "missing_api_key".to_owned()));
@@ -305,7 +305,7 @@ async fn serve_ignores_the_header_and_has_no_such_option() {
 
 #[test]
 fn the_page_about_testing_lists_every_fault() {
-    let page = read("docs/testing.md");
+    let page = read("docs/sandbox.md");
     let table = page.split("| header |").nth(1).unwrap().split("\n\n").next().unwrap();
     let listed: Vec<&str> =
         table.lines().filter_map(|row| row.strip_prefix("| `Petstore-Fault: ")?.split('`').next()).collect();

@@ -300,7 +300,7 @@ async fn log_queries_find_the_same_lines_about_the_database() {
     let service = ServeProcess::start_as(command, &database.url(), free_address(), free_address());
     service.wait_for_log("could not notify systemd").await;
     connection.batch_execute("SELECT start_event_epoch('a test wants it')").await.unwrap();
-    service.wait_for_log("the feed of events was restarted").await;
+    service.wait_for_log("event feed restarted").await;
     drop(connection);
     let accept = async |accepts: bool| {
         let name = database.name();
@@ -308,7 +308,7 @@ async fn log_queries_find_the_same_lines_about_the_database() {
     };
     accept(false).await;
     database.disconnect_all().await;
-    for line in ["database unavailable", "could not end orders that are due"] {
+    for line in ["database unavailable", "could not expire overdue orders"] {
         service.client.get("/v1/pets").await;
         service.wait_for_log(line).await;
     }
@@ -330,8 +330,8 @@ async fn log_queries_find_the_same_lines_about_the_database() {
             "reads are …",
             "database unavailable: answering 503 until it is back",
             "database back",
-            "the feed of events was restarted: every reader gets 410",
-            "could not end orders that are due: retrying in 10 s",
+            "event feed restarted: every reader gets 410",
+            "could not expire overdue orders: retrying in 10 s",
             "could not create partitions: retrying in 10 s",
             "could not drop old partitions: retrying in 60 s",
             "could not notify systemd",

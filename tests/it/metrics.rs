@@ -253,7 +253,7 @@ async fn dashboards_find_the_same_metrics_types_labels_and_buckets() {
         client.send(Method::DELETE, path, |request| request).await;
         client.without_key().get(path).await;
     }
-    for path in ["/openapi.json", "/docs", "/docs/page.js", "/docs/guide"] {
+    for path in ["/openapi.json", "/docs", "/docs/page.js", "/docs/quickstart"] {
         client.send(Method::HEAD, path, |request| request).await;
     }
     client.send(Method::OPTIONS, "/v1/pets", |request| request).await;

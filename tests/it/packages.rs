@@ -37,25 +37,23 @@ fn both_sdks_have_one_version_and_the_pages_name_it() {
     let lock = read("clients/typescript/package-lock.json");
     assert_eq!(after(&lock, "\"version\": ").trim_matches(['"', ',']), typescript);
     for (page, file) in [
-        ("docs/sdks.md", format!("petstore-client-{typescript}.tgz")),
-        ("docs/sdks.md", format!("petstore_client-{python}-py3-none-any.whl")),
+        ("docs/quickstart.md", format!("petstore-client-{typescript}.tgz")),
+        ("docs/quickstart.md", format!("petstore_client-{python}-py3-none-any.whl")),
         ("clients/typescript/README.md", format!("petstore-client-{typescript}.tgz")),
         ("clients/python/README.md", format!("petstore_client-{python}-py3-none-any.whl")),
-        ("README.md", format!("petstore-client-{typescript}.tgz")),
-        ("README.md", format!("petstore_client-{python}-py3-none-any.whl")),
     ] {
         assert_contains(page, &file);
     }
 }
 
 #[test]
-fn the_readme_names_the_files_of_this_version() {
+fn the_page_on_operations_names_the_files_of_this_version() {
     let version = env!("CARGO_PKG_VERSION");
     for file in [
         format!("petstore-{version}-x86_64-linux.tar.gz"),
         format!("petstore_{version}-1_amd64.deb"),
         format!("petstore-{version}-image-amd64.tar"),
     ] {
-        assert_contains("README.md", &file);
+        assert_contains("docs/operations.md", &file);
     }
 }

@@ -223,7 +223,7 @@ const plugin = ({ React }) => {
       path ? h(Samples, { system, path, method: "get" }) : null,
       h("p", { className: "hint" },
         "Set PETSTORE_KEY to your key, or enter it on this page, open an operation and press Execute. For Python and TypeScript: ",
-        h("a", { href: "docs/sdks" }, "Install an SDK"), "."));
+        h("a", { href: "docs/quickstart#install-an-sdk" }, "Install an SDK"), "."));
   };
 
   const PageLayout = (system) => {

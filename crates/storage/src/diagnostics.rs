@@ -229,10 +229,9 @@ pub struct BlockingSession {
     pub application: String,
     /// Its role.
     pub role: String,
-    /// What it is doing, such as `idle in transaction`.
-    pub state: String,
-    /// How long its transaction has been running.
-    pub running: Duration,
+    /// What it is doing, such as `idle in transaction`, and for how long its transaction has been running. None if this role may not
+    /// see that: of another role's session, only `pg_monitor` does.
+    pub activity: Option<(String, Duration)>,
 }
 
 /// Why a database could not be examined.
@@ -390,13 +389,13 @@ async fn trial_write(connector: &Connector, other: &Client) -> Result<TrialWrite
 
 fn blocking_session(row: &Row) -> Result<BlockingSession, tokio_postgres::Error> {
     let text = |column: &str| row.try_get::<_, Option<String>>(column).map(Option::unwrap_or_default);
-    let seconds: Option<f64> = row.try_get("seconds")?;
+    let state: Option<String> = row.try_get("state")?;
+    let running = row.try_get::<_, Option<f64>>("seconds")?.map(Duration::try_from_secs_f64);
     Ok(BlockingSession {
         pid: row.try_get("pid")?,
         application: text("application_name")?,
         role: text("role")?,
-        state: text("state")?,
-        running: Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default(),
+        activity: state.zip(running.and_then(Result::ok)),
     })
 }
 

@@ -181,7 +181,7 @@ impl Storage {
         // This node may have started only now, and have begun the epoch itself.
         let is_new = known.map_or(epoch.age < JUST_STARTED, |known| known != epoch.number);
         if is_new && epoch.is_interruption() {
-            tracing::warn!(reason = epoch.reason, "the feed of events was restarted: every reader gets 410");
+            tracing::warn!(reason = epoch.reason, "event feed restarted: every reader gets 410");
         }
         Ok(())
     }

@@ -70,14 +70,14 @@ define_metrics! {
     gauge ARCHIVING_FAILING = "petstore_database_wal_archiving_failing":
         "1 if the database's last attempt to archive a WAL file failed, else 0; 0 without archiving.";
     gauge IDEMPOTENCY_DAYS = "petstore_idempotency_partitions_prepared":
-        "Days, starting today, that have a partition for events and, until tomorrow, one for idempotency keys.";
+        "Days left, including today, for which partitions exist; at 0, changes get 503.";
     counter EVENTS = "petstore_events_total": "Events that this node has written, by type.";
     gauge FEED_LAG = "petstore_event_feed_lag_seconds":
-        "How long the oldest event that readers do not see yet has been waiting for a running transaction.";
+        "Age of the oldest event that a running transaction hides from readers.";
     gauge FEED_STARTED = "petstore_event_feed_started_timestamp_seconds":
-        "When the current epoch of the feed of events began, in seconds since 1970. Readers from before get 410.";
+        "When the current epoch of the event feed began, in seconds since 1970. Readers from before get 410.";
     gauge ORDERS_OVERDUE = "petstore_orders_overdue_seconds":
-        "How long the oldest overdue order has been overdue; 0 if none is.";
+        "How long ago the oldest overdue order should have expired; 0 if none is overdue.";
     histogram BATCH_SIZE = "petstore_batch_size": "Requests per batch, which share one statement.";
     histogram BATCH_WAIT = "petstore_batch_wait_seconds":
         "Time that the first request of a batch waited.";

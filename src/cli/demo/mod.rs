@@ -49,7 +49,7 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// with any other content, or where somebody has created a key or imported pets since an earlier demo.
 ///
 /// To test a client, make requests fail: all or some of them with --fault, or a single one with the header `Petstore-Fault`.
-/// The page /docs/testing of the demo shows how. Orders expire after 15 minutes, unless `PETSTORE_ORDER_HOLD` is set.
+/// The page /docs/sandbox of the demo shows how. Orders expire after 15 minutes, unless `PETSTORE_ORDER_HOLD` is set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -215,7 +215,7 @@ fn instructions(address: SocketAddr, key: &ApiKey, temporary: bool, faults: &[Fa
     let (faults, example) = if faults.is_empty() {
         let example = format!(
             "
-Add another, but lose the response (for more faults, see http://{address}/docs/testing):
+Add another, but lose the response (for more faults, see http://{address}/docs/sandbox):
 
   curl -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -H 'Petstore-Fault: lost-answer' \
 -d '{{\"name\": \"Max\", \"categoryId\": 1}}' 'http://{address}/v1/pets'

@@ -6,21 +6,19 @@ mod smoke;
 mod thin;
 mod workloads;
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::json;
 use tokio::time::Instant;
 
 pub(crate) use self::postgres_versions::PostgresVersions;
 pub(crate) use self::smoke::smoke;
 pub(crate) use self::thin::Thin;
-use self::workloads::{PEER_GOAL, WORKLOADS, Workload};
+use self::workloads::{WORKLOADS, Workload};
 use crate::Outcome;
 use crate::measure::{
-    Cost, CostSamples, Samples, alternate, draw, latency, machine, pgbench, record, wrk, wrk_version,
+    Cost, CostSamples, Measurements, Samples, Table, alternate, grouped, latency, pgbench, wrk, wrk_version,
 };
 use crate::topology::{Server, database_url, prepare, psql, wait_until_idle};
 
@@ -36,12 +34,19 @@ pub(crate) struct Compare {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 4)]
     seconds: u16,
+    /// Write docs/performance.md, its charts and docs/measurements/compare.csv, instead of the same below target/measurements.
+    #[arg(long)]
+    record: bool,
 }
 
-/// How long latency is measured.
-const LATENCY_TIME: Duration = Duration::from_secs(5);
+/// How long latency is measured in each round.
+const LATENCY_TIME: Duration = Duration::from_secs(3);
+/// The rates at which latency is measured, as fractions of the peak rate. The page shows the one at half of the peak.
+const LOADS: [f64; 3] = [0.25, 0.5, 0.75];
+const SHOWN_LOAD: usize = 1;
 /// The connections of the two measurements: requests are batched, or not at all.
 const CONNECTIONS: [u16; 2] = [64, 1];
+const PEERS: [&str; 3] = ["FastAPI", "Fastify", "axum"];
 
 /// One side of the comparison: at 64 connections, or at one.
 #[derive(Clone, Copy, PartialEq)]
@@ -49,7 +54,7 @@ enum Side {
     Pgbench(usize),
     Service(usize),
     Thin(usize),
-    /// FastAPI, Fastify or axum.
+    /// One of `PEERS`.
     Peer(usize),
 }
 
@@ -73,19 +78,59 @@ struct Contest {
 struct Figures {
     best_clients: u16,
     /// At 64 connections and at one, as in the next two.
-    pgbench: [Samples; 2],
+    pgbench: [CostSamples; 2],
     service: [CostSamples; 2],
     thin: [CostSamples; 2],
-    peers: [Samples; 3],
-    /// Milliseconds at half of the peak rate, and that rate.
-    latency: Samples,
-    rate: f64,
+    peers: [CostSamples; 3],
+    /// Requests per second at each of the loads, and the latencies of each round.
+    latencies: Vec<(f64, Vec<Samples>)>,
 }
 
 impl Figures {
     /// The throughput of the service as a multiple of that of pgbench: at 64 connections and at one.
     fn to_pgbench(&self) -> [Samples; 2] {
-        [0, 1].map(|place| self.service[place].rate.ratio_to(&self.pgbench[place]))
+        [0, 1].map(|place| self.service[place].rate.ratio_to(&self.pgbench[place].rate))
+    }
+
+    /// A row for each round of each server, and of each load at which latency was measured.
+    fn add_to(&self, measurements: &mut Measurements, operation: &str) {
+        let [many, alone] = CONNECTIONS;
+        let mut sides = vec![
+            ("petstore", many, &self.service[0]),
+            ("petstore", alone, &self.service[1]),
+            ("pgbench", self.best_clients, &self.pgbench[0]),
+            ("pgbench", alone, &self.pgbench[1]),
+            ("thin", many, &self.thin[0]),
+            ("thin", alone, &self.thin[1]),
+        ];
+        sides.extend(PEERS.into_iter().zip(&self.peers).map(|(name, samples)| (name, many, samples)));
+        for (server, connections, CostSamples { rate, cpu_micros }) in sides {
+            for (round, (rate, cpu)) in (1..).zip(rate.0.iter().zip(&cpu_micros.0)) {
+                measurements.add(
+                    &[
+                        ("operation", &operation),
+                        ("server", &server),
+                        ("connections", &connections),
+                        ("round", &round),
+                    ],
+                    &[("requests_per_s", *rate), ("cpu_us_per_request", *cpu)],
+                );
+            }
+        }
+        for (load, (rate, rounds)) in LOADS.into_iter().zip(&self.latencies) {
+            for (round, times) in (1..).zip(rounds) {
+                measurements.add_latency(
+                    &[
+                        ("operation", &operation),
+                        ("server", &"petstore"),
+                        ("connections", &many),
+                        ("round", &round),
+                    ],
+                    (load, *rate),
+                    times,
+                );
+            }
+        }
     }
 
     /// The same as a multiple of that of the thinnest server.
@@ -139,18 +184,22 @@ impl Contest {
                 }
                 Side::Service(place) => at(&self.service, workload.service, place),
                 Side::Thin(place) => at(&self.thin, workload.service, place),
+                // Without the CPU time, which would be that of one of several processes.
                 Side::Peer(peer) => {
-                    wrk(&self.peers[peer], workload.peer, &self.key, self.pets, 64, seconds.min(2))
+                    let server = &self.peers[peer];
+                    let cost =
+                        wrk(server, workload.peer, &self.key, self.pets, CONNECTIONS[0], seconds.min(2))?;
+                    Ok(Cost { cpu_micros: f64::NAN, ..cost })
                 }
             }
         });
         for (side, costs) in sides.iter().zip(measured.await?) {
             let samples = CostSamples::of(&costs);
             match *side {
-                Side::Pgbench(place) => figures.pgbench[place] = samples.rate,
+                Side::Pgbench(place) => figures.pgbench[place] = samples,
                 Side::Service(place) => figures.service[place] = samples,
                 Side::Thin(place) => figures.thin[place] = samples,
-                Side::Peer(peer) => figures.peers[peer] = samples.rate,
+                Side::Peer(peer) => figures.peers[peer] = samples,
             }
         }
         println!("measured: {}", workload.name);
@@ -168,103 +217,53 @@ impl Compare {
         let mut all = Vec::new();
         for workload in &WORKLOADS {
             let mut figures = contest.measure(workload, &sides, self.rounds, self.seconds).await?;
-            figures.rate = (figures.service[0].rate.median() / 2.0).round();
-            let end = Instant::now() + LATENCY_TIME;
-            let goes_on = Arc::new(move || Instant::now() < end);
-            figures.latency =
-                latency(&contest.service, workload.service, &key, self.pets, figures.rate, goes_on).await?;
+            let peak = figures.service[0].rate.median();
+            let rates = LOADS.map(|load| (peak * load).round());
+            let times = alternate(LOADS.len(), (0, self.rounds), async |load, _| {
+                let end = Instant::now() + LATENCY_TIME;
+                let goes_on = Arc::new(move || Instant::now() < end);
+                latency(&contest.service, workload.service, &key, self.pets, rates[load], goes_on).await
+            });
+            figures.latencies = rates.into_iter().zip(times.await?).collect();
             all.push(figures);
         }
         drop(contest);
         let service = Server::petstore(&url)?;
         wrk(&service, "mix", &key, self.pets, 1_000, self.seconds)?;
         let memory = service.peak_megabytes()?;
-        self.write(&url, &all, memory)
+        self.publish(&url, &all, memory)
     }
 
-    fn write(&self, url: &str, figures: &[Figures], memory: f64) -> Outcome {
-        let machine = machine()?;
-        let server = psql(url, "SHOW server_version")?;
-        let wrk_version = wrk_version()?;
-        let mut text = format!(
-            "Measured on {machine}, which the load generator and the database shared; PostgreSQL {}, {wrk_version}; \
-             {} pets; {} rounds of {} seconds. Each figure is a median, with the minimum and the maximum in brackets.\n\n\
-             ### At 64 connections, against pgbench\n\n\
-             | operation | pgbench, tx/s (clients) | service, requests/s | ratio | bar |\n|---|---|---|---|---|\n",
-            server.trim(),
-            self.pets,
+    fn publish(&self, url: &str, all: &[Figures], memory: f64) -> Outcome {
+        let mut measurements = Measurements::default();
+        let mut table = Table::new(
+            "| operation | requests/s | times `pgbench` | times `pgbench`, 1 connection | p50, ms | p99, ms |",
+        );
+        for (workload, figures) in WORKLOADS.iter().zip(all) {
+            figures.add_to(&mut measurements, workload.name);
+            let [pgbench, pgbench_alone] = figures.to_pgbench().map(|ratio| ratio.spread());
+            let (_, rounds) = &figures.latencies[SHOWN_LOAD];
+            let at = |share| Samples(rounds.iter().map(|times| times.at(share)).collect()).spread();
+            let rate = figures.service[0].rate.spread();
+            table.row(&[workload.name, &rate, &pgbench, &pgbench_alone, &at(0.5), &at(0.99)]);
+        }
+        measurements.add(
+            &[("operation", &"mix"), ("server", &"petstore"), ("connections", &1_000), ("round", &1)],
+            &[("peak_memory_mb", memory)],
+        );
+        let text = format!(
+            "{{run}}, which the load generator and the database shared: {} pets, {} rounds of {} seconds, PostgreSQL {}, {}. \
+             Figures are medians of the rounds, with the lowest and the highest round in brackets. The latencies are those at \
+             half of the highest rate. All columns but one are with 64 connections.\n\n{}\n\
+             Peak memory with 1,000 connections at full load: {memory:.0} MB.",
+            grouped(self.pets),
             self.rounds,
             self.seconds,
+            psql(url, "SHOW server_version")?.split_whitespace().next().unwrap_or_default(),
+            wrk_version()?,
+            table.0,
         );
-        for (workload, figures) in WORKLOADS.iter().zip(figures) {
-            let [ratio, _] = figures.to_pgbench();
-            writeln!(
-                text,
-                "| {} | {:.0} ({}) | {:.0} | {} | {} |",
-                workload.name,
-                figures.pgbench[0].median(),
-                figures.best_clients,
-                figures.service[0].rate.median(),
-                ratio.spread(),
-                workload.to_pgbench[0].goal
-            )?;
-        }
-        text.push_str(
-            "\n### At a single connection, where nothing is batched\n\n\
-             | operation | pgbench, tx/s | service, requests/s | ratio | bar |\n|---|---|---|---|---|\n",
-        );
-        for (workload, figures) in WORKLOADS.iter().zip(figures) {
-            let [_, ratio] = figures.to_pgbench();
-            writeln!(
-                text,
-                "| {} | {:.0} | {:.0} | {} | {} |",
-                workload.name,
-                figures.pgbench[1].median(),
-                figures.service[1].rate.median(),
-                ratio.spread(),
-                workload.to_pgbench[1].goal
-            )?;
-        }
-        text.push_str(&thin::tables(figures)?);
-        text.push_str(
-            "\n### Against peers, at 64 connections\n\n\
-             | operation | FastAPI, requests/s | Fastify, requests/s | axum, requests/s \
-             | times FastAPI | times Fastify | times axum | bar (FastAPI, Fastify) |\n\
-             |---|---|---|---|---|---|---|---|\n",
-        );
-        for (workload, figures) in WORKLOADS.iter().zip(figures) {
-            let [fastapi, fastify, axum] = figures.peers.each_ref().map(Samples::median);
-            let times = figures.peers.each_ref().map(|peer| figures.service[0].rate.ratio_to(peer).spread());
-            writeln!(
-                text,
-                "| {} | {fastapi:.0} | {fastify:.0} | {axum:.0} | {} | {PEER_GOAL} |",
-                workload.name,
-                times.join(" | ")
-            )?;
-        }
-        text.push_str(
-            "\n### Latency at half of the peak rate, open loop\n\n\
-             | operation | requests/s | p50, ms | p99, ms | p99.9, ms |\n|---|---|---|---|---|\n",
-        );
-        for (workload, figures) in WORKLOADS.iter().zip(figures) {
-            let at = |share| figures.latency.at(share);
-            let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
-            writeln!(text, "| {} | {:.0} | {p50:.2} | {p99:.2} | {p999:.2} |", workload.name, figures.rate)?;
-        }
-        writeln!(text, "\nPeak memory at 1,000 connections under full load: {memory:.0} MB.")?;
-        println!("{text}");
-        record("compare", &text)?;
-        let rows: Vec<_> = WORKLOADS
-            .iter()
-            .zip(figures)
-            .map(|(workload, figures)| {
-                let [ratio, _] = figures.to_pgbench();
-                let goal = workload.to_pgbench[0].goal;
-                json!([workload.name, ratio.median(), ratio.at(0.0), ratio.at(1.0), goal])
-            })
-            .collect();
-        let title = "Throughput of the service as a multiple of pgbench";
-        draw("bars", "docs/img/against-the-engine.svg", title, &json!(rows))
+        measurements.publish("compare", &[("compare", text)], self.record)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::workloads::{Ratio, WORKLOADS, Workload};
+use super::workloads::{WORKLOADS, Workload};
 use super::{ALL, Contest, Figures, Side};
 use crate::Outcome;
 use crate::measure::{Samples, verdict};
@@ -64,7 +64,7 @@ fn connections(place: usize) -> &'static str {
 }
 
 /// Prints the result, and returns it if it is too low.
-fn check(what: &str, measured: &Samples, Ratio { recorded, .. }: Ratio, least: f64) -> Option<String> {
+fn check(what: &str, measured: &Samples, recorded: f64, least: f64) -> Option<String> {
     let least = least * recorded;
     let passed = measured.median() >= least;
     let result = format!(

@@ -6,7 +6,7 @@ mod latency;
 mod wrk;
 
 use crate::Outcome;
-pub(crate) use crate::report::{Samples, draw, grouped, machine, record, verdict};
+pub(crate) use crate::report::{Measurements, Samples, Table, grouped, readable, verdict};
 use crate::topology::Server;
 pub(crate) use latency::{latency, p99_of_probe, probe};
 pub(crate) use wrk::{Cost, Load, load, pgbench, wrk, wrk_version};

@@ -85,8 +85,10 @@ pub(crate) fn load(
     let requests =
         report.lines().find_map(|line| line.split_once(" requests in ")).ok_or("wrk printed no requests")?;
     let requests = requests.0.trim().parse()?;
-    let bytes =
-        with_unit(after("Transfer/sec:")?, &[("KB", 1024.0), ("MB", 1_048_576.0), ("GB", 1_073_741_824.0)])?;
+    let bytes = with_unit(
+        after("Transfer/sec:")?,
+        &[("KB", 1024.0), ("MB", 1_048_576.0), ("GB", 1_073_741_824.0), ("B", 1.0)],
+    )?;
     let p99 = with_unit(after("99%")?, &[("us", 0.001), ("ms", 1.0), ("s", 1_000.0)])?;
     Ok(Load { rate, requests, bytes: bytes / rate, p99 })
 }

@@ -5,17 +5,24 @@ use std::thread;
 use super::model::{Configuration, Measured, Model};
 use super::{Database, with_retries};
 use crate::Outcome;
-use crate::measure::{Load, Samples, load};
+use crate::measure::{Load, Measurements, Samples, load};
 use crate::topology::{Postgres, Server, cpu_seconds, output};
 
-/// The three operations: workload, name, and the queue in which requests are batched.
-pub(super) const OPERATIONS: [(&str, &str, &str); 3] = [
-    ("get_any", "getPet by random id", "find_pet"),
-    ("page any random", "listPets, random pages", "list_pets"),
-    ("create", "createPet", "insert_pet"),
+/// The operations of a shop: workload, name, and the queue in which requests are batched, if they are.
+pub(super) const OPERATIONS: [(&str, &str, Option<&str>); 6] = [
+    ("get_any", "getPet", Some("find_pet")),
+    ("page any random", "listPets, random pages", Some("list_pets")),
+    ("create", "createPet", Some("insert_pet")),
+    ("update", "updatePet", None),
+    ("orders", "placeOrder and cancelOrder", None),
+    ("events", "listEvents, 100 per page", Some("read_events")),
 ];
-pub(super) const NODES: [u32; 3] = [1, 2, 4];
-pub(super) const CONNECTIONS: [u32; 5] = [16, 64, 256, 1_024, 4_096];
+/// With more connections, requests that are not batched wait for a connection to the database until they fail.
+const MOST_UNBATCHED: u32 = 256;
+/// Of these, the first three, the throughput must be predicted.
+const PREDICTED: usize = 3;
+const NODES: [u32; 3] = [1, 2, 4];
+const CONNECTIONS: [u32; 5] = [16, 64, 256, 1_024, 4_096];
 /// The model is fitted to these, with the fewest and with the most pets: not to two nodes, 256 connections, or a size
 /// between.
 const FITTED_NODES: [u32; 2] = [1, 4];
@@ -38,17 +45,10 @@ struct Cell {
 pub(super) struct Grid {
     configurations: Vec<Configuration>,
     /// One row per configuration, one column per operation.
-    cells: Vec<[Cell; 3]>,
-    pub(super) models: [Model; 3],
+    cells: Vec<[Cell; OPERATIONS.len()]>,
+    pub(super) models: [Model; OPERATIONS.len()],
     /// The pets in the configurations with all nodes and connections.
-    pub(super) pets: f64,
-}
-
-/// The measurement and the prediction of one configuration and operation.
-pub(super) struct Comparison {
-    pub(super) rate: f64,
-    pub(super) p99: f64,
-    pub(super) predicted: f64,
+    pets: f64,
 }
 
 impl Grid {
@@ -70,15 +70,19 @@ impl Grid {
                 _ => {}
             }
         }
-        let mut cells: Vec<[Cell; 3]> = places.iter().map(|_| Default::default()).collect();
+        let mut cells: Vec<[Cell; OPERATIONS.len()]> = places.iter().map(|_| Default::default()).collect();
         for round in 1..=rounds {
             for ((place, nodes, connections), cells) in places.iter().zip(&mut cells) {
                 let database = &databases[*place];
                 let services: Vec<_> = (0..*nodes)
                     .map(|_| Server::with_many_connections(&database.url))
                     .collect::<Outcome<_>>()?;
-                for ((script, _, queue), cell) in OPERATIONS.iter().zip(cells) {
-                    cell.add(postgres, &services, database, script, queue, connections / nodes, seconds)?;
+                let measured = OPERATIONS
+                    .iter()
+                    .zip(cells)
+                    .filter(|((_, _, queue), _)| queue.is_some() || *connections <= MOST_UNBATCHED);
+                for ((script, _, queue), cell) in measured {
+                    cell.add(postgres, &services, database, script, *queue, connections / nodes, seconds)?;
                 }
             }
             println!("round {round} of {rounds} with {} configurations", places.len());
@@ -92,12 +96,13 @@ impl Grid {
             })
             .collect();
         let ends = [float(databases[0].pets), float(databases[databases.len() - 1].pets)];
-        let models = [0, 1, 2].map(|operation| {
+        let models = std::array::from_fn(|operation| {
             let points: Vec<Measured> = configurations
                 .iter()
                 .zip(&cells)
-                .filter(|(configuration, _)| {
-                    FITTED_NODES.contains(&configuration.nodes)
+                .filter(|(configuration, cells)| {
+                    cells[operation].rate.median() > 0.0
+                        && FITTED_NODES.contains(&configuration.nodes)
                         && FITTED_CONNECTIONS.contains(&configuration.connections)
                         && ends.contains(&configuration.pets)
                 })
@@ -108,42 +113,52 @@ impl Grid {
         Ok(Self { configurations, cells, models, pets: float(databases[middle].pets) })
     }
 
-    /// The comparison for a configuration.
-    pub(super) fn comparison(&self, nodes: u32, connections: u32, operation: usize) -> Option<Comparison> {
-        let configuration = Configuration { nodes, connections, pets: self.pets };
-        let place = self.configurations.iter().position(|one| *one == configuration)?;
-        let cell = &self.cells[place][operation];
-        Some(Comparison {
-            rate: cell.rate.median(),
-            p99: cell.p99.median(),
-            predicted: self.models[operation].rate(configuration),
-        })
+    /// A row for each round of each configuration and operation.
+    pub(super) fn add_to(&self, measurements: &mut Measurements) {
+        for (Configuration { nodes, connections, pets }, cells) in self.configurations.iter().zip(&self.cells)
+        {
+            for ((_, name, _), cell) in OPERATIONS.iter().zip(cells) {
+                for (place, round) in (1..=cell.rate.0.len()).enumerate() {
+                    let micros = cell.seconds.each_ref().map(|samples| samples.0[place] * 1e6);
+                    measurements.add(
+                        &[
+                            ("part", &"nodes"),
+                            ("operation", name),
+                            ("pets", pets),
+                            ("nodes", nodes),
+                            ("connections", connections),
+                            ("round", &round),
+                        ],
+                        &[
+                            ("requests_per_s", cell.rate.0[place]),
+                            ("p99_ms", cell.p99.0[place]),
+                            ("requests_per_batch", cell.batch.0[place]),
+                            ("service_cpu_us", micros[0]),
+                            ("database_cpu_us", micros[1]),
+                            ("client_cpu_us", micros[2]),
+                            ("bytes_per_response", cell.bytes.0[place]),
+                        ],
+                    );
+                }
+            }
+        }
     }
 
-    /// Bytes per answer.
-    pub(super) fn bytes(&self, operation: usize) -> f64 {
-        self.cells[0][operation].bytes.median()
-    }
-
-    /// The held-out configuration: for each operation, the measurement and the prediction.
-    pub(super) fn held_out(&self) -> impl Iterator<Item = (&'static str, Comparison)> {
-        OPERATIONS.iter().enumerate().filter_map(|(place, (_, name, _))| {
-            Some((*name, self.comparison(HELD_OUT.0, HELD_OUT.1, place)?))
+    /// The relative error of the prediction for the held-out configuration.
+    pub(super) fn error(&self, operation: usize) -> f64 {
+        let (nodes, connections) = HELD_OUT;
+        let held_out = Configuration { nodes, connections, pets: self.pets };
+        let place = self.configurations.iter().position(|one| *one == held_out);
+        place.map_or(f64::NAN, |place| {
+            self.models[operation].rate(held_out) / self.cells[place][operation].rate.median() - 1.0
         })
     }
 
     pub(super) fn failures(&self) -> impl Iterator<Item = String> {
-        self.held_out().filter(|(_, comparison)| comparison.error().abs() > LARGEST_ERROR).map(
-            |(name, comparison)| {
-                format!("{name}: the prediction is off by {:+.0} %", comparison.error() * 100.0)
-            },
-        )
-    }
-}
-
-impl Comparison {
-    pub(super) fn error(&self) -> f64 {
-        self.predicted / self.rate - 1.0
+        let errors = (0..PREDICTED).map(|operation| (OPERATIONS[operation].1, self.error(operation)));
+        errors
+            .filter(|(_, error)| error.abs() > LARGEST_ERROR)
+            .map(|(name, error)| format!("{name}: the prediction is off by {:+.0} %", error * 100.0))
     }
 }
 
@@ -156,16 +171,21 @@ impl Cell {
         services: &[Server],
         database: &Database,
         script: &str,
-        queue: &str,
+        queue: Option<&str>,
         connections: u32,
         seconds: u16,
     ) -> Outcome {
-        let before = (used(postgres, services)?, batches(services, queue)?);
+        let batches = || queue.map_or(Ok((0.0, 0.0)), |queue| batches(services, queue));
         let connections = u16::try_from(connections)?;
+        let scripts = (0..services.len())
+            .map(|node| database.script(script, node, services.len()))
+            .collect::<Outcome<Vec<_>>>()?;
+        let before = (used(postgres, services)?, batches()?);
         let loads: Vec<Load> = thread::scope(|scope| {
             let running: Vec<_> = services
                 .iter()
-                .map(|service| {
+                .zip(&scripts)
+                .map(|(service, script)| {
                     scope.spawn(|| {
                         with_retries(|| {
                             load(service.address, script, &database.key, database.pets, connections, seconds)
@@ -178,13 +198,16 @@ impl Cell {
                 .map(|load| load.join().map_err(|_| "a load generator panicked")?)
                 .collect::<Outcome<_>>()
         })?;
-        let after = (used(postgres, services)?, batches(services, queue)?);
+        let after = (used(postgres, services)?, batches()?);
         let rate: f64 = loads.iter().map(|load| load.rate).sum();
-        let requests = after.1.0 - before.1.0;
+        // Those in batches include the ones that wrk did not wait for.
+        let (in_batches, count) = (after.1.0 - before.1.0, after.1.1 - before.1.1);
+        let requests =
+            if queue.is_some() { in_batches } else { loads.iter().map(|load| load.requests).sum() };
         self.rate.push(rate);
         self.p99.push(loads.iter().map(|load| load.p99).fold(0.0, f64::max));
         self.bytes.push(loads[0].bytes);
-        self.batch.push(requests / (after.1.1 - before.1.1));
+        self.batch.push(requests / count);
         for (place, samples) in self.seconds.iter_mut().enumerate() {
             samples.push((after.0[place] - before.0[place]) / requests);
         }
@@ -218,10 +241,6 @@ fn batches(services: &[Server], queue: &str) -> Outcome<(f64, f64)> {
         sums = (sums.0 + value("sum")?, sums.1 + value("count")?);
     }
     Ok(sums)
-}
-
-pub(super) fn cores() -> f64 {
-    thread::available_parallelism().map_or(1.0, |count| f64::from(u32::try_from(count.get()).unwrap_or(1)))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "no database has 2^53 pets")]

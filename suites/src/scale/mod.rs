@@ -4,6 +4,7 @@
 mod grid;
 mod model;
 mod page;
+mod plan;
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,12 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tokio::task::JoinSet;
 
 use crate::Outcome;
-use crate::http::{Connection, id_of};
+use crate::http::Connection;
 use crate::measure::{Samples, alternate, latency, verdict, wrk};
-use crate::random::Random;
 use crate::topology::{Postgres, Server, new_key, output, prepare, psql, sibling};
 use grid::Grid;
 
@@ -47,7 +46,7 @@ pub(crate) struct Scale {
     /// Skip the nodes and connections, and with them the model.
     #[arg(long)]
     without_model: bool,
-    /// Write the figures to docs/measurements.md and draw their charts, instead of only printing them.
+    /// Write docs/performance.md, its charts and docs/measurements/scale.csv, instead of the same below target/measurements.
     #[arg(long)]
     record: bool,
 }
@@ -57,6 +56,22 @@ struct Database {
     pets: u64,
     url: String,
     key: String,
+    /// A position in the event feed, before the events of this run.
+    position: String,
+}
+
+impl Database {
+    /// A workload with its arguments on one of several nodes, which must not order the same pets.
+    fn script(&self, workload: &str, node: usize, nodes: usize) -> Outcome<String> {
+        Ok(match workload {
+            "orders" => {
+                let last = psql(&self.url, "SELECT coalesce(max(pet_id), 0) FROM orders")?;
+                format!("orders {} {node} {nodes}", last.trim())
+            }
+            "events" => format!("events {}", self.position),
+            _ => workload.to_owned(),
+        })
+    }
 }
 
 /// A workload of wrk.
@@ -71,9 +86,8 @@ const fn workload(script: &'static str, name: &'static str, held: bool) -> Workl
     Workload { script, name, held }
 }
 
-const ORDERS: &str = "orders";
-const WORKLOADS: [Workload; 12] = [
-    workload("get_any", "getPet by random id", true),
+const WORKLOADS: [Workload; 14] = [
+    workload("get_any", "getPet", true),
     workload("page any 0", "listPets, first page", true),
     workload("page any 0.5", "listPets, the page in the middle", true),
     workload("page any last", "listPets, last page", true),
@@ -83,13 +97,15 @@ const WORKLOADS: [Workload; 12] = [
     workload("page pending 0.5", "listPets by a status of 1 %, middle", true),
     workload("page pending random", "listPets by a status of 1 %, random pages", false),
     workload("create", "createPet", true),
-    workload("create_with_key", "createPet with an `Idempotency-Key`", false),
-    workload(ORDERS, "placeOrder and cancelOrder in turn", false),
+    workload("create_with_key", "createPet with an Idempotency-Key", false),
+    workload("update", "updatePet", false),
+    workload("orders", "placeOrder and cancelOrder", false),
+    workload("events", "listEvents, 100 per page", false),
 ];
 /// The workloads whose latency is measured at a fixed rate, by the name that the open-loop client uses.
 const LATENCIES: [(&str, &str); 4] = [
-    ("get", "getPet by random id"),
-    ("list", "listPets, first page by status"),
+    ("get", "getPet"),
+    ("list", "listPets, first page"),
     ("cursor", "listPets, random pages"),
     ("create", "createPet"),
 ];
@@ -98,19 +114,20 @@ const LATENCIES: [(&str, &str); 4] = [
 struct Growth {
     /// Requests per second: one row per workload, one column per size.
     rates: Vec<Vec<Samples>>,
-    /// Requests per second, and the latencies in milliseconds at each size.
-    latencies: Vec<(f64, Vec<Samples>)>,
+    /// Requests per second, and the latencies in milliseconds at each size and in each round.
+    latencies: Vec<(f64, Vec<Vec<Samples>>)>,
 }
 
 /// The storage and the maintenance of one database.
 struct Maintenance {
     /// Bytes per pet: the row, the primary key, the status index.
     bytes: [f64; 3],
+    /// Bytes per order and per event, with their indexes.
+    order: f64,
+    event: f64,
     /// Seconds to create an index, and to vacuum after one pet in a thousand was sold.
     index: f64,
     vacuum: f64,
-    /// The fraction of status changes that are HOT updates.
-    hot: f64,
 }
 
 /// A start with cold caches.
@@ -125,8 +142,8 @@ impl Scale {
     pub(crate) async fn run(self) -> Outcome {
         let postgres = self.keep.clone().map_or_else(Postgres::temporary, Postgres::kept);
         let url = postgres.start()?;
-        let databases = self.open(&url)?;
-        let growth = self.growth(&databases).await?;
+        let mut databases = self.open(&url)?;
+        let growth = self.growth(&mut databases).await?;
         let grid = if self.without_model {
             None
         } else {
@@ -134,12 +151,7 @@ impl Scale {
         };
         let maintenance: Vec<_> = databases.iter().map(maintenance).collect::<Outcome<_>>()?;
         let cold = self.cold(&postgres, &databases, &growth)?;
-        let text =
-            page::text(&url, &self, &databases, &growth, &maintenance, cold.as_deref(), grid.as_ref())?;
-        println!("{text}");
-        if self.record {
-            page::write(&text, &databases, &growth, grid.as_ref())?;
-        }
+        page::publish(&url, &self, &databases, &growth, &maintenance, cold.as_deref(), grid.as_ref())?;
         self.judge(&growth, grid.as_ref())
     }
 
@@ -152,7 +164,7 @@ impl Scale {
             let found = psql(url, &format!("SELECT 1 FROM pg_database WHERE datname = '{name}'"))?;
             if !found.trim().is_empty() {
                 let key = new_key(&pets_url)?;
-                databases.push(Database { pets, url: pets_url, key });
+                databases.push(Database { pets, url: pets_url, key, position: String::new() });
                 continue;
             }
             let free = free_gigabytes(psql(url, "SHOW data_directory")?.trim())?;
@@ -164,7 +176,7 @@ impl Scale {
             let started = Instant::now();
             let key = prepare(&pets_url, pets)?;
             println!("{pets} pets in {:.0} s", started.elapsed().as_secs_f64());
-            databases.push(Database { pets, url: pets_url, key });
+            databases.push(Database { pets, url: pets_url, key, position: String::new() });
         }
         // As in a service that has run for a while: in memory.
         for database in databases.iter().rev() {
@@ -177,18 +189,18 @@ impl Scale {
         if databases.is_empty() { Err("nothing to measure".into()) } else { Ok(databases) }
     }
 
-    async fn growth(&self, databases: &[Database]) -> Outcome<Growth> {
+    async fn growth(&self, databases: &mut [Database]) -> Outcome<Growth> {
         let services: Vec<_> =
             databases.iter().map(|database| Server::petstore(&database.url)).collect::<Outcome<_>>()?;
+        for (database, service) in databases.iter_mut().zip(&services) {
+            database.position = end_of_feed(service, &database.key).await?;
+        }
         let mut rates: Vec<Vec<Samples>> = Vec::new();
         for workload in &WORKLOADS {
             let measured = alternate(databases.len(), (1, self.rounds), async |side, _| {
                 let (database, service) = (&databases[side], &services[side]);
-                if workload.script == ORDERS {
-                    return orders(service, database, self.seconds).await;
-                }
-                let measure =
-                    || wrk(service, workload.script, &database.key, database.pets, 64, self.seconds);
+                let script = database.script(workload.script, 0, 1)?;
+                let measure = || wrk(service, &script, &database.key, database.pets, 64, self.seconds);
                 Ok(with_retries(measure)?.rate)
             });
             rates.push(measured.await?.into_iter().map(Samples).collect());
@@ -201,13 +213,13 @@ impl Scale {
                 wrk(&services[0], script, &databases[0].key, databases[0].pets, 64, self.seconds)
             })?;
             let rate = (peak.rate / 2.0).round();
-            let mut times = Vec::new();
-            for (database, service) in databases.iter().zip(&services) {
-                let end = Instant::now() + Duration::from_secs(2 * u64::from(self.seconds));
+            let times = alternate(databases.len(), (0, self.rounds), async |side, _| {
+                let (database, service) = (&databases[side], &services[side]);
+                let end = Instant::now() + Duration::from_secs(self.seconds.into());
                 let goes_on = Arc::new(move || Instant::now() < end);
-                times.push(latency(service, name, &database.key, database.pets, rate, goes_on).await?);
-            }
-            latencies.push((rate, times));
+                latency(service, name, &database.key, database.pets, rate, goes_on).await
+            });
+            latencies.push((rate, times.await?));
         }
         Ok(Growth { rates, latencies })
     }
@@ -258,43 +270,15 @@ impl Scale {
     }
 }
 
-/// Requests per second of 64 clients that each place and cancel orders.
-async fn orders(service: &Server, database: &Database, seconds: u16) -> Outcome<f64> {
-    let end = Instant::now() + Duration::from_secs(seconds.into());
-    let mut clients = JoinSet::new();
-    for number in 0..64 {
-        let mut connection = Connection::open(service.address, &database.key).await?;
-        let (pets, mut random) = (database.pets, Random(number * 7_919 + 3));
-        clients.spawn(async move {
-            let mut requests = 0_u32;
-            while Instant::now() < end {
-                // Each client has its own pets: of each hundred, one that is available.
-                let pet = random.below(pets / 6_400) * 6_400 + number * 100 + 50;
-                let body = format!(r#"{{"petId":{pet}}}"#);
-                let order = send_with_retries(&mut connection, "/v1/store/orders", &body).await?;
-                let path = format!("/v1/store/orders/{}/cancel", id_of(&order).ok_or(order.clone())?);
-                send_with_retries(&mut connection, &path, "").await?;
-                requests += 2;
-            }
-            Outcome::Ok(requests)
-        });
-    }
-    let mut sum = 0.0;
-    for requests in clients.join_all().await {
-        sum += f64::from(requests?);
-    }
-    Ok(sum / f64::from(seconds))
-}
-
-/// Sends a request, and retries on 503.
-async fn send_with_retries(connection: &mut Connection, path: &str, body: &str) -> Outcome<String> {
-    loop {
-        match connection.send("POST", path, body).await? {
-            (200 | 201, answer) => return Ok(answer),
-            (503, _) => tokio::time::sleep(Duration::from_millis(100)).await,
-            (status, answer) => return Err(format!("{status} {answer}").into()),
-        }
-    }
+/// The position after the newest event.
+async fn end_of_feed(service: &Server, key: &str) -> Outcome<String> {
+    let mut connection = Connection::open(service.address, key).await?;
+    let response = connection.exchange("GET", "/v1/events?after=now", "", None).await?;
+    let link = response
+        .header("link")
+        .and_then(|link| link.split_once("after="))
+        .ok_or("no link in the event feed")?;
+    Ok(link.1.split(['&', '>']).next().unwrap_or_default().to_owned())
 }
 
 /// Measures, and repeats up to twice if a slow disk made a request fail.
@@ -316,14 +300,18 @@ fn maintenance(database: &Database) -> Outcome<Maintenance> {
         Ok(started.elapsed().as_secs_f64())
     };
     let pets = number("SELECT max(id) FROM pets")?;
-    let hot = number(
-        "SELECT n_tup_hot_upd::float8 / greatest(n_tup_upd, 1) FROM pg_stat_user_tables WHERE relname = 'pets'",
-    )?;
     let bytes = [
         number("SELECT pg_table_size('pets')")? / pets,
         number("SELECT pg_relation_size('pets_pkey')")? / pets,
         number("SELECT pg_relation_size('pets_status_id_idx')")? / pets,
     ];
+    let order =
+        number("SELECT pg_total_relation_size('orders') / greatest(1, count(*))::float8 FROM orders")?;
+    // Events of creates in the same batch share a row, unlike those of orders and changes.
+    let event = number(
+        "SELECT avg(pg_column_size(events)) FILTER (WHERE pet_ids IS NULL) + 4 + (SELECT sum(pg_indexes_size(relid)) \
+         FROM pg_partition_tree('events') WHERE isleaf) / count(*) FROM events",
+    )?;
     psql(&database.url, "CHECKPOINT")?;
     let index = seconds("CREATE INDEX CONCURRENTLY another ON pets (status, id) WHERE status IS NOT NULL")?;
     psql(&database.url, "DROP INDEX another")?;
@@ -332,7 +320,7 @@ fn maintenance(database: &Database) -> Outcome<Maintenance> {
     let vacuum = seconds("VACUUM pets")?;
     psql(&database.url, "UPDATE pets SET status = 'available' WHERE id % 1000 = 520")?;
     psql(&database.url, "VACUUM ANALYZE pets")?;
-    Ok(Maintenance { bytes, index, vacuum, hot })
+    Ok(Maintenance { bytes, order, event, index, vacuum })
 }
 
 fn free_gigabytes(directory: &str) -> Outcome<u64> {

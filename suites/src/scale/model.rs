@@ -1,7 +1,7 @@
 //! The capacity model: the cost of a request, and the throughput that follows from it.
 //!
 //! A request has its own cost, and its share of the cost of a statement, which the requests of a batch divide among them.
-//! Each factor of ten in pets may add a little:
+//! Each factor of ten in pets may add a little. Changes of a pet and orders are not batched: they have only their own cost.
 //!
 //! ```text
 //! seconds per request = own + statement / batch + decade × log10(pets / 1,000,000)
@@ -10,6 +10,8 @@
 //!
 //! Fitted to the seconds of the whole machine, it gives the throughput. Fitted to CPU time, it gives what the service, the
 //! database and the load generator each need.
+
+use std::cmp::Ordering;
 
 /// The largest batch (`LIMITS` in `crates/storage/src/lib.rs`).
 const LARGEST_BATCH: f64 = 128.0;
@@ -29,7 +31,7 @@ pub(crate) struct Measured {
     pub(crate) configuration: Configuration,
     /// Requests per second.
     pub(crate) rate: f64,
-    /// Requests per batch, on average.
+    /// Requests per batch, on average; infinite if the operation is not batched.
     pub(crate) batch: f64,
     /// CPU seconds per request: the service, the database, the load generator.
     pub(crate) seconds: [f64; 3],
@@ -55,7 +57,7 @@ impl Cost {
         Self { own, statement, decade }
     }
 
-    fn of(&self, batch: f64, pets: f64) -> f64 {
+    pub(crate) fn of(&self, batch: f64, pets: f64) -> f64 {
         self.own + self.statement / batch + self.decade * decades(pets)
     }
 }
@@ -74,9 +76,14 @@ pub(crate) struct Model {
 impl Model {
     /// Fits the costs to the measurements.
     pub(crate) fn fit(points: &[Measured]) -> Self {
+        let is_batched = points.iter().all(|point| point.batch.is_finite());
         // Full batches say nothing about the share.
         let growing = points.iter().filter(|point| point.batch > 1.5 && point.batch < LARGEST_BATCH / 2.0);
-        let share = median(growing.map(|point| point.batch / per_node(point.configuration)));
+        let share = if is_batched {
+            median(growing.map(|point| point.batch / per_node(point.configuration)))
+        } else {
+            f64::INFINITY
+        };
         let machine =
             Cost::fit(points.iter().map(|point| {
                 (batch(point.configuration, share), point.configuration.pets, 1.0 / point.rate)
@@ -95,7 +102,7 @@ impl Model {
 
 /// The batch size, given this share of a node's connections.
 fn batch(configuration: Configuration, share: f64) -> f64 {
-    (per_node(configuration) * share).clamp(1.0, LARGEST_BATCH)
+    if share.is_infinite() { share } else { (per_node(configuration) * share).clamp(1.0, LARGEST_BATCH) }
 }
 
 fn decades(pets: f64) -> f64 {
@@ -116,7 +123,8 @@ fn least_squares<const N: usize>(rows: &[([f64; N], f64)]) -> [f64; N] {
     loop {
         let found = solve(rows, kept);
         let least = (0..N).min_by(|one, other| found[*one].total_cmp(&found[*other])).unwrap_or_default();
-        if found[least] >= 0.0 {
+        // Also if it is not a number, because a measurement was zero.
+        if !matches!(found[least].partial_cmp(&0.0), Some(Ordering::Less)) {
             return found;
         }
         kept[least] = false;
@@ -193,6 +201,21 @@ mod tests {
             .into();
         let Cost { own, statement, decade } = Model::fit(&points).costs[1];
         assert!(own >= 0.0 && statement > 0.0 && decade >= 0.0, "{own} {statement} {decade}");
+    }
+
+    #[test]
+    fn an_operation_that_is_not_batched_has_only_its_own_cost() {
+        let points: Vec<_> = [(1, 16, 1e6), (4, 64, 1e8), (1, 1024, 1e6)]
+            .map(|(nodes, connections, pets)| Measured {
+                batch: f64::INFINITY,
+                rate: 4_000.0,
+                seconds: [60e-6, 300e-6 + 20e-6 * decades(pets), 20e-6],
+                ..measured(nodes, connections, pets)
+            })
+            .into();
+        let model = Model::fit(&points);
+        assert!((model.costs[1].of(8.0, 1e7) - 320e-6).abs() < 1e-9, "{model:?}");
+        assert!((model.rate(points[0].configuration) - 4_000.0).abs() < 1e-6, "{model:?}");
     }
 
     #[test]

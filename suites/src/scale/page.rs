@@ -1,18 +1,24 @@
-//! The tables of docs/measurements.md about growth, and their charts.
+//! What docs/performance.md shows of growth and of the plan, and the CSV.
 
-use std::fmt::Write;
-use std::iter;
-
-use serde_json::{Value, json};
-
-use super::grid::{CONNECTIONS, Grid, NODES, OPERATIONS, cores};
-use super::{BAR, Cold, Database, Growth, LATENCIES, Maintenance, Scale, WORKLOADS};
+use super::grid::{Grid, OPERATIONS};
+use super::{Cold, Database, Growth, LATENCIES, Maintenance, Scale, WORKLOADS, plan};
 use crate::Outcome;
-use crate::measure::{draw, grouped, machine, record, wrk_version};
+use crate::measure::{Measurements, Table, grouped, wrk_version};
 use crate::topology::psql;
 
-/// All tables.
-pub(super) fn text(
+/// The workloads in the table; the CSV has the others.
+const SHOWN: [&str; 8] = [
+    "get_any",
+    "page any 0",
+    "page any random",
+    "page pending random",
+    "create",
+    "update",
+    "orders",
+    "events",
+];
+
+pub(super) fn publish(
     url: &str,
     scale: &Scale,
     databases: &[Database],
@@ -20,175 +26,132 @@ pub(super) fn text(
     maintenance: &[Maintenance],
     cold: Option<&[Cold]>,
     grid: Option<&Grid>,
-) -> Outcome<String> {
+) -> Outcome {
+    let mut measurements = Measurements::default();
+    add_growth(&mut measurements, databases, growth);
+    add_storage(&mut measurements, databases, maintenance, cold);
     let huge = if psql(url, "SHOW huge_pages")?.trim() == "on" { " in huge pages" } else { "" };
-    let mut text = format!(
-        "Measured on {}, which the load generator and the database shared; PostgreSQL {} with {} of shared buffers{huge}, \
-         {}; {} \
-         rounds of {} seconds. Each figure is a median; a ratio is the median of the ratios of the rounds, with the minimum and \
-         the maximum in brackets.\n\n",
-        machine()?,
-        psql(url, "SHOW server_version")?.trim(),
-        psql(url, "SHOW shared_buffers")?.trim(),
-        wrk_version()?,
+    let text = format!(
+        "{{run}}, which the load generator and the database shared: {} rounds of {} seconds, PostgreSQL {} with {} of shared \
+         buffers{huge}, {}. Requests per second with 64 connections, as medians of the rounds, with the lowest and the \
+         highest round in brackets:\n\n{}\n{}",
         scale.rounds,
         scale.seconds,
+        psql(url, "SHOW server_version")?.split_whitespace().next().unwrap_or_default(),
+        psql(url, "SHOW shared_buffers")?.trim(),
+        wrk_version()?,
+        with_more_pets(databases, growth),
+        storage(databases, maintenance, cold),
     );
-    with_more_pets(&mut text, databases, growth)?;
-    times(&mut text, databases, growth)?;
-    storage(&mut text, databases, maintenance, cold)?;
-    if let Some(grid) = grid {
-        nodes_and_connections(&mut text, grid)?;
-        costs(&mut text, grid)?;
+    let mut parts = vec![("scale", text)];
+    if let (Some(grid), Some(stored)) = (grid, maintenance.last()) {
+        grid.add_to(&mut measurements);
+        parts.push(("plan", plan::table(&grid.models, stored)));
+        parts.push(("model", costs(grid)));
     }
-    Ok(text)
+    measurements.publish("scale", &parts, scale.record)
 }
 
-fn with_more_pets(text: &mut String, databases: &[Database], growth: &Growth) -> Outcome {
-    writeln!(text, "### With more pets\n\nRequests per second at 64 connections:\n")?;
-    head(text, "operation", databases, &["most to fewest".to_owned(), "bar".to_owned()])?;
-    for (workload, rates) in WORKLOADS.iter().zip(&growth.rates) {
-        write!(text, "| {} |", workload.name)?;
-        for rates in rates {
-            write!(text, " {:.0} |", rates.median())?;
+/// Rows for each round.
+fn add_growth(measurements: &mut Measurements, databases: &[Database], growth: &Growth) {
+    for (workload, sizes) in WORKLOADS.iter().zip(&growth.rates) {
+        for (Database { pets, .. }, rates) in databases.iter().zip(sizes) {
+            for (round, rate) in (1..).zip(&rates.0) {
+                measurements.add(
+                    &[("part", &"pets"), ("operation", &workload.name), ("pets", pets), ("round", &round)],
+                    &[("requests_per_s", *rate)],
+                );
+            }
         }
-        let ratio = rates.last().map(|last| last.ratio_to(&rates[0]).spread()).unwrap_or_default();
-        let bar = if workload.held { BAR.to_string() } else { String::new() };
-        writeln!(text, " {ratio} | {bar} |")?;
     }
-    Ok(())
-}
-
-fn times(text: &mut String, databases: &[Database], growth: &Growth) -> Outcome {
-    writeln!(
-        text,
-        "\nLatency in milliseconds, p50 and p99, at half of the peak rate with the fewest pets:\n"
-    )?;
-    head(text, "operation", databases, &["requests/s".to_owned()])?;
-    for ((_, name), (rate, times)) in LATENCIES.iter().zip(&growth.latencies) {
-        write!(text, "| {name} |")?;
-        for times in times {
-            write!(text, " {:.1}, {:.1} |", times.median(), times.at(0.99))?;
+    for ((_, name), (rate, sizes)) in LATENCIES.iter().zip(&growth.latencies) {
+        for (Database { pets, .. }, rounds) in databases.iter().zip(sizes) {
+            for (round, times) in (1..).zip(rounds) {
+                let what: &[(_, &dyn std::fmt::Display)] =
+                    &[("part", &"latency"), ("operation", name), ("pets", pets), ("round", &round)];
+                measurements.add_latency(what, (0.5, *rate), times);
+            }
         }
-        writeln!(text, " {rate:.0} |")?;
     }
-    Ok(())
 }
 
-fn storage(
-    text: &mut String,
+fn add_storage(
+    measurements: &mut Measurements,
     databases: &[Database],
     maintenance: &[Maintenance],
     cold: Option<&[Cold]>,
-) -> Outcome {
-    writeln!(text, "\n### Storage and maintenance\n")?;
-    head(text, "", databases, &[])?;
-    let mut row = |name: &str, value: &dyn Fn(usize) -> String| -> Outcome {
-        let values: Vec<_> = (0..databases.len()).map(value).collect();
-        Ok(writeln!(text, "| {name} | {} |", values.join(" | "))?)
-    };
-    row("bytes per pet: row", &|place| format!("{:.0}", maintenance[place].bytes[0]))?;
-    row("bytes per pet: primary key", &|place| format!("{:.0}", maintenance[place].bytes[1]))?;
-    row("bytes per pet: status index", &|place| format!("{:.0}", maintenance[place].bytes[2]))?;
-    row("bytes per pet, total", &|place| format!("{:.0}", maintenance[place].bytes.iter().sum::<f64>()))?;
-    row("creation of an index `CONCURRENTLY`", &|place| format!("{:.1} s", maintenance[place].index))?;
-    row("vacuum after one pet in 1,000 was sold", &|place| format!("{:.1} s", maintenance[place].vacuum))?;
-    row("status changes that are HOT updates", &|place| format!("{:.0} %", maintenance[place].hot * 100.0))?;
-    if let Some(cold) = cold {
-        row("cold start: getPet in the first seconds, as a multiple of warm", &|place| {
-            format!("{:.2}", cold[place].first)
-        })?;
-        row("cold start: time to 0.9 of the warm rate", &|place| format!("{:.0} s", cold[place].until_warm))?;
-    }
-    Ok(())
-}
-
-fn nodes_and_connections(text: &mut String, grid: &Grid) -> Outcome {
-    writeln!(
-        text,
-        "\n### Nodes and connections\n\nRequests per second with {} million pets, the model's prediction in brackets, and \
-         the p99 (closed loop: each client sends its next request when the last is answered):\n",
-        grid.pets / 1e6
-    )?;
-    writeln!(text, "| operation | connections | 1 node | 2 nodes | 4 nodes |\n|---|---|---|---|---|")?;
-    for (operation, (_, name, _)) in OPERATIONS.iter().enumerate() {
-        for connections in CONNECTIONS {
-            write!(text, "| {name} | {connections} |")?;
-            for nodes in NODES {
-                let one = grid
-                    .comparison(nodes, connections, operation)
-                    .ok_or("a configuration was not measured")?;
-                write!(text, " {:.0} ({:.0}), {:.0} ms |", one.rate, one.predicted, one.p99)?;
-            }
-            writeln!(text)?;
+) {
+    for (place, (Database { pets, .. }, one)) in databases.iter().zip(maintenance).enumerate() {
+        let mut add = |operation: &str, figures: &[(&'static str, f64)]| {
+            measurements.add(
+                &[("part", &"storage"), ("operation", &operation), ("pets", pets), ("round", &1)],
+                figures,
+            );
+        };
+        for (what, bytes) in ["row", "primary key", "status index"].into_iter().zip(one.bytes) {
+            add(what, &[("bytes", bytes)]);
+        }
+        add("order", &[("bytes", one.order)]);
+        add("event", &[("bytes", one.event)]);
+        add("create an index concurrently", &[("seconds", one.index)]);
+        add("vacuum after one pet in 1000 was sold", &[("seconds", one.vacuum)]);
+        if let Some(Cold { first, until_warm }) = cold.map(|all| &all[place]) {
+            add("cold start", &[("first_rate_to_warm", *first), ("seconds", *until_warm)]);
         }
     }
-    writeln!(
-        text,
-        "\nThe model was fitted to 1 and 4 nodes at 16, 64 and 1,024 connections, with the fewest and the most pets. It was not \
-         fitted to two nodes, 256 connections or {} million pets:\n\n| operation | predicted | measured | error |\n|---|---|---|---|",
-        grid.pets / 1e6
-    )?;
-    for (name, comparison) in grid.held_out() {
-        let (predicted, rate, error) = (comparison.predicted, comparison.rate, comparison.error() * 100.0);
-        writeln!(text, "| {name} | {predicted:.0} | {rate:.0} | {error:+.0} % |")?;
-    }
-    Ok(())
 }
 
-fn costs(text: &mut String, grid: &Grid) -> Outcome {
-    writeln!(
-        text,
-        "\n### CPU time per request\n\nMicroseconds on one of the {} cores: per request, per statement (shared by the requests of a \
-         batch), and per factor of ten in pets.\n\n\
-         | operation | service, request | service, statement | database, request | database, statement | database, factor of \
-         ten | load generator | bytes per response |\n|---|---|---|---|---|---|---|---|",
-        cores()
-    )?;
-    for (operation, (_, name, _)) in OPERATIONS.iter().enumerate() {
-        let [service, database, client] = grid.models[operation].costs;
-        let values =
-            [service.own, service.statement, database.own, database.statement, database.decade, client.own]
-                .map(|seconds| format!("{:.1}", seconds * 1e6));
-        writeln!(text, "| {name} | {} | {:.0} |", values.join(" | "), grid.bytes(operation))?;
-    }
-    Ok(())
-}
-
-/// The head of a table with one column per size, and others.
-fn head(text: &mut String, first: &str, databases: &[Database], others: &[String]) -> Outcome {
-    let sizes = databases.iter().map(|database| format!("{} pets", grouped(database.pets)));
-    let columns: Vec<_> = sizes.chain(others.iter().cloned()).collect();
-    Ok(writeln!(text, "| {first} | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len()))?)
-}
-
-/// Records the figures, and draws the charts.
-pub(super) fn write(text: &str, databases: &[Database], growth: &Growth, grid: Option<&Grid>) -> Outcome {
-    record("scale", text)?;
-    let sizes: Vec<_> = databases.iter().map(|database| grouped(database.pets)).collect();
-    let shown = ["get_any", "page any 0", "page any random", "page pending 0.5", "create"];
-    let mut rows = vec![row("", &sizes)];
+fn with_more_pets(databases: &[Database], growth: &Growth) -> String {
+    let (fewest, most) = (&databases[0], &databases[databases.len() - 1]);
+    let mut table = headed("operation", &[fewest, most], " | ratio |");
     for (workload, rates) in
-        WORKLOADS.iter().zip(&growth.rates).filter(|(one, _)| shown.contains(&one.script))
+        WORKLOADS.iter().zip(&growth.rates).filter(|(one, _)| SHOWN.contains(&one.script))
     {
-        let ratios: Vec<_> = rates.iter().map(|rate| rate.ratio_to(&rates[0]).median()).collect();
-        rows.push(row(workload.name, &ratios));
+        let (fewest, most) = (&rates[0], &rates[rates.len() - 1]);
+        table.row(&[workload.name, &fewest.spread(), &most.spread(), &most.ratio_to(fewest).spread()]);
     }
-    let title = format!("Throughput with more pets, as a multiple of that with {}", sizes[0]);
-    draw("lines", "docs/img/growth.svg", &title, &json!(rows))?;
-    let Some(grid) = grid else { return Ok(()) };
-    let mut rows = vec![row("", &CONNECTIONS.map(|connections| connections.to_string()))];
-    for (operation, (_, name, _)) in OPERATIONS.iter().enumerate() {
-        let rates: Vec<_> = CONNECTIONS
-            .iter()
-            .filter_map(|count| Some(grid.comparison(1, *count, operation)?.rate))
-            .collect();
-        rows.push(row(name, &rates));
-    }
-    draw("lines", "docs/img/connections.svg", "Requests per second of one node, by connections", &json!(rows))
+    table.0
 }
 
-/// A row of a chart.
-fn row<T: Clone + Into<Value>>(name: &str, values: &[T]) -> Vec<Value> {
-    iter::once(name.into()).chain(values.iter().cloned().map(Into::into)).collect()
+fn storage(databases: &[Database], maintenance: &[Maintenance], cold: Option<&[Cold]>) -> String {
+    let mut table = headed("", &databases.iter().collect::<Vec<_>>(), " |");
+    let mut row = |name: &str, value: &dyn Fn(usize) -> String| {
+        table.row(&[&[name.to_owned()][..], &(0..databases.len()).map(value).collect::<Vec<_>>()].concat());
+    };
+    row("bytes per pet, with indexes", &|place| {
+        format!("{:.0}", maintenance[place].bytes.iter().sum::<f64>())
+    });
+    row("creating an index `CONCURRENTLY`", &|place| format!("{:.1} s", maintenance[place].index));
+    row("vacuum after one pet in 1,000 was sold", &|place| format!("{:.1} s", maintenance[place].vacuum));
+    if let Some(cold) = cold {
+        row("getPet just after a cold start, as a multiple of warm", &|place| {
+            format!("{:.2}", cold[place].first)
+        });
+        row("time to 0.9 of the warm rate", &|place| format!("{:.0} s", cold[place].until_warm));
+    }
+    table.0
+}
+
+/// The fitted costs, and how well they predict a configuration that they were not fitted to.
+fn costs(grid: &Grid) -> String {
+    let mut table = Table::new(
+        "| CPU time, µs | service, per request | service, per statement | database, per request | database, per statement \
+         | database, per factor of ten in pets | error of the prediction |",
+    );
+    for (operation, (_, name, _)) in OPERATIONS.iter().enumerate() {
+        let [service, database, _] = grid.models[operation].costs;
+        let micros = [service.own, service.statement, database.own, database.statement, database.decade]
+            .map(|seconds| format!("{:.1}", seconds * 1e6));
+        let mut cells = vec![(*name).to_owned()];
+        cells.extend(micros);
+        cells.push(format!("{:+.0} %", grid.error(operation) * 100.0));
+        table.row(&cells);
+    }
+    table.0
+}
+
+/// A table with a column for each size.
+fn headed(first: &str, databases: &[&Database], rest: &str) -> Table {
+    let sizes: Vec<_> = databases.iter().map(|database| format!("{} pets", grouped(database.pets))).collect();
+    Table::new(&format!("| {first} | {}{rest}", sizes.join(" | ")))
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// A page of documentation.
 pub(crate) struct Article {
-    /// Where it is served, such as `/docs/guide`.
+    /// Where it is served, such as `/docs/quickstart`.
     pub(crate) path: &'static str,
     /// The group of articles in the navigation that it belongs to.
     group: &'static str,

@@ -62,9 +62,15 @@ const LICENCES: &str = concat!(
     include_str!("../../assets/swagger-ui/swagger-ui-bundle.js.LICENSE.txt"),
 );
 
-/// The pages that were merged into others, and where they lead: relative to the page, so that the link also works behind a proxy
-/// that adds a path prefix. A browser keeps the fragment.
-pub(crate) const MOVED_PAGES: [(&str, &str); 1] = [("/docs/retries", "errors")];
+/// The pages that were renamed or merged into others, and where they lead: relative to the page, so that the link also works
+/// behind a proxy that adds a path prefix. A browser keeps the fragment.
+pub(crate) const MOVED_PAGES: [(&str, &str); 5] = [
+    ("/docs/retries", "errors"),
+    ("/docs/guide", "quickstart"),
+    ("/docs/interface", "conventions"),
+    ("/docs/testing", "sandbox"),
+    ("/docs/sdks", "quickstart"),
+];
 
 /// The pages and files as served, in the order of [`DocsPage::paths`].
 pub(crate) struct DocsPage {
