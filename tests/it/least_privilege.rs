@@ -531,7 +531,10 @@ async fn doctor_names_a_blocking_session_of_which_the_role_may_not_see_more() {
     let admin = database.connect().await;
     admin.batch_execute(&format!("REVOKE pg_monitor FROM {service}")).await.unwrap();
     let holder = connect(&database.url_as(&owner)).await;
-    holder.batch_execute("SET application_name = 'import'; BEGIN; LOCK TABLE pets IN SHARE MODE").await.unwrap();
+    holder
+        .batch_execute("SET application_name = 'import'; BEGIN; LOCK TABLE pets IN SHARE MODE")
+        .await
+        .unwrap();
     let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     let found = run(&["doctor"], &[("DATABASE_URL", &database.url_as(&service))]);
     let found = String::from_utf8(found.stdout).unwrap();
