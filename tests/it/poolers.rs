@@ -68,9 +68,9 @@ async fn a_pooler_that_does_not_keep_sessions_is_refused_by_name() {
     let database = TestDatabase::new().await;
     for mode in ["transaction", "statement"] {
         let bouncer = PgBouncer::start(&database, mode).await;
-        for command in ["serve", "doctor"] {
-            let output = run(&[command, "--listen", "127.0.0.1:0"], &[("DATABASE_URL", &bouncer.url)]);
-            assert_eq!(output.status.code(), Some(1), "{command} in {mode} mode");
+        for command in [["serve", "--listen=127.0.0.1:0"].as_slice(), &["doctor"], &["migrate"]] {
+            let output = run(command, &[("DATABASE_URL", &bouncer.url)]);
+            assert_eq!(output.status.code(), Some(1), "{command:?} in {mode} mode");
             let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
             assert!(text.contains("PgBouncer in transaction mode"), "{text}");
             assert!(text.contains("or set pool_mode = session"), "{text}");

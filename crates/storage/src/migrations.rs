@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use petstore_config::DatabaseUrl;
 use petstore_postgres::{
-    ConnectError, Connector, DatabaseUrlError, HISTORY, StorageError, check_version, not_committed,
-    schema_version, unexpected,
+    ConnectError, Connector, DatabaseUrlError, HISTORY, NoSession, StorageError, check_sessions,
+    check_version, not_committed, schema_version, unexpected,
 };
 use refinery::Target;
 use thiserror::Error;
@@ -93,6 +93,10 @@ pub enum MigrateError {
     /// The database is unreachable.
     #[error("cannot migrate the database")]
     Connect(#[from] ConnectError),
+    /// A pooler shares server processes between connections. The lock that keeps two commands from migrating at the same time belongs
+    /// to one process: it would neither work nor be released.
+    #[error(transparent)]
+    NoSession(#[from] NoSession),
     /// A statement outside of the migrations failed.
     #[error("cannot migrate the database")]
     Database(#[from] tokio_postgres::Error),
@@ -126,7 +130,9 @@ pub async fn migrate_within(
     patience: Duration,
     mut applied: impl FnMut(&str),
 ) -> Result<(), MigrateError> {
-    let mut client = Connector::new(url)?.open().await?;
+    let connector = Connector::new(url)?;
+    check_sessions(&connector).await?;
+    let mut client = connector.open().await?;
     let encoding = client.query_one("SELECT current_setting('server_encoding') AS encoding", &[]).await?;
     check_encoding(encoding.try_get("encoding")?).map_err(MigrateError::Encoding)?;
     // Not pg_advisory_lock: a session that waits in it has a snapshot, for which an index that is built concurrently would wait

@@ -43,7 +43,7 @@ const BEARER: &str = "bearer";
         (name = "store", description = "Orders. A pet has at most one open order, and is sold once."),
         (name = "events", description = "Changes to pets and orders, as a feed."),
     ),
-    external_docs(url = "/docs/quickstart", description = "The guide: from the first request to safe retries."),
+    external_docs(url = "/docs/quickstart", description = "The quickstart: from the first request to a sold pet."),
     components(schemas(ErrorBody, EventType, OrderStatus, PetStatus)),
     security(("bearer" = [])),
 )]
