@@ -191,7 +191,7 @@ fn keys() -> Vec<Row> {
                 &digits(&constant(throttle, "MAX_IN_TOTAL")),
             ],
         ),
-        row(PAGE, "are accepted for up to {} more seconds", &[&usable]),
+        row(PAGE, "are accepted for up to {} seconds", &[&usable]),
         row(PAGE, "tracks the limits of {} keys", &[&grouped(digits(&constant(limits, "MAX_LIMITERS")))]),
         row(PAGE, "| requests in flight | `--max-requests` | {} |", &[&grouped(requests)]),
         row(PAGE, "| requests whose body is still arriving | `--max-requests` | {} |", &[&shared]),
@@ -209,7 +209,7 @@ fn keys() -> Vec<Row> {
         row(PAGE, "lock for longer than {} milliseconds", &[&duration(busy, "BRIEF_WAIT").as_millis()]),
         row(
             PAGE,
-            "one operation half of that | {} and {} | further ones queue for at most {} second,",
+            "half of that for each operation | {} and {} | further ones queue for at most {} second,",
             &[
                 &(default_number("serve", "database-connections") / 4),
                 &(default_number("serve", "database-connections") / 8),
