@@ -253,8 +253,8 @@ impl Compare {
         );
         let text = format!(
             "{{run}}, which the load generator and the database shared: {} pets, {} rounds of {} seconds, PostgreSQL {}, {}. \
-             Figures are medians of the rounds, with the lowest and the highest round in brackets. The latencies are those at \
-             half of the highest rate. All columns but one are with 64 connections.\n\n{}\n\
+             Figures are medians of the rounds, with the lowest and the highest round in brackets. Latencies were measured at \
+             half of the highest rate. Unless a column says otherwise, 64 connections were used.\n\n{}\n\
              Peak memory with 1,000 connections at full load: {memory:.0} MB.",
             grouped(self.pets),
             self.rounds,
