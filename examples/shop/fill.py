@@ -8,7 +8,6 @@ from petstore_client import ConflictError, Petstore
 
 # The newest pet is last: name, category, price, photo, date of birth, description.
 PETS = [
-    ("Sheldon", 8, "75.00", "tortoise", "1998-06-12", "In no hurry at all. Will probably outlive this web page."),
     ("Pip", 6, "24.50", "canary", "2026-03-02", "Sings at sunrise, and again when the kettle boils."),
     ("Truffle", 4, "32.00", "guinea-pig", "2026-05-20", "Three colours, one passion: cucumber."),
     ("Ash", 2, "140.00", "cat-grey", "2025-11-08", "Watches you from the highest shelf, and approves of little."),

@@ -34,6 +34,10 @@ def is_price(price: str) -> bool:
     return re.fullmatch(r"[0-9]{1,7}\.[0-9]{2}", price) is not None
 
 
+# The same in SQL, so that a page of the shop has as many pets as it should.
+IS_PRICE = "text GLOB '*[0-9].[0-9][0-9]' AND text NOT GLOB '*[^0-9.]*' AND text NOT GLOB '*.*.*' AND length(text) < 11"
+
+
 def is_photo(photo: str) -> bool:
     """Accepts our own pictures and https, but not `javascript:`, nor anything that could end an attribute."""
     return re.fullmatch(r"/static/photos/[a-z0-9-]+\.svg|https://[^\s\"'<>\\]+", photo) is not None

@@ -21,11 +21,12 @@ from urllib.parse import urlsplit
 
 from checkout import NUMBER, Checkout, new_number
 from fake_bank import Bank
-from flask import Flask, Response, abort, flash, redirect, render_template, request, url_for
+from flask import Flask, Response, abort, flash, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
-from pets import CATEGORIES, pet_from, photo_of, price_of
-from petstore_client import ConflictError, Mirror, NotFoundError, Order, Petstore, PetstoreError
+from pets import CATEGORIES, IS_PRICE, pet_from, photo_of, price_of
+from petstore_client import ConflictError, Mirror, NotFoundError, Order, Petstore, PetstoreError, errors
 from staff import staff_pages
+from werkzeug.exceptions import MethodNotAllowed
 from werkzeug.serving import make_server
 
 PER_PAGE = 12
@@ -37,16 +38,16 @@ SORTS = {
 }
 # This reads the whole table, which is fast enough for some 100,000 pets. If you have more, add an index or a full-text
 # table to the file. The mirror keeps them when it is rebuilt.
-ON_SALE = """
-    SELECT *, CAST(json_extract(metadata, '$.price') AS REAL) AS price FROM pets
-    WHERE status IN ('available', 'pending') AND json_extract(metadata, '$.price') GLOB '[0-9]*.[0-9][0-9]'
+ON_SALE = f"""
+    SELECT *, CAST(text AS REAL) AS price FROM (SELECT *, json_extract(metadata, '$.price') AS text FROM pets)
+    WHERE status IN ('available', 'pending') AND {IS_PRICE}
       AND (:category IS NULL OR category_id = :category) AND name LIKE :pattern ESCAPE '!'
 """
 
 
 def create_app(store: Petstore, mirror: Mirror, checkout: Checkout) -> Flask:
     app = Flask(__name__)
-    app.secret_key = os.environ.get("SHOP_SECRET") or secrets.token_hex()  # signs the cookie of the staff pages
+    app.secret_key = os.environ.get("SHOP_SECRET") or secrets.token_hex()  # signs the cookie of the session
     app.config.update(SESSION_COOKIE_SAMESITE="Lax", MAX_CONTENT_LENGTH=64 * 1024)
     app.jinja_env.globals.update(categories=CATEGORIES, photos=PHOTOS, mirror=mirror, new_number=new_number)
     app.jinja_env.filters.update(price=price_of, photo=photo_of)
@@ -59,6 +60,11 @@ def create_app(store: Petstore, mirror: Mirror, checkout: Checkout) -> Flask:
         site = request.headers.get("Sec-Fetch-Site", "same-origin")
         if request.method == "POST" and (origin != request.host or site != "same-origin"):
             abort(403)
+
+    @app.before_request
+    def refuse_ids_that_nothing_has() -> None:
+        if (request.view_args or {}).get("pet_id", 0) >= 2**63:
+            abort(404)
 
     @app.after_request
     def add_security_headers(response: Response) -> Response:
@@ -74,7 +80,10 @@ def create_app(store: Petstore, mirror: Mirror, checkout: Checkout) -> Flask:
 
     @app.errorhandler(PetstoreError)
     def service_failed(error: PetstoreError) -> ResponseReturnValue:
-        """The service did not respond. The pages that only read the mirror never come here."""
+        """The service could not respond. The pages that only read the mirror never come here."""
+        outage = (errors.APIConnectionError, errors.ServiceUnavailableError, errors.RateLimitError)
+        if not (isinstance(error, outage) or error.outcome_unknown):
+            raise error  # a bug, or a wrong key: trying again does not help
         app.logger.warning("%s %s: %s", request.method, request.path, error)
         return render_template("error.html", outage=True, **(request.view_args or {})), 503
 
@@ -82,6 +91,11 @@ def create_app(store: Petstore, mirror: Mirror, checkout: Checkout) -> Flask:
     @app.errorhandler(NotFoundError)
     def not_found(_: Exception) -> ResponseReturnValue:
         return render_template("error.html"), 404
+
+    @app.errorhandler(405)
+    def reloaded(error: MethodNotAllowed) -> ResponseReturnValue:
+        """Pressing Enter in the address bar after a form was sent: back to the page that the form is on."""
+        return redirect(request.path.rpartition("/")[0]) if request.method == "GET" else error
 
     @app.get("/")
     def home() -> ResponseReturnValue:
@@ -103,7 +117,7 @@ def create_app(store: Petstore, mirror: Mirror, checkout: Checkout) -> Flask:
 
     @app.get("/pets/<int:pet_id>")
     def pet(pet_id: int) -> ResponseReturnValue:
-        rows = mirror.query("SELECT * FROM pets WHERE id = ?", (pet_id,)) if pet_id < 2**63 else []
+        rows = mirror.query("SELECT * FROM pets WHERE id = ?", (pet_id,))
         return render_template("pet.html", pet=pet_from(rows[0]) if rows else abort(404))
 
     @app.post("/pets/<int:pet_id>/order")
@@ -119,6 +133,8 @@ def create_app(store: Petstore, mirror: Mirror, checkout: Checkout) -> Flask:
             if error.code != "pet_not_available":
                 raise
             return render_template("pet.html", pet=pet, problem="taken"), 409
+        # So that the pages can link to the order: no more than ten, because a cookie is small.
+        session["orders"] = [*session.get("orders", [])[-9:], (pet_id, number)]
         return redirect(url_for("order", number=number), 303)
 
     @app.get("/orders/<number>")
@@ -150,18 +166,25 @@ def seconds_left(order: Order) -> int:
     return max(0, int(((order.expires_at or now) - now).total_seconds()) - 5)
 
 
-def main(port: int) -> None:
+def open_shop() -> Flask:
+    """Starts what runs in the background, and returns the app for a server such as waitress."""
     files = Path(os.environ.get("SHOP_FILES", "."))
     # A buyer waits for these calls. The default, a minute of retries, is for programs that nobody watches.
     store = Petstore(timeout_seconds=3, max_time_seconds=6)
     checkout = Checkout(store, Bank(files / "bank.sqlite"), int(os.environ.get("SHOP_HOLD_SECONDS", "600")))
-    with Mirror(Petstore(), files / "pets.sqlite") as mirror:
-        with suppress(TimeoutError):  # during an outage, the shop opens with the copy that it has
-            mirror.wait_until_current(timeout_seconds=5)
-        threading.Thread(target=checkout.finish_for_ever, daemon=True).start()
-        server = make_server("127.0.0.1", port, create_app(store, mirror, checkout), threaded=True)
-        print(f"The shop is at http://127.0.0.1:{server.server_port}/", flush=True)
-        server.serve_forever()
+    # Nobody waits for the mirror, so its client has the default times. Each query has a connection of its own, so all
+    # threads can share the mirror.
+    mirror = Mirror(Petstore(), files / "pets.sqlite")
+    with suppress(TimeoutError):  # during an outage, the shop opens with the copy that it has
+        mirror.wait_until_current(timeout_seconds=5)
+    threading.Thread(target=checkout.finish_for_ever, daemon=True).start()
+    return create_app(store, mirror, checkout)
+
+
+def main(port: int) -> None:
+    server = make_server("127.0.0.1", port, open_shop(), threaded=True)
+    print(f"The shop is at http://127.0.0.1:{server.server_port}/", flush=True)
+    server.serve_forever()
 
 
 if __name__ == "__main__":

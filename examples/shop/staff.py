@@ -72,6 +72,7 @@ def staff_pages(store: Petstore, mirror: Mirror, checkout: Checkout) -> Blueprin
             return render_template("staff_pet.html", pet=pet, form=form)
         try:
             name, category_id, details = read_form()
+            # An update keeps the members that it does not name, so REMOVE names what the form has left empty.
             metadata = {member: details.get(member, REMOVE) for member in DETAILS}
             etag = request.form["etag"]  # so that nobody overwrites what a colleague has just changed
             store.pets.update(pet_id, name=name, category_id=category_id, metadata=metadata, if_match=etag)

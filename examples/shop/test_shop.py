@@ -16,6 +16,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import httpx
 from checkout import Checkout, new_number
@@ -110,7 +111,7 @@ def test_more_pets_than_a_page_shows(tmp_path: Path) -> None:
     client, _ = open_shop(tmp_path)
     fill()
     fill()  # adds nothing
-    mirror().wait_until_current(timeout_seconds=60)
+    add_pet()  # the 13th
     assert names_on(client.get("/?q=Marmalade&category=2")) == ["Marmalade"]
     assert "Next" in client.get("/").text and len(names_on(client.get("/"))) == 12
     assert "Previous" in client.get("/?page=2").text
@@ -124,8 +125,12 @@ def test_what_others_write_into_metadata_cannot_harm_a_buyer(tmp_path: Path) -> 
         for page in [client.get(f"/pets/{pet_id}"), client.get(f"/?q={name}")]:
             assert 'src="/static/photos/none.svg"' in page.text
             assert photo not in page.text and attack not in page.text
-    pet_id, _ = add_pet(photo="https://shop.example/rex.jpg", price="1e9.00")
+    for price in ["12345678.00", "1.2.00", ".50", "1.0", "-1.00", "\u0661.00"]:
+        pet_id, name = add_pet(price=price)
+        assert names_on(client.get(f"/?q={name}")) == [] and "Ask us" in client.get(f"/pets/{pet_id}").text
+    pet_id, name = add_pet(photo="https://shop.example/rex.jpg", price="1e9.00")
     page = client.get(f"/pets/{pet_id}")
+    assert names_on(client.get(f"/?q={name}")) == []
     assert 'src="https://shop.example/rex.jpg"' in page.text
     assert "Ask us" in page.text and "/order" not in page.text
     assert "script-src 'self'" in page.headers["Content-Security-Policy"]
@@ -155,12 +160,15 @@ def test_one_buyer_gets_the_pet_and_the_other_reads_a_kind_sentence(tmp_path: Pa
         answers = sorted(threads.map(click, forms * 2))  # and each of them clicks twice
     assert [status for status, _ in answers] == [303, 303, 409, 409]
     assert f"Somebody was a moment faster, and {name} is reserved." in answers[-1][1]
+    assert client.get(f"/pets/{pet_id}/order").location == f"/pets/{pet_id}"  # Enter in the address bar
     [order] = store.orders.list(pet_id=pet_id)
     assert f"{name} is yours!" in pay(client, order.reference or "", card=ACCEPTED)
     assert store.pets.get(pet_id).status == "sold"
     assert checkout.bank.payments() == [(order.reference, "129.00", "captured")]
     assert f"{name} is yours!" in pay(client, order.reference or "", card=ACCEPTED)  # the buyer has gone back
     assert len(checkout.bank.payments()) == 1
+    late = client.post(f"/pets/{pet_id}/order", data={**forms[0], "number": new_number()})
+    assert late.status_code == 409 and "has found a home" in late.text and "will be here again" not in late.text
 
 
 def test_a_buyer_never_pays_another_price_than_the_page_has_shown(tmp_path: Path) -> None:
@@ -173,6 +181,18 @@ def test_a_buyer_never_pays_another_price_than_the_page_has_shown(tmp_path: Path
     assert client.post(f"/pets/{pet_id}/order", data={**form, "price": "0.01"}).status_code == 409
     assert store.pets.get(pet_id).status == "available"
     assert client.post(f"/pets/{pet_id}/order", data=fields(response)).status_code == 303
+
+
+def test_a_buyer_finds_the_open_order_again(tmp_path: Path) -> None:
+    client, _ = open_shop(tmp_path)
+    pets = [add_pet()[0] for _ in range(2)]
+    numbers = [reserve(client, pet_id) for pet_id in pets]
+    mirror().wait_until_current(timeout_seconds=60)
+    for pet_id, number in zip(pets, numbers):
+        assert f'class="button" href="/orders/{number}"' in client.get(f"/pets/{pet_id}").text
+    assert f'class="top-link" href="/orders/{numbers[-1]}"' in client.get("/").text
+    client.delete_cookie("session")  # another buyer
+    assert "/orders/" not in client.get(f"/pets/{pets[0]}").text
 
 
 def test_after_a_refused_card_the_buyer_can_try_again(tmp_path: Path) -> None:
@@ -198,6 +218,7 @@ def test_a_buyer_who_needs_a_code_gets_more_time_once(tmp_path: Path) -> None:
     time.sleep(1.5)
     assert "Code from your bank" in pay(client, number, card=CODE)
     extended = order_of(number).expires_at
+    assert order_of(number).metadata["code"] == "needed"
     assert first and extended and (extended - first).total_seconds() >= 1
     time.sleep(1.5)
     assert "does not know this code" in pay(client, number, code="9999")
@@ -240,6 +261,16 @@ def test_the_money_is_released_if_the_order_expires_first(tmp_path: Path) -> Non
     assert "The time is over" in page and "try again" in page and "/order" in page
 
 
+def test_an_order_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    client, checkout = open_shop(tmp_path)
+    number = reserve(client, add_pet()[0])
+    for each in [new_number(), number]:
+        checkout.bank.authorise(each, "129.00", ACCEPTED)
+    with patch.object(checkout, "find", side_effect=[ValueError("the first fails"), order_of(number)]):
+        checkout.finish_all()
+    assert checkout.bank.state(number) == "captured"
+
+
 def test_only_orders_of_the_shop_can_be_seen(tmp_path: Path) -> None:
     client, _ = open_shop(tmp_path)
     pet_id, _ = add_pet()
@@ -248,7 +279,12 @@ def test_only_orders_of_the_shop_can_be_seen(tmp_path: Path) -> None:
     for number in [basket, new_number(), "x"]:
         for response in [client.get(f"/orders/{number}"), client.post(f"/orders/{number}/cancel")]:
             assert response.status_code == 404 and "This is not here" in response.text
-    assert client.get(f"/pets/{10**30}").status_code == client.get("/pets/999999999").status_code == 404
+    assert client.get("/pets/999999999").status_code == 404
+    log_in(client)
+    for path in [f"/pets/{2**63}", f"/pets/{2**63}/order", f"/staff/pets/{2**63}", f"/staff/pets/{2**63}/delete"]:
+        response = client.post(path) if path.endswith(("order", "delete")) else client.get(path)
+        assert response.status_code == 404 and "This is not here" in response.text
+    assert client.get(f"/pets/{2**63 - 1}").status_code == client.get(f"/staff/pets/{2**63 - 1}").status_code == 404
     assert client.post(f"/pets/{pet_id}/order", data={"number": basket, "price": "129.00"}).status_code == 400
     assert client.post("/pets/999999999/order", data={"number": new_number(), "price": "1.00"}).status_code == 404
 
@@ -261,11 +297,18 @@ def test_during_an_outage_buyers_look_around_and_try_again_later(tmp_path: Path)
     form = fields(down.get(f"/pets/{pet_id}"))
     response = down.post(f"/pets/{pet_id}/order", data=form)
     assert response.status_code == 503 and "Please try again in a moment" in response.text
-    assert fields(response) == form  # the same number, so that it becomes the same order
+    assert fields(response) == form and "€129.00" in response.text  # the same number, so that it becomes the same order
     response = down.get(f"/orders/{form['number']}")
     assert response.status_code == 503 and f"Your order {form['number']} is safe" in response.text
     client, _ = open_shop(tmp_path)
     assert client.post(f"/pets/{pet_id}/order", data=form).status_code == 303
+
+
+def test_a_wrong_key_is_not_shown_as_an_outage(tmp_path: Path) -> None:
+    refusing = httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(403)))
+    client, _ = open_shop(tmp_path, store=Petstore(http_client=refusing))
+    response = client.get(f"/orders/{new_number()}")
+    assert response.status_code == 500 and "not answering" not in response.text
 
 
 def log_in(client: FlaskClient) -> FlaskClient:

@@ -294,6 +294,8 @@ def test_a_pet_is_bought_with_the_keyboard_alone(shop, buyer):
 def test_a_pet_is_bought_without_javascript(shop, buyer):
     name, page = shop.add_pet(), buyer(java_script_enabled=False, viewport=PHONE)
     reserve(page, name)
+    open_pet(page, name)
+    page.get_by_role("link", name=f"Your order of {name}").click()
     assert "min" in page.get_by_role("timer").inner_text()
     pay(page, "works, but the bank does not answer in time")
     heading(page, "One moment")
@@ -314,6 +316,8 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(shop, buyer, scheme, vie
         assert len(found["passes"]) > 10
         assert [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in found["violations"]] == [], where
         assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"], where
+        footer, brand = (page.locator(element).bounding_box() for element in ["footer p", ".brand"])
+        assert footer["x"] == brand["x"] and footer["y"] + footer["height"] >= viewport["height"] - 1, where
 
     for path in ["/", "/?q=nobody&category=2", "/?sort=dearest&page=2", "/pets/999999999", "/staff/login"]:
         page.goto(path)
