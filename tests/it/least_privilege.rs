@@ -540,3 +540,19 @@ async fn doctor_names_a_blocking_session_of_which_the_role_may_not_see_more() {
     let found = String::from_utf8(found.stdout).unwrap();
     assert!(found.contains(&format!("process {pid} (import, role {owner}): end it with ")), "{found}");
 }
+
+#[tokio::test]
+async fn migrate_needs_only_one_connection() {
+    let Deployment { database, owner, .. } = Deployment::empty().await;
+    let limit = format!("ALTER ROLE {owner} CONNECTION LIMIT 1");
+    database.connect().await.batch_execute(&limit).await.unwrap();
+    for _ in 0..5 {
+        let migrated = run(&["migrate"], &[("DATABASE_URL", &database.url_as(&owner))]);
+        assert!(migrated.status.success(), "{migrated:?}");
+        eventually("its connection is closed", async || {
+            let open = "SELECT count(*) FROM pg_stat_activity WHERE usename = $1";
+            database.connect().await.query_one(open, &[&owner]).await.unwrap().get::<_, i64>(0) == 0
+        })
+        .await;
+    }
+}

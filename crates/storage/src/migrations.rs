@@ -131,8 +131,9 @@ pub async fn migrate_within(
     mut applied: impl FnMut(&str),
 ) -> Result<(), MigrateError> {
     let connector = Connector::new(url)?;
-    check_sessions(&connector).await?;
+    // First: where only one connection is left, the check cannot be completed, and passes.
     let mut client = connector.open().await?;
+    check_sessions(&connector).await?;
     let encoding = client.query_one("SELECT current_setting('server_encoding') AS encoding", &[]).await?;
     check_encoding(encoding.try_get("encoding")?).map_err(MigrateError::Encoding)?;
     // Not pg_advisory_lock: a session that waits in it has a snapshot, for which an index that is built concurrently would wait
