@@ -93,6 +93,13 @@ const OPERATIONS: &[Operation] = &[
     ]),
 ];
 
+/// The texts of these bodies, and where the answer has them.
+const TEXTS: [(&str, &str); 3] = [
+    (r#""name":"{name}""#, "/name"),
+    (r#""note":"{name}""#, "/metadata/note"),
+    (r#""cashier":"{name}""#, "/metadata/cashier"),
+];
+
 /// What the listener serves besides.
 const OTHERS: &[Operation] = &[
     operation("options", "OPTIONS", "").at(&["/v1/pets/{pet}"]),
@@ -178,7 +185,7 @@ impl Fixtures {
             };
             case.label = if unchanged { operation.name } else { "another path or method" };
             case.is_json &= unchanged;
-            case.name = None;
+            case.texts.clear();
         }
         case.expected = expected;
         case.to_head = request.method == b"HEAD";
@@ -232,7 +239,8 @@ impl Fixtures {
         case.is_json = operation.scope.is_some();
         if !operation.bodies.is_empty() {
             let (body, media_type) = *random.pick(operation.bodies);
-            case.name = body.contains("{name}").then_some(name);
+            let sent = TEXTS.into_iter().filter(|(member, _)| body.contains(member));
+            case.texts = sent.map(|(_, pointer)| (pointer, name.clone())).collect();
             request.add("Content-Type", media_type);
             request.body = Some(fill(body).into());
             if random.chance(25) {

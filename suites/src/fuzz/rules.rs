@@ -35,8 +35,8 @@ pub(super) struct Case {
     pub(super) expected: Expected,
     /// The `X-Request-Id` that the answer must repeat.
     pub(super) request_id: Option<String>,
-    /// The text that the answer has as a name or in its metadata.
-    pub(super) name: Option<String>,
+    /// Texts that the answer must have, by JSON pointer.
+    pub(super) texts: Vec<(&'static str, String)>,
     /// Whether an interim answer may come first.
     pub(super) expects_continue: bool,
     /// Whether the request asks to close the connection, by its version or by a header.
@@ -52,7 +52,7 @@ impl Case {
             is_json: false,
             expected: Expected::Any,
             request_id: None,
-            name: None,
+            texts: Vec::new(),
             expects_continue: false,
             asks_to_close: false,
         }
@@ -201,11 +201,8 @@ fn check_success(case: &Case, answer: &Answer) -> Result<(), String> {
         return Err(format!("{status} with the content type {:?}", answer.header("content-type")));
     }
     let body = parse(&answer.body).map_err(|problem| format!("{status} with an invalid body: {problem}"))?;
-    let metadata = &body["metadata"];
-    match &case.name {
-        Some(name) if ![&body["name"], &metadata["note"], &metadata["cashier"]].contains(&&json!(name)) => {
-            Err(format!("{status} with another text than was sent"))
-        }
-        _ => Ok(()),
+    match case.texts.iter().find(|(pointer, text)| body.pointer(pointer) != Some(&json!(text))) {
+        Some((pointer, _)) => Err(format!("{status} with another {pointer} than was sent")),
+        None => Ok(()),
     }
 }

@@ -11,9 +11,7 @@
 //! Fitted to the seconds of the whole machine, it gives the throughput. Fitted to CPU time, it gives what the service, the
 //! database and the load generator each need.
 
-use std::cmp::Ordering;
-
-/// The largest batch (`LIMITS` in `crates/storage/src/lib.rs`).
+/// The largest batch (`LIMITS` in `crates/storage/src/queue.rs`).
 const LARGEST_BATCH: f64 = 128.0;
 
 /// The parameters.
@@ -123,8 +121,8 @@ fn least_squares<const N: usize>(rows: &[([f64; N], f64)]) -> [f64; N] {
     loop {
         let found = solve(rows, kept);
         let least = (0..N).min_by(|one, other| found[*one].total_cmp(&found[*other])).unwrap_or_default();
-        // Also if it is not a number, because a measurement was zero.
-        if !matches!(found[least].partial_cmp(&0.0), Some(Ordering::Less)) {
+        // Not a number if a measurement was zero.
+        if found[least] >= 0.0 || found[least].is_nan() {
             return found;
         }
         kept[least] = false;
