@@ -1,6 +1,6 @@
 //! The partitions of idempotency keys, one per day: created in advance, even if other work fails, and monitored.
 
-use petstore_storage::{DAYS_AHEAD, KEY_DAYS_AHEAD};
+use petstore_storage::{DAYS_AHEAD, KEY_DAYS_AHEAD, SCHEMA_LATEST, migrate};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_postgres::Client as Connection;
@@ -173,6 +173,22 @@ async fn a_detached_partition_is_attached_again_with_its_rows() {
     database.execute("SELECT create_idempotency_partitions()", &[]).await.unwrap();
     let again = service.client.post_with_key("/v1/pets", "a", &body).await;
     assert_eq!((again.is_replayed(), &again.body), (true, &first.body));
+}
+
+/// PostgreSQL may compare the names of all tables before it looks which are partitions.
+#[tokio::test]
+async fn old_partitions_are_found_whatever_the_query_plan() {
+    let database = TestDatabase::empty().await;
+    let admin = database.server().await;
+    let plan = format!("ALTER DATABASE {} SET enable_nestloop = off", database.name());
+    admin.batch_execute(&plan).await.unwrap();
+    migrate(&database.url().into(), SCHEMA_LATEST).await.unwrap();
+    let database = database.connect().await;
+    database.batch_execute(OLD_PARTITION).await.unwrap();
+    let row = "INSERT INTO idempotency_keys (digest, kept_on, used_at, fingerprint, subject_id) \
+         VALUES (gen_random_uuid(), '2020-01-01', '2020-01-01', gen_random_uuid(), 1)";
+    database.batch_execute(row).await.unwrap();
+    database.batch_execute("SELECT drop_idempotency_partitions()").await.unwrap();
 }
 
 #[tokio::test]

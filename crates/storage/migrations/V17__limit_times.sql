@@ -95,8 +95,9 @@ BEGIN
       SELECT inhrelid::regclass
       FROM pg_inherits
       JOIN pg_class ON pg_class.oid = inhrelid
-      -- Not tomorrow, for which keys are stored before midnight.
-      WHERE inhparent = parent AND to_date(right(relname, 8), 'YYYYMMDD') BETWEEN day + kept + 1 AND current_date
+      -- Not tomorrow, for which keys are stored before midnight. The days as text: this may be asked of any table's name.
+      WHERE inhparent = parent
+        AND right(relname, 8) BETWEEN to_char(day + kept + 1, 'YYYYMMDD') AND to_char(current_date, 'YYYYMMDD')
     LOOP
       EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE %s)', other, written_later) INTO has_rows;
       days := days + has_rows::integer;

@@ -35,7 +35,8 @@ BEGIN
     FROM pg_inherits
     JOIN pg_class ON pg_class.oid = inhrelid
     WHERE inhparent = 'idempotency_keys'::regclass
-      AND to_date(right(relname, 8), 'YYYYMMDD') > (now() AT TIME ZONE 'UTC')::date + 2
+      -- The day as text: this may be asked of any table's name.
+      AND right(relname, 8) > to_char((now() AT TIME ZONE 'UTC')::date + 2, 'YYYYMMDD')
   LOOP
     EXECUTE format('SELECT EXISTS (SELECT FROM %s)', partition) INTO has_rows;
     IF NOT has_rows THEN
