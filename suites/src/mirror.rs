@@ -67,7 +67,9 @@ const RECORD_VERSIONS: &str = "\
 const NEXT_GENERATION: &str =
     "UPDATE pets SET name = replace(name, 'generation 1', 'generation 2') WHERE category_id = 999";
 const VERSIONS: &str = "SELECT json_build_array(place, pet) FROM versions ORDER BY place";
-const PETS: &str = "SELECT pet_as_json(pets) FROM pets";
+/// The same of each pet as it is.
+const PETS: &str =
+    "SELECT json_build_array(id, name, category_id, status, reference, coalesce(metadata, '{}')) FROM pets";
 const EMPTY: &str = "DROP SCHEMA public CASCADE; CREATE SCHEMA public";
 
 /// What an operator does. The pets that the clients order are left alone, except for their names.
@@ -89,8 +91,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 
 impl Mirror {
     pub(crate) async fn run(self) -> Outcome {
-        let _ = fs::remove_dir_all(DIRECTORY);
-        fs::create_dir_all(DIRECTORY)?;
+        empty_directory()?;
         let postgres = Postgres::temporary();
         let mut url = postgres.start()?;
         let key = prepare(&url, 300)?;
@@ -154,12 +155,7 @@ impl Mirror {
         let deletions = deleter.await?;
 
         let restored: u64 = restored.ok_or("too few rounds for a backup")?;
-        eventually("the copy equals the table", || {
-            fs::write(file("pets"), psql(&url, PETS)?)?;
-            Ok(check(&["equal", &file("pets.sqlite"), &file("pets")]).is_ok())
-        })
-        .await
-        .map_err(|error| format!("{error}: {:?}", check(&["equal", &file("pets.sqlite"), &file("pets")])))?;
+        let equal = equals_table(&url).await?;
         for reader in readers {
             print!("{}", reader.stopped()?);
         }
@@ -169,7 +165,7 @@ impl Mirror {
             let (log, place) = (file(&format!("{name}.log")), restored.to_string());
             print!("{}", check(&["history", &log, &file("before"), &file("after"), &place])?);
         }
-        print!("{}", check(&["equal", &file("pets.sqlite"), &file("pets")])?);
+        print!("{equal}");
         let log = mirror_log()?;
         let (builds, expired) = (log.matches("built from").count(), log.matches("has expired").count());
         println!(
@@ -182,6 +178,40 @@ impl Mirror {
         // A mirror that is killed while it builds begins again, but says so only at the end.
         if builds == 2 && expired >= 1 { Ok(()) } else { Err(format!("{builds} builds, not 2").into()) }
     }
+}
+
+/// A mirror for another suite, which begins to build its copy.
+pub(crate) struct NewMirror(Process);
+
+impl NewMirror {
+    pub(crate) fn start(address: SocketAddr, key: &str) -> Outcome<Self> {
+        empty_directory()?;
+        Process::mirror(address, key).map(Self)
+    }
+
+    /// Waits until the copy equals the table, to which nobody may write any more, and says so.
+    pub(crate) async fn finish(self, url: &str) -> Outcome<String> {
+        let equal = equals_table(url).await?;
+        self.0.stopped()?;
+        Ok(equal)
+    }
+}
+
+/// Waits until the copy has all pets of the table as they are, and says how many.
+async fn equals_table(url: &str) -> Outcome<String> {
+    let equal = || check(&["equal", &file("pets.sqlite"), &file("pets")]);
+    eventually("the copy equals the table", || {
+        fs::write(file("pets"), psql(url, PETS)?)?;
+        Ok(equal().is_ok())
+    })
+    .await
+    .map_err(|error| format!("{error}: {:?}", equal()))?;
+    equal()
+}
+
+fn empty_directory() -> Outcome {
+    let _ = fs::remove_dir_all(DIRECTORY);
+    Ok(fs::create_dir_all(DIRECTORY)?)
 }
 
 /// Restores the backup in place, while nobody writes. Returns the place of its last version.

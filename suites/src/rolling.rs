@@ -66,7 +66,16 @@ pub(crate) struct Traffic {
 }
 
 const CLIENTS: Clients = Clients {
-    mix: &[(2, Kind::Create), (2, Kind::Available), (3, Kind::Find), (1, Kind::Page)],
+    mix: &[
+        (4, Kind::Create),
+        (4, Kind::Available),
+        (6, Kind::Find),
+        (2, Kind::Page),
+        (1, Kind::Rename),
+        (1, Kind::Place),
+        (1, Kind::Complete),
+        (1, Kind::Cancel),
+    ],
     ..Clients::DEFAULT
 };
 
@@ -86,7 +95,7 @@ impl Traffic {
         let (log, counts) = (self.load.log(), self.load.history().counts.clone());
         let milliseconds = log.milliseconds();
         println!(
-            "{} reads, {} creates, {} failures; p50 {:.1} ms, p99 {:.1} ms, maximum {:.0} ms",
+            "{} reads, {} writes, {} failures; p50 {:.1} ms, p99 {:.1} ms, maximum {:.0} ms",
             counts.reads,
             counts.writes,
             log.failures(),

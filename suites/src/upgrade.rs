@@ -1,5 +1,6 @@
 //! Upgrades from the previous release, rolls back and upgrades again, under load behind HAProxy and with a reader of the feed:
-//! no request may fail, and every pet that was added since the migration must be in the feed once, whichever version added it.
+//! no request may fail, and every pet that was added since the migration must be in the feed once, whichever version added it. A
+//! mirror that is built after the last upgrade must equal the table in the end.
 //! Before the rollback, clients use references, holds and metadata, which the previous release may not know: it must read their
 //! pets and orders, change and complete them, and keep what it does not know.
 
@@ -11,6 +12,7 @@ use tokio::time::sleep;
 use crate::Outcome;
 use crate::history::feed::Reader;
 use crate::http::Connection;
+use crate::mirror::NewMirror;
 use crate::rolling::Traffic;
 use crate::topology::{Balancer, Node, PETSTORE, Server, database_url, new_key, output, psql};
 use crate::workload::none_of;
@@ -93,6 +95,8 @@ impl Upgrade {
                 }
             }
         }
+        // Built and kept current while the clients go on.
+        let mirror = NewMirror::start(nodes[0].address(), &reader_key)?;
         held.ok_or("no order was held")?.check_completed(&nodes[0], &reader_key).await?;
         expire(current, &url, &reader_key).await?;
         let (load, mut problems) = traffic.finish(&url).await?;
@@ -102,6 +106,7 @@ impl Upgrade {
         problems.extend(reading.problems(&stored, false));
         problems.extend(reading.differences(&load.journal(&url)?, last_before));
         none_of(&problems)?;
+        print!("{}", mirror.finish(&url).await?);
         println!("both versions added pets: each is in the feed once, in {} events", reading.events.len());
         drop((nodes, reading_node));
         write_without_partitions(previous, &url).await

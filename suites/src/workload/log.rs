@@ -21,6 +21,11 @@ impl Attempt {
         matches!(self.status, 200 | 201)
     }
 
+    /// Not a conflict: somebody else was first.
+    pub(crate) fn failed(&self) -> bool {
+        !self.succeeded() && self.status != 409
+    }
+
     pub(crate) fn began(&self) -> f64 {
         self.at - self.seconds
     }
@@ -42,7 +47,7 @@ impl Log {
         let code = body.split_once("\"code\":\"").and_then(|(_, rest)| rest.split('"').next());
         let code = code.filter(|_| status >= 400).unwrap_or_default();
         *self.answers.entry(format!("{method} {status} {code}")).or_default() += 1;
-        if !attempt.succeeded() {
+        if attempt.failed() {
             self.first_failure.get_or_insert_with(|| format!("{method} {path}: {status} {body}"));
         }
         self.attempts.push(attempt);
@@ -99,9 +104,8 @@ impl Log {
         Samples(self.attempts.iter().map(|attempt| attempt.seconds * 1_000.0).collect())
     }
 
-    /// How many attempts did not succeed.
     pub(crate) fn failures(&self) -> usize {
-        self.attempts.iter().filter(|attempt| !attempt.succeeded()).count()
+        self.attempts.iter().filter(|attempt| attempt.failed()).count()
     }
 
     /// CSV with a line for each second: reads and writes that succeeded and that failed, and the slowest of each.
@@ -115,7 +119,7 @@ impl Log {
             )]
             let row = seconds.entry(attempt.at as u64).or_default();
             let first = if attempt.is_write { 3 } else { 0 };
-            row[first + usize::from(!attempt.succeeded())] += 1.0;
+            row[first + usize::from(attempt.failed())] += 1.0;
             row[first + 2] = row[first + 2].max(attempt.seconds);
         }
         let rows = seconds.iter().map(|(at, [reads, no_reads, slow_read, writes, no_writes, slow_write])| {
