@@ -1,5 +1,6 @@
 """Tests of what an operation on /docs shows, and of what Execute sends."""
 import re
+from pathlib import Path
 
 import pytest
 from conftest import KEY, SERVICE
@@ -125,6 +126,15 @@ def test_execute_sends_a_new_idempotency_key_with_every_post(visit):
     with page.expect_request("**/v1/pets?*") as request:
         visitor.execute(listing)
     assert "idempotency-key" not in request.value.headers
+
+
+def test_the_versions_of_the_api_and_of_the_service_are_shown(visit):
+    visitor = visit()
+    page = visitor.open()
+    cargo = (Path(__file__).parents[2] / "Cargo.toml").read_text()
+    service = re.search('^version = "(.*)"', cargo, re.MULTILINE)[1]
+    api = document(visitor)["info"]["version"]
+    assert page.locator(".introduction .version").inner_text() == f"API version {api}, served by petstore {service}"
 
 
 def test_installing_an_sdk_is_one_click_away(visit):

@@ -9,6 +9,7 @@ const STABILITIES = {
   beta: "May change with notice: removed at the earliest 90 days after its deprecation.",
   experimental: "May change or be removed at any time.",
 };
+const { serviceVersion } = document.getElementById("page").dataset;
 let key = "";
 const keyChanged = new Set(); // functions to call when the key changes
 let openapi = {}; // the document as the page shows it
@@ -243,7 +244,7 @@ const plugin = ({ React }) => {
     const servers = specSelectors.servers();
     return h("div", null,
       h("section", { className: "introduction" },
-        h("p", { className: "version" }, `Version ${specSelectors.info().get("version")}`),
+        h("p", { className: "version" }, `API version ${specSelectors.info().get("version")}, served by petstore ${serviceVersion}`),
         h(Markdown, { source: specSelectors.info().get("description") })),
       h("div", { className: "cards" },
         h(KeyField),

@@ -1,5 +1,6 @@
 //! The pages below `/docs`: articles from `docs/*.md`, rendered by `build.rs`, and the navigation that all pages share.
 
+use petstore_config::version::VERSION;
 use serde_json::{Value, json};
 
 /// A page of documentation.
@@ -51,7 +52,7 @@ pub(crate) fn operations_page(document: &Value) -> String {
             <script src=\"docs/swagger-ui-bundle.js\" defer></script>\n    \
             <script src=\"docs/page.js\" type=\"module\"></script>",
         brand: "<h1 class=\"brand\"><img src=\"docs/icon.svg\" alt=\"\" width=\"28\" height=\"28\">Pet Store API</h1>",
-        content: OPERATIONS,
+        content: &OPERATIONS.replace("{version}", VERSION),
     };
     page.render(document)
 }
