@@ -1,3 +1,3 @@
 """The version of this package; pyproject.toml reads it from here."""
 
-__version__ = "2.0.0"
+__version__ = "2.1.0"
