@@ -808,3 +808,23 @@ async fn an_event_of_a_pet_with_an_impossible_id_does_not_stop_the_feed() {
         assert_eq!(pets, [first, last], "{from}");
     }
 }
+
+#[tokio::test]
+async fn a_request_does_not_wait_before_the_end_of_the_feed() {
+    let service = TestService::start().await;
+    // An event that is left out, and so many others that the next one is on the next page.
+    let odd = "INSERT INTO pets (id, name, category_id) OVERRIDING SYSTEM VALUE VALUES (0, 'Odd', 1)";
+    service.database.connect().await.batch_execute(odd).await.unwrap();
+    let client = &service.client;
+    for _ in 0..99 {
+        client.add("Rex", None).await;
+    }
+    let last = client.add("Max", None).await;
+    client.patch_pet(last, &json!({"name": "Ada"})).await;
+    // From now on, the node knows where the feed ends.
+    client.get(&format!("{EVENTS}?after=now&wait=1")).await;
+    let started = Instant::now();
+    let answer = client.get(&format!("{EVENTS}?type=pet.updated&wait=25")).await;
+    assert_eq!(answer.json()[0]["petId"], last);
+    assert!(started.elapsed() < PROMPTLY, "{:?}", started.elapsed());
+}

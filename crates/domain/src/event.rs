@@ -106,6 +106,8 @@ pub struct FeedPage {
     pub events: Vec<Event>,
     /// Where to ask next.
     pub next: EventPosition,
+    /// Whether the feed had no events after these.
+    pub is_end: bool,
 }
 
 /// A request for a page of the feed.

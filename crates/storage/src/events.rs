@@ -353,8 +353,9 @@ impl FeedRows {
                 (FeedStart::After(after), None) => after,
                 (FeedStart::Oldest, None) => dropped,
             };
+            let is_end = events.len() < usize::from(request.limit.get());
             let events = events.into_iter().filter_map(|(_, event)| event).collect();
-            FeedOutcome::Page(FeedPage { events, next })
+            FeedOutcome::Page(FeedPage { events, next, is_end })
         };
         Ok(requests.iter().zip(pages).map(|(request, events)| (*request, outcome(request, events))).collect())
     }

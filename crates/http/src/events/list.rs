@@ -51,7 +51,7 @@ pub(crate) async fn list_events(request: ApiRequest<'_>) -> Result<Response, Api
     let EventTypes(types) = &query.r#type;
     let wait = Duration::from_secs(seconds);
     let (page, spent_waiting) = if wait.is_zero() {
-        (read(&request, wanted, types).await?.0, Waited::default())
+        (read(&request, wanted, types).await?, Waited::default())
     } else {
         read_or_wait(&request, wanted, types, wait).await?
     };
@@ -63,13 +63,13 @@ pub(crate) async fn list_events(request: ApiRequest<'_>) -> Result<Response, Api
     Ok(response)
 }
 
-/// Reads a page with events of these types, or of all types if there are none, and whether it reaches the end of the feed. The
-/// page may be empty before the end: after so many events of other types, the client asks again.
+/// Reads a page with events of these types, or of all types if there are none. The page may be empty before the end of the feed:
+/// after so many events of other types, the client asks again.
 async fn read(
     request: &ApiRequest<'_>,
     wanted: FeedRequest,
     types: &[EventType],
-) -> Result<(FeedPage, bool), ApiError> {
+) -> Result<FeedPage, ApiError> {
     let mut start = wanted.start;
     let limit = if types.is_empty() { wanted.limit } else { PageLimit::LARGEST };
     for pages_left in (0..MAX_PAGES).rev() {
@@ -77,18 +77,18 @@ async fn read(
             FeedOutcome::Page(page) => page,
             FeedOutcome::Expired => return Err(ApiError::CursorExpired),
         };
-        let is_end = page.events.len() < usize::from(limit.get());
         if types.is_empty() {
-            return Ok((page, is_end));
+            return Ok(page);
         }
         page.events.retain(|event| types.contains(&event.event_type));
         if page.events.len() > usize::from(wanted.limit.get()) {
             page.events.truncate(wanted.limit.get().into());
             page.next = page.events.last().map_or(page.next, |last| last.position);
-            return Ok((page, false));
+            page.is_end = false;
+            return Ok(page);
         }
-        if is_end || pages_left == 0 || !page.events.is_empty() {
-            return Ok((page, is_end));
+        if page.is_end || pages_left == 0 || !page.events.is_empty() {
+            return Ok(page);
         }
         start = FeedStart::After(page.next);
     }
@@ -108,9 +108,9 @@ async fn read_or_wait(
     let (mut spent_waiting, mut client_closed) = (Duration::ZERO, false);
     let mut subscription = app.storage.subscribe_to_events();
     loop {
-        let (page, is_end) = read(request, wanted, types).await?;
+        let page = read(request, wanted, types).await?;
         if !page.events.is_empty()
-            || !is_end
+            || !page.is_end
             || Instant::now() >= deadline
             || app.is_closing()
             || client_closed
