@@ -254,3 +254,19 @@ async fn a_row_that_somebody_has_locked_delays_the_expiry_of_no_other_order() {
         wait_for_expiry(client, order).await;
     }
 }
+
+#[tokio::test]
+async fn an_order_that_cannot_be_changed_keeps_no_other_order_from_expiring() {
+    let service = start().await;
+    let client = &service.client;
+    let refused = place(client, json!({"holdSeconds": 1})).await;
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$; \
+        CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW WHEN (OLD.id = 1) EXECUTE FUNCTION refuse()";
+    service.database.connect().await.batch_execute(refuse).await.unwrap();
+    let others =
+        [place(client, json!({"holdSeconds": 1})).await, place(client, json!({"holdSeconds": 1})).await];
+    for order in &others {
+        wait_for_expiry(client, order).await;
+    }
+    assert_eq!(read(client, &refused).await["status"], "placed");
+}

@@ -48,14 +48,16 @@ pub(super) const OVERDUE: &str = "\
 pub(super) const STATEMENTS: &[&str] = &[DUE, LOCK_PETS, LOCK, OVERDUE];
 
 impl Storage {
-    /// Ends the orders that are due, in batches. Each is looked at once.
+    /// Ends the orders that are due, in batches. Each is looked at once. If some cannot be changed, returns why the last one cannot,
+    /// after the others have ended.
     pub async fn expire_orders(&self) -> Result<(), StorageError> {
         // Which orders of the last time were looked at.
         let (mut last, mut seen) = (Timestamp::NegInfinity, Vec::new());
+        let mut failed = Ok(());
         loop {
             let due = self.database.read_unproven(DUE, &[&last, &seen]).await?;
             if due.is_empty() {
-                return Ok(());
+                return failed;
             }
             for row in &due {
                 let expires_at = Timestamp::Value(column::<SystemTime>(row, "expires_at")?);
@@ -66,7 +68,16 @@ impl Storage {
             }
             match self.expire(&due).await {
                 // Somebody has locked a table. The next pass tries again.
-                Err(StorageError::Locked(_)) => return Ok(()),
+                Err(StorageError::Locked(_)) => return failed,
+                // One of them cannot be changed, for example because of a trigger that the shop has added.
+                Err(StorageError::Unexpected(_)) => {
+                    for order in due.chunks(1) {
+                        match self.expire(order).await {
+                            Err(error @ StorageError::Unexpected(_)) => failed = Err(error),
+                            expired => count_order_events(EventType::OrderExpired, expired?),
+                        }
+                    }
+                }
                 expired => count_order_events(EventType::OrderExpired, expired?),
             }
         }

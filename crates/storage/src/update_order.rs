@@ -18,11 +18,11 @@ use super::stored_metadata::MetadataParameter;
 /// changed, as for pets.
 const UPDATE: &str = "\
     UPDATE orders
-    SET expires_at = COALESCE(
-        date_trunc('milliseconds', now()) + $2::double precision * interval '1 second', expires_at),
+    SET expires_at = CASE WHEN $2::double precision IS NULL THEN expires_at
+        -- The clock may have been set back.
+        ELSE greatest(created_at, date_trunc('milliseconds', now()) + $2::double precision * interval '1 second') END,
       reference = $3,
       metadata = CASE WHEN $5 THEN $4 ELSE metadata END,
-      -- The clock may have been set back.
       updated_at = greatest(updated_at, date_trunc('milliseconds', now()))
     WHERE id = $1
     RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference, metadata";
