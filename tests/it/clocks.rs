@@ -241,7 +241,7 @@ async fn migrate_limits_the_times_that_are_stored_already() {
     let database = TestDatabase::empty().await;
     let url = DatabaseUrl::from(database.url());
     // Before the limits.
-    migrate(&url, 16).await.unwrap();
+    migrate(&url, 14).await.unwrap();
     let client = database.connect().await;
     let extreme = "INSERT INTO api_keys (name, prefix, digest, scopes, expires_at) \
         VALUES ('shop', 'psk_abcdef', sha256('x'), '{}', 'infinity'); \
@@ -474,4 +474,23 @@ async fn doctor_reports_what_is_dated_in_the_future() {
         "{}",
         doctor()
     );
+}
+
+#[tokio::test]
+async fn an_order_gets_more_time_although_the_clock_was_set_back() {
+    let service = TestService::start_with(&["--order-hold=168h"]).await;
+    let pet = service.client.add("Rex", Some("available")).await;
+    let order = json!({"petId": pet, "holdSeconds": 600});
+    assert_eq!(service.client.post("/v1/store/orders", &order).await.status, 201);
+    let back = "UPDATE orders SET created_at = created_at + interval '1 hour', \
+        updated_at = updated_at + interval '1 hour', expires_at = expires_at + interval '1 hour'";
+    service.database.connect().await.batch_execute(back).await.unwrap();
+    let longer = json!({"holdSeconds": 900}).to_string();
+    let answer = service
+        .client
+        .send(Method::PATCH, "/v1/store/orders/1", |request| {
+            request.header("content-type", "application/merge-patch+json").body(longer.clone())
+        })
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
 }

@@ -542,6 +542,21 @@ async fn doctor_names_a_blocking_session_of_which_the_role_may_not_see_more() {
 }
 
 #[tokio::test]
+async fn migrate_refuses_a_role_that_does_not_own_the_tables() {
+    let Deployment { database, owner, .. } = Deployment::with_schema_of_1_0_0().await;
+    let migrated = run(&["migrate"], &[("DATABASE_URL", &database.url())]);
+    let error = String::from_utf8(migrated.stderr).unwrap();
+    assert_eq!(migrated.status.code(), Some(1), "{error}");
+    assert!(error.contains(&format!("the tables belong to the role {owner}, but this is")), "{error}");
+    let as_owner = format!("{}&options=-c%20role%3D{owner}", database.url());
+    let migrated = run(&["migrate"], &[("DATABASE_URL", &as_owner)]);
+    assert!(migrated.status.success(), "{migrated:?}");
+    // There is nothing to do, so it does not matter whose tables they are.
+    let migrated = run(&["migrate"], &[("DATABASE_URL", &database.url())]);
+    assert!(migrated.status.success(), "{migrated:?}");
+}
+
+#[tokio::test]
 async fn migrate_needs_only_one_connection() {
     let Deployment { database, owner, .. } = Deployment::empty().await;
     let limit = format!("ALTER ROLE {owner} CONNECTION LIMIT 1");

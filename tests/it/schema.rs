@@ -65,6 +65,11 @@ async fn migrations_apply_one_by_one_to_a_database_with_data() {
         for (_, sample) in SAMPLES.iter().filter(|(since, _)| *since == version) {
             client.batch_execute(sample).await.unwrap();
         }
+        // Nodes of the previous release change rows between any two migrations.
+        if version >= 5 {
+            let change = "UPDATE pets SET name = name; UPDATE orders SET pet_id = pet_id; UPDATE api_keys SET name = name";
+            client.batch_execute(change).await.unwrap();
+        }
     }
     let row = client.query_one("SELECT count(*), min(category_id) FROM pets", &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, i64::MIN));
@@ -319,6 +324,18 @@ async fn migrate_does_not_block_requests_while_it_waits_for_a_long_transaction()
     assert!(output.status.success(), "{log}");
     assert!(log.contains("another transaction holds a lock that a migration needs: retrying"), "{log}");
     assert!(output.stdout.starts_with(b"applied V5"), "{log}");
+}
+
+#[tokio::test]
+async fn migrate_may_take_longer_than_the_statements_of_others() {
+    let (database, holder) = with_blocked_migration().await;
+    // Shorter than one attempt.
+    let limit = format!("ALTER DATABASE {} SET statement_timeout = '300ms'", database.name());
+    holder.batch_execute("COMMIT; BEGIN; LOCK TABLE pets IN SHARE MODE").await.unwrap();
+    database.server().await.batch_execute(&limit).await.unwrap();
+    let output = run(&["migrate", "--patience", "0s"], &[("DATABASE_URL", &database.url())]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("petstore: other transactions hold locks"), "{error}");
 }
 
 #[tokio::test]

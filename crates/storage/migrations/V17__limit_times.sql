@@ -1,6 +1,6 @@
--- Keeps every time within what RFC 3339 can express: no response, log line or calculation can contain another. What is stored
--- already is checked by V18. The times of `idempotency_keys` and `events` have no constraint: their partitions bound the one,
--- and nothing but a comparison reads the other.
+-- Keeps every time within what RFC 3339 can express: no response, log line or calculation can contain another. V15 has corrected
+-- what was stored, and V18 validates it. The times of `idempotency_keys` and `events` have no constraint: their partitions bound
+-- the one, and nothing but a comparison reads the other.
 --
 -- Also keeps partitions when a clock that is wrong makes them look old, and creates those of idempotency keys for two days ahead:
 -- each lookup searches all of them from yesterday on, because a clock may be set back. V19 drops those for later days.

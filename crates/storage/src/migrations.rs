@@ -79,6 +79,8 @@ const LOCK: i64 = i64::from_be_bytes(*b"petstore");
 
 /// How long one attempt waits for a table lock. Requests on the same table queue behind it, and wait for at most a second.
 const SET_LOCK_TIMEOUT: &str = "SET lock_timeout = '500ms'";
+/// Reading a large table may take longer than the database allows other sessions.
+const UNLIMITED: &str = "SET statement_timeout = 0";
 /// How often to check whether another node has finished its migration.
 const OTHER_NODE_PAUSE: Duration = Duration::from_millis(100);
 /// The pause before the next attempt, for the requests that queued.
@@ -112,6 +114,17 @@ pub enum MigrateError {
          migrate again"
     )]
     Locked(Duration, #[source] Box<dyn Error + Send + Sync>),
+    /// Functions that this role would create could not be called by those of the owner.
+    #[error(
+        "the tables belong to the role {owner}, but this is {role}: migrate as {owner}, for example with \
+         options=-c%20role%3D{owner} in the database URL"
+    )]
+    NotOwner {
+        /// Who owns the tables.
+        owner: String,
+        /// Whom the database URL names.
+        role: String,
+    },
 }
 
 /// Applies the missing migrations up to and including version `up_to`, builds the missing indexes, and returns the names of
@@ -136,6 +149,10 @@ pub async fn migrate_within(
     check_sessions(&connector).await?;
     let encoding = client.query_one("SELECT current_setting('server_encoding') AS encoding", &[]).await?;
     check_encoding(encoding.try_get("encoding")?).map_err(MigrateError::Encoding)?;
+    if schema_version(&client).await? < up_to {
+        check_owner(&client).await?;
+    }
+    client.batch_execute(UNLIMITED).await?;
     // Not pg_advisory_lock: a session that waits in it has a snapshot, for which an index that is built concurrently would wait
     // in turn.
     while !client.query_one("SELECT pg_try_advisory_lock($1) AS locked", &[&LOCK]).await?.try_get("locked")? {
@@ -148,6 +165,18 @@ pub async fn migrate_within(
     // The connection closes some time after it is dropped. If this fails, it is closed.
     let _ = client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await;
     outcome
+}
+
+/// Checks that the tables, if there are any, belong to the role of this connection.
+async fn check_owner(client: &Client) -> Result<(), MigrateError> {
+    const OTHER_OWNER: &str = "\
+        SELECT quote_ident(pg_get_userbyid(relowner)) AS owner, quote_ident(current_user) AS role
+        FROM pg_class
+        WHERE oid = to_regclass($1) AND pg_get_userbyid(relowner) <> current_user";
+    match client.query_opt(OTHER_OWNER, &[&HISTORY]).await? {
+        None => Ok(()),
+        Some(row) => Err(MigrateError::NotOwner { owner: row.try_get("owner")?, role: row.try_get("role")? }),
+    }
 }
 
 /// Creates the partitions that are missing, so that a database is ready before the first node starts.

@@ -1,6 +1,16 @@
--- Validates the constraints of V17, without blocking requests. A time that somebody has stored in SQL and that violates them
--- becomes the nearest one that does not: infinity becomes the end of the year 9999.
+-- Corrects what somebody has set in SQL and V16 and V17 do not allow, before they are applied: a row that violates a constraint
+-- cannot be changed. This blocks no request.
 
+-- Control characters become spaces. A reference of only white space is removed.
+UPDATE orders
+SET reference = CASE
+  WHEN regexp_replace(reference, '[\u0001-\u001F\u007F-\u009F]', ' ', 'g')
+    ~ '[^\u0020\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]'
+  THEN regexp_replace(reference, '[\u0001-\u001F\u007F-\u009F]', ' ', 'g') END
+WHERE reference ~ '[\u0001-\u001F\u007F-\u009F]'
+  OR reference !~ '[^\u0020\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]';
+
+-- A time becomes the nearest one that is allowed: infinity becomes the end of the year 9999.
 DO $$
 DECLARE
   first CONSTANT timestamptz := '0001-01-01 00:00:00Z';
@@ -24,9 +34,3 @@ BEGIN
   END LOOP;
 END
 $$;
-
-ALTER TABLE api_keys VALIDATE CONSTRAINT api_keys_times;
-ALTER TABLE api_key_events VALIDATE CONSTRAINT api_key_events_time;
-ALTER TABLE orders VALIDATE CONSTRAINT orders_times;
-ALTER TABLE imported_chunks VALIDATE CONSTRAINT imported_chunks_time;
-ALTER TABLE event_feed VALIDATE CONSTRAINT event_feed_time;
