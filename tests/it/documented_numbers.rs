@@ -99,12 +99,10 @@ fn upgrade() -> Vec<Row> {
     vec![
         row(PAGE, "waits for at most {} ms", &[&lock_timeout]),
         row(PAGE, "`--patience` ({} seconds)", &[&default_number("migrate", "patience")]),
-        row(PAGE, "apt-get install ./petstore_{}-2_amd64.deb", &[&VERSION]),
-        row(PAGE, "apt-get install --allow-downgrades ./petstore_{}-1_amd64.deb", &[&VERSION]),
         row(PAGE, "--timeout 10m job/petstore-migrate-{} ", &[&job]),
         row(PAGE, "logs job/petstore-migrate-{}`", &[&job]),
         row(PAGE, "replaces one pod every {} seconds", &[&pause]),
-        row(PAGE, "| not released | {} | {} | yes |", &[&SCHEMA_NEEDED, &SCHEMA_LATEST]),
+        row(PAGE, "| {} | {} | {} | yes |", &[&VERSION, &SCHEMA_NEEDED, &SCHEMA_LATEST]),
         row(PAGE, "| {}, {} | the [metadata]", &[&SCHEMA_NEEDED, &SCHEMA_LATEST]),
         row(PAGE, "petstore runs on PostgreSQL {} to {}.", &[&oldest, &newest]),
     ]

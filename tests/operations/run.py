@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     f"docs/{name}.md" for name in ("operations", "configuration", "monitoring", "runbook", "upgrade", "backup")
 ]
+# The machine has two packages of it, the second as if it were later.
+VERSION = re.search('^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
 COMMANDS = ("sh", "sql")
 OTHERS = ("conf", "json", "text", "yaml")
 ROLES = ("one role", "two roles")
@@ -147,6 +149,7 @@ def run(enter: list[str], where: str, script: str) -> str:
 
 def run_block(enter: list[str], block: Block, roles: str) -> None:
     code = block.code.replace("owner=petstore_owner\n", f"owner={OWNER[roles]}\n")
+    code = code.replace("petstore_OLD_", f"petstore_{VERSION}-1_").replace("petstore_NEW_", f"petstore_{VERSION}-2_")
     if block.language == "sql":
         # The service's role is a member of pg_monitor if it is not the owner; see roles.sql.
         user = "postgres" if roles == "one role" else "petstore"

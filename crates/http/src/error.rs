@@ -462,7 +462,7 @@ impl From<StorageError> for ApiError {
     }
 }
 
-/// The body of every error response.
+/// The body of every error response, except to a request that is not valid HTTP.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Error)]
 pub(crate) struct ErrorBody {

@@ -5,7 +5,7 @@ export type ClientOptions = {
 };
 
 /**
- * The body of every error response.
+ * The body of every error response, except to a request that is not valid HTTP.
  */
 export type Error = {
     /**

@@ -32,11 +32,11 @@ const BEARER: &str = "bearer";
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
         description = "A pet store inventory: list pets, add pets, and sell each pet once.\n\n\
             Send your API key with every request: `Authorization: Bearer <API_KEY>`. Every error has the same \
-            body. Branch on `code`, show `message` to people, and include the `X-Request-Id` header when you \
-            report a problem. To set the id yourself, send `X-Request-Id` with 1 to 64 characters from \
-            `A-Za-z0-9._-`. Unknown fields and parameters are rejected.\n\n\
-            Operations marked `x-stability: beta` may change with 90 days' notice. All other operations are \
-            stable.",
+            body, except if the request is not valid HTTP. Branch on `code`, show `message` to people, and \
+            include the `X-Request-Id` header when you report a problem. To set the id yourself, send \
+            `X-Request-Id` with 1 to 64 characters from `A-Za-z0-9._-`. Unknown fields and parameters are rejected.\n\n\
+            Operations marked `x-stability: beta` may change or be removed with 90 days' notice. All other \
+            operations are stable.",
     ),
     tags(
         (name = "animals", description = "The pets of the shop."),

@@ -17,8 +17,8 @@ use crate::state::AppState;
 
 /// Add an animal
 ///
-/// Adds a pet. The service responds once the pet is stored durably. Ids are never reused. With an `Idempotency-Key`, a retry
-/// adds no second pet.
+/// Adds a pet. The service responds once the pet is stored durably. Ids are not reused, unless a backup is restored. With an
+/// `Idempotency-Key`, a retry adds no second pet.
 #[utoipa::path(
     post,
     path = "/v1/pets",

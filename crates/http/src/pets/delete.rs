@@ -12,7 +12,7 @@ use crate::response::{self, AccessLogIds, Response};
 
 /// Delete a pet
 ///
-/// Deletes a pet that has never been in an order, such as a duplicate. Its id is never reused, but its `reference` can be. To
+/// Deletes a pet that has never been in an order, such as a duplicate. Its id is not reused, but its `reference` can be. To
 /// delete the pet only if it is as you have read it, send its `ETag` in `If-Match`. If you retry, 404 means that the pet is
 /// already deleted.
 #[utoipa::path(

@@ -9,7 +9,7 @@ T = TypeVar("T", bound="Error")
 
 @dataclass(frozen=True)
 class Error:
-    """The body of every error response."""
+    """The body of every error response, except to a request that is not valid HTTP."""
 
     code: str
     """Error code for programs. A code never changes its meaning. New codes may be added."""
