@@ -1,5 +1,6 @@
 //! The composition root: from settings to a running service.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::net::{self, SocketAddr};
@@ -131,20 +132,25 @@ impl App {
                 serve(self.admin, admin, timeouts, None, until_stopped(stopped)),
             );
         };
+        let background = async {
+            join!(
+                restarted("report_startup", || report_when_started(&self.state)),
+                restarted("maintain_keys", || self.state.maintain_keys()),
+                restarted("create_partitions", || create_partitions(&self.storage)),
+                restarted("drop_partitions", || drop_partitions(&self.storage, event_retention)),
+                restarted("expire_orders", || expire_orders(&self.storage)),
+                restarted("watch_events", || self.storage.watch_events()),
+                restarted("notify_watchdog", systemd::notify_watchdog),
+                restarted("watch_servers", || self.storage.watch_servers()),
+                restarted("log_availability", || self.storage.log_availability()),
+                restarted("log_failures", || self.state.log_failures()),
+                restarted("poll_database_metrics", || self.storage.poll_database_metrics()),
+                restarted("metrics_upkeep", petstore_telemetry::metrics::run_upkeep),
+            )
+        };
         select! {
             () = serving => {}
-            () = restarted("report_startup", || report_when_started(&self.state)) => {}
-            () = restarted("maintain_keys", || self.state.maintain_keys()) => {}
-            () = restarted("create_partitions", || create_partitions(&self.storage)) => {}
-            () = restarted("drop_partitions", || drop_partitions(&self.storage, event_retention)) => {}
-            () = restarted("expire_orders", || expire_orders(&self.storage)) => {}
-            () = restarted("watch_events", || self.storage.watch_events()) => {}
-            () = restarted("notify_watchdog", systemd::notify_watchdog) => {}
-            () = restarted("watch_servers", || self.storage.watch_servers()) => {}
-            () = restarted("log_availability", || self.storage.log_availability()) => {}
-            () = restarted("log_failures", || self.state.log_failures()) => {}
-            () = restarted("poll_database_metrics", || self.storage.poll_database_metrics()) => {}
-            () = restarted("metrics_upkeep", petstore_telemetry::metrics::run_upkeep) => {}
+            (never, ..) = background => match never {},
         }
         self.state.flush_last_used().await;
         tracing::info!("stopped");
@@ -154,12 +160,14 @@ impl App {
 /// How long a background task that panicked pauses.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs a background task. If it panics, which is a bug, it is started again: the service keeps answering requests.
-async fn restarted<F: Future<Output = ()>>(task: &'static str, start: impl Fn() -> F) {
+/// Runs a background task, which never ends. If it panics, which is a bug, it is started again: the service keeps answering
+/// requests.
+async fn restarted<F: Future<Output = Infallible>>(task: &'static str, start: impl Fn() -> F) -> Infallible {
     // A counter that first appears with value 1 hides its first panic from `rate()`.
     let panics = counter!(BACKGROUND_PANICS, "task" => task);
     panics.increment(0);
-    while AssertUnwindSafe(start()).catch_unwind().await.is_err() {
+    loop {
+        let Err(_) = AssertUnwindSafe(start()).catch_unwind().await;
         panics.increment(1);
         tracing::error!(task, "a background task panicked, which is a bug: restarting it");
         sleep(RESTART_PAUSE).await;
@@ -167,10 +175,10 @@ async fn restarted<F: Future<Output = ()>>(task: &'static str, start: impl Fn() 
 }
 
 /// Reports readiness to systemd, once.
-async fn report_when_started(state: &AppState) {
+async fn report_when_started(state: &AppState) -> Infallible {
     state.started().await;
     systemd::ready();
-    pending::<()>().await;
+    pending().await
 }
 
 /// How often orders that are due are looked for, and the back-off after a failed attempt.
@@ -178,7 +186,7 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 const EXPIRY_BACKOFF: Duration = Duration::from_secs(10);
 
 /// Ends orders that were not completed in time.
-async fn expire_orders(storage: &Storage) {
+async fn expire_orders(storage: &Storage) -> Infallible {
     loop {
         let pause = match storage.expire_orders().await {
             // Without a partition, one is being created.
@@ -202,7 +210,7 @@ const DROP_BACKOFF: Duration = Duration::from_mins(1);
 const MIN_CREATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Creates the partitions for idempotency keys and events: every hour, and immediately when a request finds none.
-async fn create_partitions(storage: &Storage) {
+async fn create_partitions(storage: &Storage) -> Infallible {
     loop {
         let pause = match storage.create_partitions().await {
             Ok(()) => PARTITION_INTERVAL,
@@ -219,7 +227,7 @@ async fn create_partitions(storage: &Storage) {
 }
 
 /// Drops the partitions of expired idempotency keys and events.
-async fn drop_partitions(storage: &Storage, event_retention: Duration) {
+async fn drop_partitions(storage: &Storage, event_retention: Duration) -> Infallible {
     loop {
         let pause = match storage.drop_partitions(event_retention).await {
             Ok(()) => PARTITION_INTERVAL,
@@ -250,11 +258,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_background_task_that_panics_is_started_again() {
         let starts = AtomicU32::new(0);
-        restarted("test", async || {
+        let task = restarted("test", async || {
             let start = starts.fetch_add(1, Ordering::Relaxed);
             assert!(start == 2, "panic number {start}");
-        })
-        .await;
+            pending().await
+        });
+        timeout(3 * RESTART_PAUSE, task).await.unwrap_err();
         assert_eq!(starts.into_inner(), 3);
     }
 }

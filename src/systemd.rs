@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** besides `config`, the only reader of the environment, and only of the variables that systemd sets.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::net::TcpListener;
@@ -64,7 +65,7 @@ pub fn stopping() {
 }
 
 /// Notifies the watchdog forever, twice per configured interval.
-pub async fn notify_watchdog() {
+pub async fn notify_watchdog() -> Infallible {
     let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| *limit > Duration::from_millis(1)) else {
         return pending().await;
     };

@@ -216,7 +216,7 @@ fn keys() -> Vec<Row> {
         ),
         row(
             PAGE,
-            "| time in the queue for the database | not configurable | {} second |",
+            "| time in the queue for the database | not configurable | {} second, or until a running statement ends |",
             &[&duration("crates/postgres/src/pool.rs", "POOL_WAIT").as_secs()],
         ),
         row(PAGE, "| `--max-connections` | {} |", &[&connections]),

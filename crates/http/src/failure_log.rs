@@ -2,6 +2,7 @@
 //! number of the others.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ impl FailureLog {
     }
 
     /// Logs the number of failures of each cause that no later failure has logged, indefinitely.
-    pub(crate) async fn run(&self) {
+    pub(crate) async fn run(&self) -> Infallible {
         loop {
             sleep(INTERVAL).await;
             for (cause, unlogged) in self.take_ended() {

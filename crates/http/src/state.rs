@@ -1,5 +1,6 @@
 //! What the handlers share, and the phases of a node from its start to its end.
 
+use std::convert::Infallible;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -143,13 +144,13 @@ impl AppState {
     }
 
     /// Records when keys were last used, in the background, until it is dropped.
-    pub async fn maintain_keys(&self) {
-        self.keys.run().await;
+    pub async fn maintain_keys(&self) -> Infallible {
+        self.keys.run().await
     }
 
     /// Logs how many requests failed for the same cause, indefinitely.
-    pub async fn log_failures(&self) {
-        self.failures.run().await;
+    pub async fn log_failures(&self) -> Infallible {
+        self.failures.run().await
     }
 
     /// Records the last uses of keys before the service stops.

@@ -1,6 +1,8 @@
 //! Whether the database can be used, for the log: one line when it is lost and one when it is back, however many requests
 //! fail in between.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,23 +88,23 @@ impl Availability {
 
     /// Logs each change, indefinitely. A database that answers again within [`PATIENCE`] was not lost: it had no room for
     /// one more connection, perhaps.
-    pub async fn log(&self) {
+    pub async fn log(&self) -> Infallible {
         let mut changes = self.0.subscribe();
         // A receiver fails only without its sender, which lives as long as this future.
         loop {
             let Ok(lost) = changes.wait_for(AvailabilityState::is_lost).await.map(|state| state.clone())
             else {
-                return;
+                return pending().await;
             };
             if timeout(PATIENCE, changes.wait_for(AvailabilityState::is_available)).await.is_ok() {
                 continue;
             }
-            let AvailabilityState::Lost { server, cause, since } = lost else { return };
+            let AvailabilityState::Lost { server, cause, since } = lost else { continue };
             tracing::error!(server, cause, "database unavailable: answering 503 until it is back");
             let Ok(state) =
                 changes.wait_for(AvailabilityState::is_available).await.map(|state| state.clone())
             else {
-                return;
+                return pending().await;
             };
             if let AvailabilityState::Available { server } = state {
                 let seconds = (since.elapsed().as_secs_f64() * 10.0).round() / 10.0;

@@ -3,6 +3,7 @@
 //! **Invariant:** the cost does not depend on the number of pets: counts are estimates from PostgreSQL's statistics. Only the
 //! keys are read, of which there are few.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use metrics::gauge;
@@ -77,7 +78,7 @@ impl Storage {
     }
 
     /// Updates the metrics of the database every few seconds, indefinitely.
-    pub async fn poll_database_metrics(&self) {
+    pub async fn poll_database_metrics(&self) -> Infallible {
         loop {
             let up = self.record_database_metrics().await.is_ok();
             gauge!(DATABASE_UP).set(if up { 1.0 } else { 0.0 });

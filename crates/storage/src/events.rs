@@ -10,6 +10,7 @@
 //!   writes anything, so before it has an id. Changes in SQL and by nodes of 1.0.0 do not.
 
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -143,7 +144,7 @@ impl Storage {
     }
 
     /// Reads the head of the feed while a request waits for it, indefinitely.
-    pub async fn watch_events(&self) {
+    pub async fn watch_events(&self) -> Infallible {
         let FeedHead { position, wanted, .. } = &*self.feed_head;
         loop {
             if position.receiver_count() == 0 {

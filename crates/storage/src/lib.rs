@@ -4,9 +4,9 @@
 //!
 //! **Guarantees:**
 //! - a connection is used only if its schema is new enough for this program;
-//! - nothing waits longer than its deadline, and no statement is ever cancelled: at the deadline its connection is closed.
-//!   (A cancel request that reaches PostgreSQL while it waits for a standby makes it acknowledge a commit that a failover
-//!   can still lose.)
+//! - nothing waits longer than its deadline, and PostgreSQL is never asked to cancel: at the deadline the connection is closed.
+//!   (A cancel request that arrives while a commit waits for a standby makes PostgreSQL acknowledge a commit that a failover
+//!   can still lose. `statement_timeout` does not apply to the commit.)
 //! - a write whose outcome is unknown is reported as such, and never retried.
 //!
 //! A statement is one literal, which psql accepts once its parameters are filled in. createPet's has two CTEs with effects where

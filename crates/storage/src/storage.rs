@@ -1,5 +1,6 @@
 //! The storage: its connections and its queues. Each file with the statements of a table adds methods to it.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
 
@@ -78,7 +79,7 @@ impl Storage {
     }
 
     /// Watches the servers of a cluster, indefinitely.
-    pub async fn watch_servers(&self) {
+    pub async fn watch_servers(&self) -> Infallible {
         match &self.database.cluster {
             Some(cluster) => cluster.watch().await,
             None => pending().await,
@@ -86,8 +87,8 @@ impl Storage {
     }
 
     /// Logs when the database is lost and when it is back, indefinitely.
-    pub async fn log_availability(&self) {
-        self.database.availability.log().await;
+    pub async fn log_availability(&self) -> Infallible {
+        self.database.availability.log().await
     }
 
     /// Checks that the database responds, its schema is new enough, the role has the privileges that the service needs, and

@@ -3,6 +3,7 @@
 //! **Invariant:** labels have low cardinality: no pet ids, no raw paths, no addresses of clients. Only the metric of deprecated
 //! calls has the key's id, so that an operator can find the clients.
 
+use std::convert::Infallible;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -140,7 +141,7 @@ impl Metrics {
 }
 
 /// Sorts recorded samples into their buckets, forever: otherwise they pile up between scrapes.
-pub async fn run_upkeep() {
+pub async fn run_upkeep() -> Infallible {
     loop {
         sleep(UPKEEP_INTERVAL).await;
         if let Some(metrics) = METRICS.get() {

@@ -8,6 +8,7 @@
 //! - a request never waits until the last use of its key is recorded.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::mem;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -184,7 +185,7 @@ impl KeyCache {
     }
 
     /// Writes the last uses of keys to the database regularly, indefinitely.
-    pub(crate) async fn run(&self) {
+    pub(crate) async fn run(&self) -> Infallible {
         loop {
             sleep(FLUSH_INTERVAL).await;
             self.flush_last_used().await;

@@ -4,6 +4,7 @@
 //! - a round ends within [`ROUND_TIMEOUT`], and a new primary is used as soon as it is confirmed, whatever the others do;
 //! - rounds never overlap, and requests that ask for one at the same time share it.
 
+use std::convert::Infallible;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub(super) struct Rounds {
 
 impl Cluster {
     /// Asks all servers every second, indefinitely.
-    pub async fn watch(&self) {
+    pub async fn watch(&self) -> Infallible {
         loop {
             self.round(&mut *self.0.rounds.lock().await).await;
             sleep(MIN_ROUND_INTERVAL).await;
