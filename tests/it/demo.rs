@@ -99,7 +99,10 @@ impl Demo {
         loop {
             let before = self.printed.len();
             let read = self.output.read_line(&mut self.printed).unwrap();
-            assert!(read > 0, "demo exited: {}", self.printed);
+            if read == 0 {
+                let errors = self.child.stderr.take().unwrap();
+                panic!("demo exited: {} {}", self.printed, std::io::read_to_string(errors).unwrap());
+            }
             if self.printed[before..].starts_with(start) {
                 return;
             }
