@@ -24,6 +24,9 @@ pub(crate) fn key() -> ApiKey {
     ApiKey::generate(|| 0)
 }
 
+/// The name, the category and the status of a pet.
+pub(crate) type PetRow = (String, i64, Option<String>);
+
 /// A database, dropped with this value.
 pub(crate) struct TestDatabase {
     server: String,
@@ -106,6 +109,13 @@ impl TestDatabase {
             FROM generate_series(0, $1 - 1) n";
         self.connect().await.execute(insert, &[&count]).await.unwrap();
     }
+
+    /// The pets, in id order.
+    pub(crate) async fn pets(&self) -> Vec<PetRow> {
+        let rows = "SELECT name, category_id, status::text FROM pets ORDER BY id";
+        let rows = self.connect().await.query(rows, &[]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+    }
 }
 
 impl Drop for TestDatabase {
@@ -147,6 +157,11 @@ pub(crate) async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
+}
+
+/// The number of pets.
+pub(crate) async fn count_pets(client: &Client) -> i64 {
+    client.query_one("SELECT count(*) FROM pets", &[]).await.unwrap().get(0)
 }
 
 /// Waits until the statement of a request in this database waits for a lock, and returns the id of its server process. Do not

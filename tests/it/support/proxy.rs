@@ -1,7 +1,8 @@
 //! A TCP proxy in front of the database that delays chosen responses.
 //!
 //! It shares no code with the proxy of the suites, which breaks the whole network, nor with the one in
-//! `interrupted_import.rs`, which stops within a message: a common accept and copy loop adds 25 lines to the first two alone.
+//! `commands/interrupted_import.rs`, which stops within a message: a common accept and copy loop adds 25 lines to the first two
+//! alone.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,11 @@
+//! The program's commands: options, output, exit codes, and what they change.
+
+mod command_line;
+mod demo;
+mod demo_faults;
+mod doctor;
+mod export;
+mod import;
+mod interrupted_import;
+mod output_failures;
+mod seed;

@@ -1,0 +1,5 @@
+//! The event feed.
+
+mod feed;
+mod long_polling;
+mod retention;

@@ -1,0 +1,7 @@
+//! API keys: what they allow, how they are created, rotated and revoked, and when a change takes effect.
+
+mod apply;
+mod authentication;
+mod life_cycle;
+mod retries_after_rotation;
+mod revocation;

@@ -1,0 +1,11 @@
+//! Pets: one file per operation, and what several operations share.
+
+mod create;
+mod delete;
+mod fields;
+mod get;
+mod list;
+mod metadata;
+mod pagination;
+mod references;
+mod update;
