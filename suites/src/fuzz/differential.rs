@@ -7,23 +7,21 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::process::Command;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{sleep, timeout};
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
 
-use super::findings::{Exchange, Record};
-use super::grammar::Fixtures;
-use super::raw::{self, Then};
-use super::request::Request;
+use super::findings::Record;
+use super::raw::{self, Attempt, Then};
+use super::valid::Generator;
 use super::wire::Wire;
-use super::{ORDERS, PETS, create_fixtures, keys, malformed};
+use super::{fixtures, place_orders};
 use crate::Outcome;
-use crate::random::Random;
-use crate::topology::{PETSTORE, Server, database_url, prepare, psql, sibling};
+use crate::topology::{PETSTORE, Server, database_url, psql, sibling};
 
 /// The requests of the contract test, as schemathesis records them.
 const RECORDING: &str = "target/contract.har";
@@ -53,23 +51,13 @@ pub(crate) struct Differential {
 const ADDITIONS: [&str; 5] =
     ["\"metadata\":", "\"reference\":null", "sort=", "DELETE /v1/pets", "PATCH /v1/store"];
 
-/// What is sent on one connection.
-struct Conversation {
-    label: String,
-    /// Sent one after the other, with short pauses.
-    parts: Vec<Vec<u8>>,
-    then: Then,
-}
-
 impl Differential {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
-        let key = prepare(&url, PETS.into())?;
-        let mut keys = keys(&url, key.clone())?;
-        // Its answers depend on the time.
-        keys.retain(|key| !key.is_limited);
+        let fixtures = Arc::new(fixtures(&url)?);
+        let key = &fixtures.key;
         let service = Server::petstore(&url)?;
-        let tags = create_fixtures(service.address, &key).await?;
+        place_orders(service.address, key).await?;
         drop(service);
         let copy = |name: &str| -> Outcome<String> {
             let (_, original) = url.rsplit_once('/').ok_or("no database in the URL")?;
@@ -80,66 +68,32 @@ impl Differential {
         let start = |program: &str, name: &str| {
             Server::program(program, &copy(name)?, &FLAGS, &format!("target/suite-{name}.log"))
         };
-        let contract = contract_requests(start(&self.before, "recorded")?.address, &key)?;
+        let contract = contract_requests(start(&self.before, "recorded")?.address, key)?;
         let services = (start(&self.before, "before")?, start(PETSTORE, "after")?);
         let addresses = (services.0.address, services.1.address);
-        let record = Record::new();
-        let mut random = Random::of_worker(self.seed, 0);
-        let fixtures = Fixtures { keys, pets: PETS.into(), orders: ORDERS.into(), tags };
+        let record = Record::default();
         for request in contract {
-            compare(addresses, &Conversation::of("contract", request), &key, &record).await;
+            compare(addresses, &Attempt::one("contract", request), key, &record).await;
+        }
+        let mut generator = Generator::new(fixtures.clone(), self.seed, 0);
+        // Waits would end at another time in each build.
+        generator.templates.retain(|template| !template.contains("wait="));
+        if self.without_additions {
+            generator.templates.retain(|template| !ADDITIONS.iter().any(|added| template.contains(added)));
         }
         for _ in 0..self.requests {
-            if let Some(random) = random_conversation(&fixtures, &mut random)
-                && !(self.without_additions && random.has_additions())
-            {
-                compare(addresses, &random, &key, &record).await;
+            let attempt = raw::attempt(&mut generator);
+            // If the client leaves before it is answered, the effect is a matter of luck.
+            if !matches!(attempt.then, Then::Leave | Then::Reset) {
+                compare(addresses, &attempt, key, &record).await;
             }
         }
         record.report(self.seed)
     }
 }
 
-impl Conversation {
-    /// One request, whose connection is kept.
-    fn of(label: &str, request: Vec<u8>) -> Self {
-        Self { label: label.to_owned(), parts: vec![request], then: Then::Sentinel }
-    }
-
-    fn has_additions(&self) -> bool {
-        let sent = self.parts.concat();
-        let sent = String::from_utf8_lossy(&sent);
-        ADDITIONS.iter().any(|added| sent.contains(added))
-    }
-}
-
-/// A request with valid framing, or raw bytes. None if the client would leave before it is answered: then the effect is a
-/// matter of luck.
-fn random_conversation(fixtures: &Fixtures, random: &mut Random) -> Option<Conversation> {
-    if random.chance(50) {
-        let (mut request, case) = fixtures.request(random);
-        no_wait(&mut request.target);
-        return Some(Conversation::of(case.label, request.render()));
-    }
-    let raw::Attempt { label, mut parts, then, .. } = raw::attempt(fixtures, random);
-    for part in &mut parts {
-        no_wait(part);
-    }
-    let is_answered = !matches!(then, Then::Leave | Then::Reset);
-    is_answered.then(|| Conversation { label: label.to_owned(), parts, then })
-}
-
-/// Waits take time, and end at another time in each build.
-fn no_wait(request: &mut [u8]) {
-    if let Some(start) = request.windows(6).position(|window| window == b"wait=1") {
-        request[start + 5] = b'0';
-    }
-}
-
-async fn compare(addresses: (SocketAddr, SocketAddr), sent: &Conversation, key: &str, record: &Record) {
-    let (before, after) = tokio::join!(sent.play(addresses.0, key), sent.play(addresses.1, key));
-    record.requests.fetch_add(1, Ordering::Relaxed);
-    record.connections.fetch_add(1, Ordering::Relaxed);
+async fn compare(addresses: (SocketAddr, SocketAddr), sent: &Attempt, key: &str, record: &Record) {
+    let (before, after) = tokio::join!(play(sent, addresses.0, key), play(sent, addresses.1, key));
     let statuses = after.lines().filter_map(|line| line.strip_prefix("HTTP/1.")?.get(2..5));
     statuses.filter_map(|status| status.parse().ok()).for_each(|status| record.answered(status));
     if before == after {
@@ -147,75 +101,46 @@ async fn compare(addresses: (SocketAddr, SocketAddr), sent: &Conversation, key: 
     }
     let mut lines = before.lines().chain([""]).zip(after.lines().chain([""]));
     let (was, is) = lines.find(|(was, is)| was != is).unwrap_or_default();
-    record.find(&sent.label, &format!("was {was:.300}\n  is  {is:.300}"), || Exchange {
-        before: Vec::new(),
-        sent: sent.parts.concat(),
-        answered: format!("{before}\n--- now ---\n{after}").into(),
-    });
+    let problem = format!("was {was:.300}\n  is  {is:.300}");
+    let answered = format!("{before}\n--- now ---\n{after}");
+    record.find(sent.label, &problem, &sent.parts.concat(), answered.as_bytes());
 }
 
-impl Conversation {
-    /// Everything that a build answers, without what differs between two runs of the same build, and how it ends.
-    async fn play(&self, address: SocketAddr, key: &str) -> String {
-        let mut wire = match Wire::open(address).await {
-            Ok(wire) => wire,
-            Err(error) => return error.to_string(),
-        };
-        for (number, part) in self.parts.iter().enumerate() {
-            if number > 0 {
-                sleep(Duration::from_millis(5)).await;
-            }
-            wire.send(part).await;
-        }
-        match self.then {
-            Then::Sentinel => wire.send(&malformed::sentinel(key, "sentinel")).await,
-            Then::HalfClose => drop(wire.socket.shutdown().await),
-            Then::Wait | Then::Leave | Then::Reset => (),
-        }
-        let mut answered = Vec::new();
-        let end = match timeout(PATIENCE, wire.socket.read_to_end(&mut answered)).await {
-            Ok(_) => "closed",
-            Err(_) => "left open",
-        };
-        format!("{}\n{end}", comparable(&String::from_utf8_lossy(&answered)))
-    }
+/// Everything that a build answers, without what differs between two runs of the same build, and how it ends.
+async fn play(attempt: &Attempt, address: SocketAddr, key: &str) -> String {
+    let mut wire = match Wire::open(address).await {
+        Ok(wire) => wire,
+        Err(error) => return error.to_string(),
+    };
+    attempt.send(&mut wire, key).await;
+    let mut answered = Vec::new();
+    let end = match timeout(PATIENCE, wire.socket.read_to_end(&mut answered)).await {
+        Ok(_) => "closed",
+        Err(_) => "left open",
+    };
+    format!("{}\n{end}", comparable(&String::from_utf8_lossy(&answered)))
 }
 
-/// Answers without dates, request ids and tags, and with placeholders for times and for the ids of events.
+/// Answers without what differs between two runs of the same build, and with placeholders for times and the ids of events.
 fn comparable(answers: &str) -> String {
-    let (mut comparable, mut is_masked) = (String::new(), false);
-    for line in answers.split("\r\n") {
-        let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
-        if ["date", "x-request-id", "etag"].contains(&name.as_str()) {
-            continue;
-        }
-        let masked = masked(line);
-        is_masked |= masked != line;
-        let _ = writeln!(comparable, "{masked}");
-    }
-    // Placeholders stand for texts of different lengths.
-    let lines = comparable.lines().filter(|line| !is_masked || !line.starts_with("content-length"));
-    lines.collect::<Vec<_>>().join("\n")
+    let varying = ["date:", "x-request-id:", "etag:", "content-length:"];
+    let lines = answers.split("\r\n").filter(|line| !varying.iter().any(|name| line.starts_with(name)));
+    lines.map(masked).collect::<Vec<_>>().join("\n")
 }
 
-/// A line with placeholders.
 fn masked(line: &str) -> String {
-    if line.starts_with("link: ")
-        && let Some((start, rest)) = line.split_once("after=")
-        && let Some((_, end)) = rest.split_once('>')
-    {
-        return format!("{start}after=<event>{end}");
-    }
-    let mut quoted: Vec<&str> = line.split('"').collect();
-    for place in 1..quoted.len() {
-        let is_event_id = place > 2 && quoted[place - 2] == "id" && quoted[place - 1] == ":";
-        if is_event_id {
-            quoted[place] = "<event>";
-        } else if quoted[place].parse::<jiff::Timestamp>().is_ok() {
-            quoted[place] = "<time>";
-        }
-    }
-    quoted.join("\"")
+    let ends = ['"', '=', '>', '&'];
+    let mask = |word: &str| match word.trim_end_matches(ends) {
+        time if time.parse::<jiff::Timestamp>().is_ok() => "<time>".to_owned(),
+        event if is_event_id(event) => "<event>".to_owned(),
+        _ => word.to_owned(),
+    };
+    line.split_inclusive(ends).map(mask).collect()
+}
+
+fn is_event_id(word: &str) -> bool {
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    word.starts_with('A') && word.len() > 30 && word.bytes().all(is_base64)
 }
 
 /// Runs the contract test, and returns the requests that it sent.
@@ -236,21 +161,18 @@ fn contract_requests(address: SocketAddr, key: &str) -> Outcome<Vec<Vec<u8>>> {
 
 /// A recorded request, with framing of its own.
 fn render(recorded: &Value, address: SocketAddr) -> Option<Vec<u8>> {
-    let mut headers = Vec::new();
+    let url = recorded["url"].as_str()?;
+    let target = url.strip_prefix(&format!("http://{address}")).unwrap_or(url);
+    let mut request = format!("{} {target} HTTP/1.1\r\n", recorded["method"].as_str()?);
     for header in recorded["headers"].as_array()? {
         let (name, value) = (header["name"].as_str()?, header["value"].as_str()?);
         if !["content-length", "transfer-encoding"].contains(&&*name.to_ascii_lowercase()) {
-            headers.push((name.into(), value.into()));
+            let _ = write!(request, "{name}: {value}\r\n");
         }
     }
-    let url = recorded["url"].as_str()?;
-    let request = Request {
-        method: recorded["method"].as_str()?.into(),
-        target: url.strip_prefix(&format!("http://{address}")).unwrap_or(url).into(),
-        version: "HTTP/1.1",
-        headers,
-        body: recorded["postData"]["text"].as_str().map(Into::into),
-        chunks: Vec::new(),
-    };
-    Some(request.render())
+    match recorded["postData"]["text"].as_str() {
+        None => request += "\r\n",
+        Some(body) => drop(write!(request, "Content-Length: {}\r\n\r\n{body}", body.len())),
+    }
+    Some(request.into())
 }

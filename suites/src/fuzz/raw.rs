@@ -1,20 +1,18 @@
-//! Connections with raw bytes that need not be HTTP: malformed requests, and requests with random bytes changed.
+//! Connections with valid requests, several at once, and with bytes that need not be HTTP.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use serde_json::json;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
 
 use super::Run;
-use super::findings::Exchange;
-use super::grammar::Fixtures;
-use super::malformed::{self, Wanted};
-use super::mutate;
-use super::rules::Case;
-use super::wire::{NoAnswer, Wire};
+use super::malformed::{self, SENTINEL, Wanted};
+use super::rules::{Case, Expected};
+use super::valid::Generator;
+use super::wire::Wire;
 use crate::random::Random;
 
 /// What the client does after its bytes.
@@ -32,50 +30,119 @@ pub(super) enum Then {
     Reset,
 }
 
-/// The `X-Request-Id` of the sentinel.
-const SENTINEL: &str = "sentinel";
-
 /// What is sent on one connection.
 pub(super) struct Attempt {
     pub(super) label: &'static str,
-    /// Sent one after the other, with short pauses.
+    /// Sent one after the other, with these pauses.
     pub(super) parts: Vec<Vec<u8>>,
+    pause: Duration,
+    /// What is known about the first requests.
+    cases: Vec<Case>,
     wanted: Wanted,
     pub(super) then: Then,
 }
 
-/// Opens connections until the end of the run.
-pub(super) async fn work(run: Arc<Run>, mut random: Random) {
-    while run.goes_on() {
-        let attempt = attempt(&run.fixtures, &mut random);
-        connection(&run, attempt).await;
+impl Attempt {
+    fn new(label: &'static str, parts: Vec<Vec<u8>>, wanted: Wanted, then: Then) -> Self {
+        Self { label, parts, pause: Duration::from_millis(5), cases: Vec::new(), wanted, then }
+    }
+
+    /// One request with valid framing.
+    pub(super) fn one(label: &'static str, request: Vec<u8>) -> Self {
+        Self::new(label, vec![request], Wanted::First(&[]), Then::Sentinel)
+    }
+
+    /// Sends the bytes and ends the connection, unless answers are to be read. Returns the bytes.
+    pub(super) async fn send(&self, wire: &mut Wire, key: &str) -> Vec<u8> {
+        let mut sent = Vec::new();
+        for part in &self.parts {
+            if !sent.is_empty() {
+                sleep(self.pause).await;
+            }
+            wire.send(part).await;
+            sent.extend(part);
+        }
+        match self.then {
+            Then::Sentinel => {
+                let sentinel = malformed::sentinel(key);
+                wire.send(&sentinel).await;
+                sent.extend(sentinel);
+            }
+            Then::HalfClose => drop(wire.socket.shutdown().await),
+            Then::Wait | Then::Leave => (),
+            Then::Reset => drop(SockRef::from(&wire.socket).set_linger(Some(Duration::ZERO))),
+        }
+        sent
     }
 }
 
-pub(super) fn attempt(fixtures: &Fixtures, random: &mut Random) -> Attempt {
-    let key = fixtures.keys[0].text.as_deref().unwrap_or_default();
-    if random.chance(50) {
-        let (label, bytes, wanted) = malformed::request(random, key);
-        let then = match wanted {
-            Wanted::Any => {
-                *random.pick(&[Then::Sentinel, Then::HalfClose, Then::HalfClose, Then::Wait, Then::Leave])
-            }
-            Wanted::One if random.chance(30) => Then::HalfClose,
-            _ => Then::Sentinel,
-        };
-        return Attempt { label, parts: split(random, bytes), wanted, then };
+/// Opens connections until the end of the run.
+pub(super) async fn work(run: Arc<Run>, mut generator: Generator) {
+    while run.goes_on() {
+        connection(&run, &attempt(&mut generator)).await;
     }
-    let mut bytes: Vec<u8> =
-        (0..=random.index(2)).flat_map(|_| fixtures.request(random).0.render()).collect();
-    let then = match random.index(40) {
-        0..=19 => Then::Sentinel,
-        20..=35 => Then::HalfClose,
-        36 => Then::Wait,
-        37 | 38 => Then::Leave,
-        _ => Then::Reset,
-    };
-    mutate::bytes(random, &mut bytes);
-    Attempt { label: "changed bytes", parts: split(random, bytes), wanted: Wanted::Any, then }
+}
+
+/// Sends an endless head, or a body, one byte at a time until the end of the run. The service must time out after 2 seconds.
+pub(super) async fn send_slowly(run: Arc<Run>, is_body: bool) {
+    let head = format!(
+        "POST /v1/pets HTTP/1.1\r\nHost: slow\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n",
+        run.fixtures.key
+    );
+    while run.goes_on() {
+        let (label, start, wanted) = if is_body {
+            ("slow body", format!("{head}Content-Length: 9999\r\n\r\n"), Wanted::Refused(&[408]))
+        } else {
+            ("slow head", format!("{head}X: "), Wanted::Served(0))
+        };
+        let parts = [start.into()].into_iter().chain(vec![b"x".to_vec(); 25]).collect();
+        let attempt = Attempt::new(label, parts, wanted, Then::Wait);
+        connection(&run, &Attempt { pause: Duration::from_millis(100), ..attempt }).await;
+    }
+}
+
+pub(super) fn attempt(generator: &mut Generator) -> Attempt {
+    match generator.random.index(100) {
+        0..30 => {
+            let count = 1 + generator.random.index(8);
+            let (requests, cases): (Vec<_>, Vec<_>) = (0..count).map(|_| generator.request(true)).unzip();
+            // All at once, or one after the other.
+            let parts = if generator.random.chance(50) { vec![requests.concat()] } else { requests };
+            let attempt = Attempt::new("valid requests", parts, Wanted::Served(count), Then::Sentinel);
+            Attempt { cases, ..attempt }
+        }
+        30..55 => {
+            let (request, case) = generator.odd_request();
+            Attempt { cases: vec![case], ..Attempt::one("odd request", request) }
+        }
+        55..75 => {
+            let step = generator.next_step();
+            let (random, key) = (&mut generator.random, &generator.fixtures.key);
+            let (label, bytes, wanted) = malformed::request(random, step, key);
+            let then = match wanted {
+                Wanted::Any => {
+                    *random.pick(&[Then::Sentinel, Then::HalfClose, Then::HalfClose, Then::Wait, Then::Leave])
+                }
+                Wanted::Served(_) if random.chance(30) => Then::HalfClose,
+                _ => Then::Sentinel,
+            };
+            Attempt::new(label, split(random, bytes), wanted, then)
+        }
+        _ => {
+            let count = 1 + generator.random.index(2);
+            let mut bytes: Vec<u8> = (0..count).flat_map(|_| generator.request(false).0).collect();
+            let random = &mut generator.random;
+            let then = match random.index(40) {
+                0..=19 => Then::Sentinel,
+                20..=35 => Then::HalfClose,
+                36 => Then::Wait,
+                37 | 38 => Then::Leave,
+                _ => Then::Reset,
+            };
+            change(random, &mut bytes);
+            Attempt::new("changed bytes", split(random, bytes), Wanted::Any, then)
+        }
+    }
 }
 
 /// Most often in one part, else in two or three.
@@ -88,37 +155,44 @@ fn split(random: &mut Random, bytes: Vec<u8>) -> Vec<Vec<u8>> {
     vec![bytes[..first].to_vec(), bytes[first..second].to_vec(), bytes[second..].to_vec()]
 }
 
-async fn connection(run: &Run, attempt: Attempt) {
-    let Attempt { label, parts, wanted, then } = attempt;
-    let Some(mut wire) = run.connect().await else { return };
-    run.record.requests.fetch_add(1, Ordering::Relaxed);
-    let mut sent = Vec::new();
-    for part in parts {
-        if !sent.is_empty() {
-            sleep(Duration::from_millis(5)).await;
+const DELIMITERS: [&[u8]; 11] =
+    [b"\r\n", b"\n", b"\r", b"\0", b" ", b":", b"\r\n\r\n", b"\t", b"0", b",", b"\x80"];
+
+/// Flips, cuts, doubles or inserts bytes anywhere.
+fn change(random: &mut Random, bytes: &mut Vec<u8>) {
+    for _ in 0..=random.index(3) {
+        let (one, other) = (random.index(bytes.len() + 1), random.index(bytes.len() + 1));
+        let (start, end) = (one.min(other), one.max(other).min(one.min(other) + 200));
+        match random.index(6) {
+            0 if start < bytes.len() => bytes[start] ^= 1 << random.index(8),
+            1 => drop(bytes.drain(start..end)),
+            2 => bytes.truncate(start),
+            3 => {
+                let slice = bytes[start..end].repeat(1 + random.index(3));
+                bytes.splice(start..start, slice);
+            }
+            4 => {
+                let inserted: Vec<_> = (0..=random.index(8)).map(|_| random.byte()).collect();
+                bytes.splice(start..start, inserted);
+            }
+            _ => {
+                let token = *random.pick(&DELIMITERS);
+                bytes.splice(start..start, token.iter().copied());
+            }
         }
-        wire.send(&part).await;
-        sent.extend(part);
     }
-    match then {
-        Then::Sentinel => {
-            let sentinel =
-                malformed::sentinel(run.fixtures.keys[0].text.as_deref().unwrap_or_default(), SENTINEL);
-            wire.send(&sentinel).await;
-            sent.extend(sentinel);
-        }
-        Then::HalfClose => drop(wire.socket.shutdown().await),
-        Then::Wait => (),
-        Then::Leave => return,
-        Then::Reset => {
-            let _ = SockRef::from(&wire.socket).set_linger(Some(Duration::ZERO));
-            return;
-        }
+}
+
+async fn connection(run: &Run, attempt: &Attempt) {
+    let Some(mut wire) = run.connect().await else { return };
+    let sent = attempt.send(&mut wire, &run.fixtures.key).await;
+    if matches!(attempt.then, Then::Leave | Then::Reset) {
+        return;
     }
     let mut answered = Vec::new();
-    if let Err(problem) = answers(run, &mut wire, &sent, wanted, then, &mut answered).await {
-        let label = if then == Then::HalfClose { &format!("{label}, then half-closed") } else { label };
-        run.record.find(label, &problem, || Exchange { before: Vec::new(), sent, answered });
+    if let Err(problem) = answers(run, &mut wire, &sent, attempt, &mut answered).await {
+        let label = format!("{}, then {:?}", attempt.label, attempt.then);
+        run.record.find(&label, &problem, &sent, &answered);
     }
 }
 
@@ -127,26 +201,31 @@ async fn answers(
     run: &Run,
     wire: &mut Wire,
     sent: &[u8],
-    wanted: Wanted,
-    then: Then,
+    attempt: &Attempt,
     answered: &mut Vec<u8>,
 ) -> Result<(), String> {
-    // If some bytes may be a HEAD method, the end of its answer is unknown.
-    let to_head = sent.windows(4).any(|word| word == b"HEAD");
+    let Attempt { cases, wanted, then, .. } = attempt;
+    let unknown = Case {
+        // If some bytes may be a HEAD method, the end of its answer is unknown.
+        to_head: cases.is_empty() && sent.windows(4).any(|word| word == b"HEAD"),
+        ..Case::any(attempt.label)
+    };
+    let served = Case { expected: Expected::Success, echo: json!([]), ..Case::any("sentinel") };
     let (mut seen, mut kept) = (Vec::new(), true);
     loop {
-        let answer = match wire.answer(to_head).await {
-            Ok(answer) if answer.is_interim() => continue,
-            Ok(answer) => answer,
-            Err(NoAnswer::Closed) => return wanted.check(&seen, kept, then == Then::Sentinel),
-            Err(error) => {
+        let case = cases.get(seen.len()).unwrap_or(&unknown);
+        let answer = match wire.answer(case.to_head).await {
+            Ok(Some(answer)) if answer.is_interim() => continue,
+            Ok(Some(answer)) => answer,
+            Ok(None) => return wanted.check(&seen, kept, *then == Then::Sentinel),
+            Err(problem) => {
                 answered.extend(&wire.buffer);
-                return Err(error.problem());
+                return Err(problem);
             }
         };
         run.record.answered(answer.status);
-        answered.extend(answer.render());
-        if to_head {
+        answered.extend(format!("{} ", answer.status).bytes().chain(answer.body.iter().copied()));
+        if unknown.to_head {
             return Ok(());
         }
         if !kept {
@@ -154,12 +233,9 @@ async fn answers(
         }
         kept = answer.keeps_connection();
         let is_sentinel = answer.header("x-request-id") == Some(SENTINEL);
-        let mut case = Case::any("");
-        // Changed bytes before it may have turned it into another request.
-        if is_sentinel && !matches!(wanted, Wanted::Any) {
-            case.is_json = true;
-        }
-        run.rules.check(&case, &answer)?;
+        // Changed bytes before the sentinel may have turned it into another request.
+        let case = if is_sentinel && !matches!(wanted, Wanted::Any) { &served } else { case };
+        run.rules.check(case, &answer).map_err(|problem| format!("{}: {problem}", case.label))?;
         seen.push((answer.status, is_sentinel));
     }
 }
