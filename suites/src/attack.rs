@@ -16,7 +16,7 @@ use crate::Outcome;
 use crate::http::Connection;
 use crate::measure::{Bars, Samples, alternate, p99_of_probe};
 use crate::overload::{new_key, unknown_key};
-use crate::topology::{Balancer, Node, Server, database_url, prepare};
+use crate::topology::{BEHIND_BALANCER, Balancer, Nodes, Server, database_url, prepare};
 
 /// Requests per second of the attacker, which is the rate limit of its key.
 const RATE: u32 = 300;
@@ -45,8 +45,8 @@ impl Attack {
         let key = prepare(&url, 10_000)?;
         let (limited, _) = new_key(&url, &["--rate-limit", &format!("{RATE}/s")])?;
         let direct = Server::petstore(&url)?;
-        let nodes = [Node::start(&url)?, Node::start(&url)?];
-        let balancer = Balancer::start(&nodes)?;
+        let nodes = Nodes::start_with(&url, BEHIND_BALANCER)?;
+        let balancer = Balancer::start(&nodes.nodes)?;
         let mut bars = Bars::default();
         for (what, address, slow) in [
             ("slow bodies, directly", direct.address, true),

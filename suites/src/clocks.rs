@@ -135,7 +135,7 @@ impl Shop {
 
     /// Starts both nodes again, which create and drop partitions first.
     async fn restart(&mut self) -> Outcome {
-        (0..2).try_for_each(|node| self.nodes.restart(node, &self.url.clone()))?;
+        (0..2).try_for_each(|node| self.nodes.restart(node, &self.url))?;
         // Until the nodes have dropped what they would drop.
         sleep(Duration::from_secs(2)).await;
         Ok(())
@@ -229,7 +229,7 @@ impl Clocks {
         shop.clock.set((self.days + 8) * DAY)?;
         let doctor = output(PETSTORE, &["doctor", "--database-url", &shop.url])?;
         println!("eight days later: {}", line(&doctor, " partitions "));
-        shop.nodes.restart(0, &shop.url.clone())?;
+        shop.nodes.restart(0, &shop.url)?;
         let first = shop.send(0, "/v1/pets", r#"{"name":"Rex","categoryId":1}"#, "after-eight-days").await?;
         println!("the first request is answered with {}", first.status);
         if first.status == 201 { Ok(()) } else { Err(first.body.into()) }

@@ -43,40 +43,6 @@ impl IdempotencyCost {
     }
 }
 
-/// The service against one without log and metrics, over the same database.
-#[derive(Args)]
-pub(crate) struct TelemetryCost {
-    /// Rounds.
-    #[arg(long, default_value_t = 31)]
-    rounds: usize,
-    /// Seconds of each measurement.
-    #[arg(long, default_value_t = 1)]
-    seconds: u16,
-    /// The lowest throughput with them, as a multiple of that without.
-    #[arg(long, default_value_t = 0.95)]
-    bar: f64,
-}
-
-impl TelemetryCost {
-    pub(crate) async fn run(self) -> Outcome {
-        let url = database_url()?;
-        let key = prepare(&url, PETS)?;
-        let services =
-            [Server::petstore(&url)?, Server::with_flags(&url, &["--log", "off", "--without-metrics"])?];
-        let extent = Extent { pets: PETS, connections: 64, rounds: self.rounds, seconds: self.seconds };
-        let mut bars = Bars::default();
-        for script in ["get", "list", "create_without_key"] {
-            let sides = services.each_ref().map(|service| Side(service, script, &key));
-            let [with, without] = throughput(sides, extent).await?;
-            let what = format!("{script}: throughput, times that without log and metrics");
-            bars.at_least(&what, &with.rate.ratio_to(&without.rate), self.bar);
-            let [with, without] = [&with, &without].map(|side| side.cpu_micros.median());
-            println!("  {with:.1} against {without:.1} microseconds of CPU time per request");
-        }
-        bars.finish()
-    }
-}
-
 /// The service against a version that records no events, on two databases of one server.
 #[derive(Args)]
 pub(crate) struct EventsCost {
@@ -128,7 +94,8 @@ impl EventsCost {
 }
 
 /// Creates on a cluster, against the cluster without synchronous replication and a single server.
-pub(crate) async fn replication(url: &str) -> Outcome {
+pub(crate) async fn replication() -> Outcome {
+    let url = &database_url()?;
     let postgres = Postgres::temporary();
     let single_url = postgres.start()?;
     let (key, single_key) = (fill(url, 1_000)?, fill(&single_url, 1_000)?);

@@ -93,7 +93,7 @@ impl Mirror {
     pub(crate) async fn run(self) -> Outcome {
         empty_directory()?;
         let postgres = Postgres::temporary();
-        let mut url = postgres.start()?;
+        let url = postgres.start()?;
         let key = prepare(&url, 300)?;
         let mut nodes = Nodes::start(&url)?;
         let load = Arc::new(Load::new(&url, &nodes.addresses, &key, self.seed, FEW)?.beside_others());
@@ -143,9 +143,8 @@ impl Mirror {
             } else if kill % 2 == 0 {
                 mirror = mirror.killed_and_restarted(address, &key)?;
             } else {
-                let mut database = writers.database.lock().unwrap_or_else(PoisonError::into_inner);
-                nodes.restart_in_turn(kill / 2, &postgres, &mut url)?;
-                database.clone_from(&url);
+                let _paused = writers.database.lock().unwrap_or_else(PoisonError::into_inner);
+                nodes.restart_in_turn(kill / 2, &postgres, &url)?;
             }
         }
         load.stop();

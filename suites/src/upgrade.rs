@@ -4,18 +4,23 @@
 //! Before the rollback, clients use references, holds and metadata, which the previous release may not know: it must read their
 //! pets and orders, change and complete them, and keep what it does not know.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::Outcome;
+use crate::chaos::SHOP;
 use crate::history::feed::Reader;
 use crate::http::Connection;
 use crate::mirror::NewMirror;
-use crate::rolling::Traffic;
-use crate::topology::{Balancer, Node, PETSTORE, Server, database_url, new_key, output, psql};
-use crate::workload::none_of;
+use crate::topology::{
+    BEHIND_BALANCER, Balancer, Node, PETSTORE, Server, database_url, new_key, output, psql,
+};
+use crate::workload::{Load, none_of};
 
 /// Two nodes behind a load balancer, and a third for the reader.
 #[derive(Args)]
@@ -45,7 +50,8 @@ impl Upgrade {
         )?;
         let create = ["keys", "create", "--name", "old", "--database-url", &url];
         let key = output(previous, &create)?.trim().to_owned();
-        let mut nodes = [Node::start_version(previous, &url)?, Node::start_version(previous, &url)?];
+        let mut nodes =
+            [Node::start(previous, &url, BEHIND_BALANCER)?, Node::start(previous, &url, BEHIND_BALANCER)?];
         let balancer = Balancer::start(&nodes)?;
         let traffic = Traffic::start(&url, balancer.address, &key, self.rate)?;
         sleep(Duration::from_secs(2)).await;
@@ -56,12 +62,12 @@ impl Upgrade {
             "migrated in {:.1} s while nodes of the previous release write",
             started.elapsed().as_secs_f64()
         );
-        let reading_node = Node::start_version(current, &url)?;
+        let reading_node = Node::start(current, &url, BEHIND_BALANCER)?;
         let reader_key = new_key(&url)?;
         let position = position(&reading_node, &reader_key).await?;
         // Pets with a later id were added after the position.
         let last_before: i64 = psql(&url, "SELECT last_value FROM pets_id_seq")?.trim().parse()?;
-        let reader = Reader::start(&[reading_node.address()], &reader_key, 100, Some(position));
+        let reader = Reader::start(&[reading_node.address], &reader_key, 100, Some(position));
 
         let mut running = [previous; 2];
         let mut held = None;
@@ -96,7 +102,7 @@ impl Upgrade {
             }
         }
         // Built and kept current while the clients go on.
-        let mirror = NewMirror::start(nodes[0].address(), &reader_key)?;
+        let mirror = NewMirror::start(nodes[0].address, &reader_key)?;
         held.ok_or("no order was held")?.check_completed(&nodes[0], &reader_key).await?;
         expire(current, &url, &reader_key).await?;
         let (load, mut problems) = traffic.finish(&url).await?;
@@ -115,7 +121,7 @@ impl Upgrade {
 
 /// The position at the end of the feed.
 async fn position(node: &Node, key: &str) -> Outcome<String> {
-    let mut connection = Connection::open(node.address(), key).await?;
+    let mut connection = Connection::open(node.address, key).await?;
     // Pets are added all the time, so the oldest event that is kept is a position, too.
     let (status, body) = connection.send("GET", "/v1/events?limit=1&wait=20", "").await?;
     let id = body.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next());
@@ -152,7 +158,7 @@ impl Held {
     }
 
     async fn complete_second(self, node: &Node, key: &str) -> Outcome {
-        let mut connection = Connection::open(node.address(), key).await?;
+        let mut connection = Connection::open(node.address, key).await?;
         let path = format!("/v1/store/orders/{}/complete", self.second);
         match connection.send("POST", &path, "").await? {
             (200, _) => Ok(()),
@@ -164,7 +170,7 @@ impl Held {
 
     /// The order that the previous release has completed still has what that release does not know.
     async fn check_completed(self, node: &Node, key: &str) -> Outcome {
-        let mut connection = Connection::open(node.address(), key).await?;
+        let mut connection = Connection::open(node.address, key).await?;
         let (status, body) = connection.send("GET", &format!("/v1/store/orders/{}", self.second), "").await?;
         let expected =
             [r#""status":"completed""#, r#""reference":"invoice 8""#, r#""metadata":{"paid":"no"}"#];
@@ -179,8 +185,8 @@ impl Held {
     async fn check(self, nodes: &[Node; 2], running: &[&str; 2], previous: &str, key: &str) -> Outcome {
         let Self { pet, order, second: _ } = self;
         for (node, program) in nodes.iter().zip(running) {
-            let mut connection = Connection::open(node.address(), key).await?;
-            let name = format!(r#"{{"name":"held by {}"}}"#, node.address());
+            let mut connection = Connection::open(node.address, key).await?;
+            let name = format!(r#"{{"name":"held by {}"}}"#, node.address);
             let (status, body) = connection.send("PATCH", &format!("/v1/pets/{pet}"), &name).await?;
             if status != 200 {
                 return Err(format!("{program} answered {status} to a change: {body}").into());
@@ -253,8 +259,8 @@ async fn write_without_partitions(previous: &str, url: &str) -> Outcome {
            LOOP EXECUTE format('DROP TABLE %s', p); END LOOP; END $$",
     )?;
     let key = new_key(url)?;
-    let node = Node::start_version(previous, url)?;
-    let mut connection = Connection::open(node.address(), &key).await?;
+    let node = Node::start(previous, url, BEHIND_BALANCER)?;
+    let mut connection = Connection::open(node.address, &key).await?;
     let started = Instant::now();
     loop {
         let (status, body) = connection.send("POST", "/v1/pets", r#"{"name":"late","categoryId":1}"#).await?;
@@ -269,4 +275,40 @@ async fn write_without_partitions(previous: &str, url: &str) -> Outcome {
     }
     println!("the previous release created the missing partitions of events");
     Ok(())
+}
+
+/// Clients at a steady rate, none of whose requests may fail.
+struct Traffic {
+    load: Arc<Load>,
+    tasks: JoinSet<()>,
+}
+
+impl Traffic {
+    fn start(url: &str, address: SocketAddr, key: &str, rate: u32) -> Outcome<Self> {
+        let load = Arc::new(Load::new(url, &[address], key, 1, 1_000)?);
+        let mut tasks = JoinSet::new();
+        load.spawn_at_rate(&mut tasks, rate, &SHOP);
+        Ok(Self { load, tasks })
+    }
+
+    /// Stops the clients. Returns what is wrong with what they saw.
+    async fn finish(self, url: &str) -> Outcome<(Arc<Load>, Vec<String>)> {
+        self.load.stop();
+        self.tasks.join_all().await;
+        let (_, mut problems) = self.load.check(url)?;
+        let (log, counts) = (self.load.log(), self.load.history().counts.clone());
+        let milliseconds = log.milliseconds();
+        println!(
+            "{} reads, {} writes, {} failures; p50 {:.1} ms, p99 {:.1} ms, maximum {:.0} ms",
+            counts.reads,
+            counts.writes,
+            log.failures(),
+            milliseconds.median(),
+            milliseconds.at(0.99),
+            milliseconds.at(1.0)
+        );
+        problems.extend(log.first_failure.iter().map(|failure| format!("a request failed: {failure}")));
+        drop(log);
+        Ok((self.load, problems))
+    }
 }

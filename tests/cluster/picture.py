@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what clients saw of a failover, from the timeline of `petstore-suites faults` (`make generate NAME=failover`).
+"""Draws what clients saw of a failover, from the timeline of `petstore-suites chaos` (`make generate NAME=failover`).
 
     tests/cluster/picture.py docs/measurements/failover.csv docs/img/failover.svg
 """

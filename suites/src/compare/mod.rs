@@ -3,7 +3,6 @@
 
 mod postgres_versions;
 mod smoke;
-mod thin;
 mod workloads;
 
 use std::sync::Arc;
@@ -14,7 +13,6 @@ use tokio::time::Instant;
 
 pub(crate) use self::postgres_versions::PostgresVersions;
 pub(crate) use self::smoke::smoke;
-pub(crate) use self::thin::Thin;
 use self::workloads::{WORKLOADS, Workload};
 use crate::Outcome;
 use crate::measure::{

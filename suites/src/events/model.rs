@@ -16,13 +16,12 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
-use super::kills::{CLIENTS, FEW};
 use crate::Outcome;
 use crate::history::feed::{Event, Reader};
 use crate::http::Connection;
 use crate::random::Random;
 use crate::topology::{Nodes, PETSTORE, Postgres, prepare, psql};
-use crate::workload::{Load, none_of};
+use crate::workload::{Clients, Kind, Load, none_of};
 
 /// A private PostgreSQL, two nodes, writers of every kind, seven readers.
 #[derive(Args)]
@@ -37,6 +36,21 @@ pub(crate) struct Model {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
+
+/// Without retries: an effect that is unknown to its client must be in the feed all the same.
+const CLIENTS: Clients = Clients {
+    mix: &[
+        (10, Kind::Create),
+        (4, Kind::PlaceBriefly),
+        (2, Kind::Complete),
+        (2, Kind::Cancel),
+        (2, Kind::Rename),
+    ],
+    stay: true,
+    ..Clients::DEFAULT
+};
+/// The pets and orders that clients choose from.
+const FEW: usize = 300;
 
 /// The page size of each reader, and after how many kills it starts at the end of the feed; none starts at the beginning.
 const READERS: [(u32, Option<u32>); 7] =
@@ -57,7 +71,7 @@ const IMPORT: &str = "target/events-model.ndjson";
 impl Model {
     pub(crate) async fn run(self) -> Outcome {
         let postgres = Postgres::temporary();
-        let mut url = postgres.start()?;
+        let url = postgres.start()?;
         let key = prepare(&url, 0)?;
         let mut nodes = Nodes::start(&url)?;
         let load = Arc::new(Load::new(&url, &nodes.addresses, &key, self.seed, FEW)?.beside_others());
@@ -83,7 +97,7 @@ impl Model {
                 readers.push(Reader::start(&nodes.addresses, &key, *limit, position));
             }
             sleep(Duration::from_millis(500 + random.below(2_000))).await;
-            nodes.restart_in_turn(kill, &postgres, &mut url)?;
+            nodes.restart_in_turn(kill, &postgres, &url)?;
         }
         load.stop();
         tasks.join_all().await;

@@ -152,6 +152,11 @@ async fn follow(
 }
 
 impl Reading {
+    /// Leaves out that these pets were created: before the journal began.
+    pub(crate) fn forget_creation_of(&mut self, is_older: impl Fn(i64) -> bool) {
+        self.events.retain(|(event, _)| event.kind != "pet.created" || !is_older(event.pet_id));
+    }
+
     /// What is wrong with the events that a reader got, compared with the table; if it started later, with its end.
     pub(crate) fn problems(&self, stored: &[String], from_the_beginning: bool) -> Vec<String> {
         let mut problems = Vec::new();

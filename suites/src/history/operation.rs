@@ -94,16 +94,3 @@ pub(crate) struct Counts {
     pub(crate) backwards: u64,
     pub(crate) unknown: u64,
 }
-
-impl Counts {
-    /// What was counted after these.
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        Self {
-            reads: self.reads - before.reads,
-            writes: self.writes - before.writes,
-            stale: self.stale - before.stale,
-            backwards: self.backwards - before.backwards,
-            unknown: self.unknown - before.unknown,
-        }
-    }
-}

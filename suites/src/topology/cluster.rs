@@ -35,6 +35,8 @@ pub(crate) struct Cluster {
     servers: [Postgres; 3],
     urls: [String; 3],
     pub(crate) primary: usize,
+    /// The former primary, if it has not been rebuilt.
+    deposed: Option<usize>,
     /// Last, so that it is removed when the servers have stopped.
     _directory: Directory,
 }
@@ -62,7 +64,7 @@ impl Cluster {
             servers[1].start_as_standby_of(&servers[0])?,
             servers[2].start_as_standby_of(&servers[0])?,
         ];
-        Ok(Self { servers, urls, primary: 0, _directory: directory })
+        Ok(Self { servers, urls, primary: 0, deposed: None, _directory: directory })
     }
 
     /// The URL that names all servers.
@@ -87,7 +89,7 @@ impl Cluster {
 
     /// Starts a server that was stopped.
     pub(crate) fn start_server(&self, server: usize) -> Outcome {
-        self.check_address(server, &self.servers[server].start()?)
+        self.servers[server].start_again(&self.urls[server])
     }
 
     /// Stops a server at once, as in a crash.
@@ -100,19 +102,22 @@ impl Cluster {
         signal(self.servers[server].pid()?, "KILL")
     }
 
-    /// Replaces a server that is stopped by a standby with a new copy of the primary's data.
-    pub(crate) fn rebuild(&self, server: usize) -> Outcome {
-        self.check_address(server, &self.servers[server].start_as_standby_of(&self.servers[self.primary])?)
-    }
-
-    fn check_address(&self, server: usize, url: &str) -> Outcome {
-        if url == self.urls[server] { Ok(()) } else { Err("another process took a server's port".into()) }
+    /// Replaces a former primary by a standby with a new copy of the primary's data.
+    pub(crate) async fn rebuild_deposed(&mut self) -> Outcome {
+        let Some(server) = self.deposed.take() else { return Ok(()) };
+        // It may have crashed already.
+        let _ = self.crash(server);
+        let url = self.servers[server].start_as_standby_of(&self.servers[self.primary])?;
+        if url != self.urls[server] {
+            return Err("another process took a server's port".into());
+        }
+        self.wait_for_standbys(self.primary, 2).await.map(drop)
     }
 
     /// Makes a standby the primary. The former one is not told.
     pub(crate) fn promote(&mut self, server: usize) -> Outcome {
         self.servers[server].promote()?;
-        self.primary = server;
+        self.deposed = Some(std::mem::replace(&mut self.primary, server));
         Ok(())
     }
 

@@ -11,11 +11,11 @@ mod process;
 mod proxy;
 mod server;
 
-pub(crate) use balancer::{Balancer, Node};
+pub(crate) use balancer::Balancer;
 pub(crate) use clock::Clock;
 pub(crate) use cluster::{Cluster, Process};
-pub(crate) use nodes::Nodes;
+pub(crate) use nodes::{BEHIND_BALANCER, DIRECT, Node, Nodes};
 pub(crate) use postgres::{Postgres, database_url, fill, new_key, prepare, psql, sibling};
-pub(crate) use process::{cpu_seconds, free_addresses, output, peak_megabytes, wait_until_idle};
+pub(crate) use process::{cpu_seconds, output, peak_megabytes, wait_until_idle};
 pub(crate) use proxy::{NetworkFault, Proxy};
 pub(crate) use server::{LOG, PETSTORE, Server};

@@ -77,6 +77,11 @@ impl Postgres {
         Err(last.into())
     }
 
+    /// Starts it again. It must have the same URL as before.
+    pub(crate) fn start_again(&self, url: &str) -> Outcome {
+        if self.start()? == url { Ok(()) } else { Err("another process took a server's port".into()) }
+    }
+
     /// Starts it as a standby, with a new copy of the other server's data, and returns its URL.
     pub(crate) fn start_as_standby_of(&self, other: &Self) -> Outcome<String> {
         let data = self.directory.join("data");

@@ -13,7 +13,7 @@ use crate::Outcome;
 pub(crate) const PETSTORE: &str =
     if cfg!(debug_assertions) { "target/debug/petstore" } else { "target/release/petstore" };
 
-/// The log of the service, unless it is a node behind a load balancer.
+/// The log of the service, unless it is one of two nodes.
 pub(crate) const LOG: &str = "target/suite-petstore.log";
 
 /// A server under test, killed on drop.
@@ -40,33 +40,10 @@ impl Server {
         Self::program(PETSTORE, url, flags, log)
     }
 
-    /// The service on this address. It accepts `holdSeconds`.
-    pub(crate) fn petstore_at(url: &str, address: SocketAddr) -> Outcome<Self> {
-        let (one, other) = free_addresses()?;
-        let admin = if one == address { other } else { one };
-        Self::start_program(
-            PETSTORE,
-            url,
-            (address, admin),
-            &["--drain-delay", "0s", "--order-hold", "168h"],
-            LOG,
-        )
-    }
-
     /// The service with room for thousands of connections that stay open.
     pub(crate) fn with_many_connections(url: &str) -> Outcome<Self> {
         let limits = ["--header-timeout", "120s", "--max-connections", "15000", "--max-requests", "15000"];
         Self::with_flags(url, &limits)
-    }
-
-    /// A node behind a load balancer: on these addresses, with the default drain delay.
-    pub(crate) fn node(url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
-        Self::node_of(PETSTORE, url, address, admin)
-    }
-
-    /// The same of another version.
-    pub(crate) fn node_of(program: &str, url: &str, address: SocketAddr, admin: SocketAddr) -> Outcome<Self> {
-        Self::start_program(program, url, (address, admin), &["--header-timeout", "75s"], &node_log(address))
     }
 
     /// Another version of the service, with more flags and its own log.
@@ -74,7 +51,8 @@ impl Server {
         Self::start_program(program, url, free_addresses()?, &[&["--drain-delay", "0s"], flags].concat(), log)
     }
 
-    fn start_program(
+    /// A version of the service on these addresses.
+    pub(super) fn start_program(
         program: &str,
         url: &str,
         (address, admin): (SocketAddr, SocketAddr),
@@ -90,6 +68,11 @@ impl Server {
         let mut server = Self::start(command, address)?;
         server.admin = Some(admin);
         Ok(server)
+    }
+
+    /// The id of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// CPU seconds used so far.
@@ -208,9 +191,4 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The log of a node behind a load balancer.
-pub(crate) fn node_log(address: SocketAddr) -> String {
-    format!("target/suite-petstore-{}.log", address.port())
 }

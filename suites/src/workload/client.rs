@@ -1,7 +1,6 @@
 //! One client: chooses operations, sends them, retries them and reports how they ended.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -18,6 +17,8 @@ use crate::random::Random;
 
 /// How many of the newest pets are read.
 const NEWEST: usize = 60;
+/// Names and references end with it: text that is stored must not change any answer.
+const STORED: &str = "HTTP/1.1 400 Bad Request";
 /// A write is retried for so long after the clients were told to stop.
 const LAST_RETRIES: Duration = Duration::from_mins(1);
 
@@ -66,7 +67,7 @@ impl Client {
             is_chosen.then_some(*kind)
         });
         match kind {
-            Some(Kind::Contest) => drop(self.contest(2).await),
+            Some(Kind::Contest(buyers)) => self.contest(buyers).await,
             Some(kind) => {
                 let request = self.request(kind);
                 self.perform(request).await;
@@ -77,7 +78,7 @@ impl Client {
 
     /// A request of this kind; a new pet if there are too few to choose from.
     fn request(&mut self, kind: Kind) -> Request {
-        let name = self.load.new_name();
+        let name = format!("{} {STORED}", self.load.new_name());
         let (mut pet, order) = {
             let mut pool = lock(&self.load.pool);
             let pet = (pool.pets.len() >= self.load.few.max(1)).then(|| *self.random.pick(&pool.pets));
@@ -117,8 +118,13 @@ impl Client {
         }
     }
 
-    /// Sends a request until its outcome is known, and reports it. Returns the id of what was created or changed.
-    pub(crate) async fn perform(&mut self, request: Request) -> Option<i64> {
+    /// Sends a request until its outcome is known, and reports it. Returns the id of what was created or changed, which other
+    /// clients may choose.
+    async fn perform(&mut self, request: Request) -> Option<i64> {
+        self.send(request, true).await
+    }
+
+    async fn send(&mut self, request: Request, is_shared: bool) -> Option<i64> {
         let ticket = self.load.history().begin(request.clone());
         let retry = self.settings.retry.filter(|_| has_key(&request));
         let key = retry.map(|_| self.load.new_name());
@@ -139,7 +145,9 @@ impl Client {
             sleep(pause).await;
         };
         let done = if let Answer::Done(id) = answer { Some(id) } else { None };
-        self.remember(&request, done, answer == Answer::Unknown);
+        if is_shared {
+            self.remember(&request, done, answer == Answer::Unknown);
+        }
         self.load.history().end(ticket, answer);
         self.writes += u64::from(done.is_some());
         if let (Some(first), Some(key), true, true) =
@@ -184,10 +192,10 @@ impl Client {
         }
     }
 
-    /// Creates a pet and lets so many buyers order it at once: one must get it. Returns how long each waited.
-    pub(crate) async fn contest(&mut self, buyers: usize) -> Vec<Duration> {
+    /// Creates a pet, which no other client chooses, and lets so many buyers order it at once: one must get it.
+    async fn contest(&mut self, buyers: usize) {
         let create = Request::Create { name: self.load.new_name(), status: "available" };
-        let Some(pet) = self.perform(create).await else { return Vec::new() };
+        let Some(pet) = self.send(create, false).await else { return };
         let barrier = Arc::new(Barrier::new(buyers));
         let mut contest = JoinSet::new();
         for _ in 0..buyers {
@@ -195,23 +203,18 @@ impl Client {
             contest.spawn(async move {
                 let reference = buyer.load.new_name();
                 barrier.wait().await;
-                let started = Instant::now();
-                let order = buyer.perform(Request::Place { pet, reference, expires: false }).await;
-                (order, started.elapsed())
+                buyer.send(Request::Place { pet, reference, expires: false }, false).await
             });
         }
-        let results = contest.join_all().await;
-        let won = results.iter().filter(|(order, _)| order.is_some()).count();
+        let won = contest.join_all().await.into_iter().flatten().count();
         if won != 1 {
             self.load.history().problem(format!("{won} of {buyers} buyers got pet {pet} at once"));
         }
-        results.into_iter().map(|(_, wait)| wait).collect()
     }
 
     /// Makes one attempt.
     async fn attempt(&mut self, request: &Request, key: Option<&str>) -> Meaning {
         let load = self.load.clone();
-        let _ = load.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         let place = if self.settings.stay { self.number } else { self.random.next() };
         let node = usize::try_from(place).unwrap_or_default() % load.nodes.len();
         let gives_up = self.settings.abandons && self.random.below(50) == 0;

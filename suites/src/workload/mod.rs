@@ -39,8 +39,8 @@ pub(crate) enum Kind {
     PlaceBriefly,
     Complete,
     Cancel,
-    /// Creates a pet and orders it twice at once: one order must succeed.
-    Contest,
+    /// Creates a pet, which so many buyers order at once: one order must succeed.
+    Contest(usize),
     Get,
     Find,
     /// A page that ends with the newest pets.
@@ -103,8 +103,6 @@ pub(crate) struct Load {
     idle: Vec<Mutex<VecDeque<Connection>>>,
     names: AtomicU64,
     clients: AtomicU64,
-    /// Attempts that may still be made.
-    left: AtomicU64,
     stopped: AtomicBool,
 }
 
@@ -135,7 +133,6 @@ impl Load {
             idle: nodes.iter().map(|_| Mutex::default()).collect(),
             names: AtomicU64::new(0),
             clients: AtomicU64::new(0),
-            left: AtomicU64::new(u64::MAX),
             stopped: AtomicBool::new(false),
         })
     }
@@ -143,12 +140,6 @@ impl Load {
     /// Lets somebody else write, too.
     pub(crate) fn beside_others(self) -> Self {
         self.history().let_others_write();
-        self
-    }
-
-    /// Lets the clients stop after so many attempts.
-    pub(crate) fn limited_to(mut self, attempts: u64) -> Self {
-        self.left = AtomicU64::new(attempts);
         self
     }
 
@@ -171,7 +162,7 @@ impl Load {
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Acquire) || self.left.load(Ordering::Relaxed) == 0
+        self.stopped.load(Ordering::Acquire)
     }
 
     /// A name that nobody else has.
@@ -216,11 +207,6 @@ impl Load {
         history.effects.push(Effect::Created { name: name.to_owned(), pet: id });
     }
 
-    /// The last pet from before the history began.
-    fn last_before(&self) -> i64 {
-        self.before.pets.keys().last().copied().unwrap_or_default()
-    }
-
     /// Everything that is wrong so far: with the answers, with what the database has of them, and with the database itself.
     pub(crate) fn check(&self, url: &str) -> Outcome<(Journal, Vec<String>)> {
         let journal = Journal::read(url, &self.before)?;
@@ -238,10 +224,11 @@ impl Load {
         reader: Reader,
     ) -> Outcome<(Journal, Reading, Vec<String>)> {
         let stored = reader.catch_up(url, 0).await?;
-        let reading = reader.stop().await?;
+        let mut reading = reader.stop().await?;
         let (journal, mut problems) = self.check(url)?;
         problems.extend(reading.problems(&stored, true));
-        problems.extend(reading.differences(&journal, self.last_before()));
+        reading.forget_creation_of(|pet| self.before.pets.contains_key(&pet));
+        problems.extend(reading.differences(&journal, 0));
         Ok((journal, reading, problems))
     }
 

@@ -1,0 +1,28 @@
+//! The faults. A new one is an entry here and in the list of a scenario.
+
+pub(super) mod nodes;
+pub(super) mod patroni;
+pub(super) mod servers;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::shop::Shop;
+use crate::Outcome;
+
+/// No limit.
+const ANY: f64 = f64::INFINITY;
+
+type Injection<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+
+/// Something that goes wrong, and ends again.
+#[derive(Clone, Copy)]
+pub(super) struct Fault {
+    pub(super) name: &'static str,
+    /// The longest time without an acknowledged write, in seconds.
+    pub(super) writes: f64,
+    /// The longest time without a successful read, in seconds.
+    pub(super) reads: f64,
+    /// Causes it, and ends it.
+    pub(super) cause: for<'a> fn(&'a mut Shop) -> Injection<'a>,
+}
