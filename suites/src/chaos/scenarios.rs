@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::faults::{nodes, patroni, servers};
+use super::faults::{nodes, patroni, replication};
 use super::{Failures, Length, Pace, Scenario, Topology};
 use crate::workload::{Clients, Kind};
 
@@ -79,14 +79,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         clients: &[(Pace::Clients(6), RENAMING), (Pace::Clients(6), READING)],
         pets: (0, 36),
         faults: &[
-            servers::STANDBY_LAGS,
-            servers::PRIMARY_CRASHED,
-            servers::KEYS_REVOKED_AROUND_CRASH,
-            servers::PRIMARY_DEPOSED,
-            servers::PRIMARY_HANGS,
-            servers::TWO_CRASHED,
-            servers::STANDBY_RESTARTED,
-            servers::STANDBY_RESTARTED_ALONE,
+            replication::STANDBY_LAGS,
+            replication::PRIMARY_CRASHED,
+            replication::KEYS_REVOKED_AROUND_CRASH,
+            replication::PRIMARY_DEPOSED,
+            replication::PRIMARY_HANGS,
+            replication::TWO_CRASHED,
+            replication::STANDBY_RESTARTED,
+            replication::STANDBY_RESTARTED_ALONE,
         ],
         pause: 2_500..2_501,
         length: Length { faults: 64, requests: 0 },

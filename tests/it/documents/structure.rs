@@ -87,7 +87,7 @@ fn every_table_is_named_only_in_the_files_that_may_use_it() {
         (
             "pets",
             &[
-                "change_orders.rs",
+                "place_and_end_orders.rs",
                 "delete_pet.rs",
                 "diagnostics.rs",
                 "exports.rs",
@@ -101,10 +101,10 @@ fn every_table_is_named_only_in_the_files_that_may_use_it() {
         (
             "orders",
             &[
-                "change_orders.rs",
+                "place_and_end_orders.rs",
                 "delete_pet.rs",
                 "expire_orders.rs",
-                "orders.rs",
+                "read_orders.rs",
                 "pets.rs",
                 "update_order.rs",
             ],

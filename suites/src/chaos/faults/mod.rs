@@ -2,7 +2,7 @@
 
 pub(super) mod nodes;
 pub(super) mod patroni;
-pub(super) mod servers;
+pub(super) mod replication;
 
 use std::future::Future;
 use std::pin::Pin;
