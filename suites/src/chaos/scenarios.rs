@@ -17,6 +17,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             nodes::NODE_KILLED,
             nodes::DATABASE_CRASHED,
             nodes::ALL_KILLED,
+            nodes::NODE_PAUSED,
             nodes::KEY_REVOKED,
         ],
         pause: 300..1_500,
@@ -138,7 +139,8 @@ pub(crate) const SHOP: Clients = Clients {
     mix: &[
         (4, Kind::Create),
         (4, Kind::Available),
-        (6, Kind::Find),
+        (4, Kind::Find),
+        (2, Kind::Get),
         (2, Kind::Page),
         (1, Kind::Rename),
         (1, Kind::Place),
@@ -164,6 +166,7 @@ const GIVING_UP: Clients = Clients {
         (2, Kind::Complete),
         (2, Kind::Cancel),
         (2, Kind::Rename),
+        (2, Kind::Get),
     ],
     stay: true,
     ..Clients::DEFAULT
