@@ -11,7 +11,7 @@ use clap::Args;
 use petstore_config::DatabaseSettings;
 use petstore_domain::metadata::MetadataName;
 use petstore_domain::pet::PetStatus;
-use petstore_files::{CompressedWriter, Compression, FileFormat, PartialFile, PetWriter};
+use petstore_files::{Compression, ExportWriter, FileFormat, PartialFile, PetWriter};
 use petstore_storage::{ExportStream, check_url};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
@@ -175,7 +175,7 @@ impl ExportCommand {
     ) -> Result<io::Result<u64>, CommandError> {
         let progress = Progress::start("pet", None);
         let (blocks, written) =
-            spawn_writer(CompressedWriter::new(output, Compression::from_extension(&self.file))?)?;
+            spawn_writer(ExportWriter::new(output, Compression::from_extension(&self.file))?)?;
         let mut block = Vec::with_capacity(BLOCK + 1024);
         let (escape_formulas, metadata_columns) = (self.escape_formulas, self.metadata.clone());
         let writer = PetWriter { format, escape_formulas, metadata_columns };
@@ -202,7 +202,7 @@ impl ExportCommand {
 
 /// Starts a thread that writes the blocks, because file I/O is blocking.
 fn spawn_writer(
-    mut output: CompressedWriter<impl Write + Send + 'static>,
+    mut output: ExportWriter<impl Write + Send + 'static>,
 ) -> io::Result<(mpsc::Sender<Vec<u8>>, ExportWriteResult)> {
     let (blocks, mut received) = mpsc::channel::<Vec<u8>>(QUEUED_BLOCKS);
     let (outcome, written) = oneshot::channel();

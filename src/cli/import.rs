@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
 use petstore_config::DatabaseSettings;
-use petstore_domain::import_key::ImportSource;
+use petstore_domain::import_key::ImportSourceName;
 use petstore_files::{Compression, FileError, FileFormat, ImportRows, RejectedRow, decompressed};
 use petstore_storage::{
     AddedChunk, ChunkBuffer, ImportChunk, ImportMode, ImportSession, StorageError, TakenReference, check_url,
@@ -83,7 +83,7 @@ pub(super) struct ImportCommand {
     /// is the file's name, without its directory and without `.gz` or `.zst`. For standard input, this option is
     /// required.
     #[arg(long, value_name = "NAME", requires = "key_column")]
-    source: Option<ImportSource>,
+    source: Option<ImportSourceName>,
 
     /// Imports everything in one transaction, so that other clients see all pets or none. While the import runs, requests
     /// for the last pages of a list must skip the uncommitted rows. Use this for up to a million rows, or in quiet hours.
@@ -236,7 +236,7 @@ impl ImportCommand {
     /// A dry run needs the database only to look up keys.
     async fn start_session(
         &self,
-        source: Option<ImportSource>,
+        source: Option<ImportSourceName>,
     ) -> Result<Option<ImportSession>, StorageError> {
         if self.dry_run && source.is_none() {
             return Ok(None);
@@ -315,7 +315,7 @@ impl ImportCommand {
         Ok((Box::new(file), Some(size)))
     }
 
-    fn source(&self) -> Result<ImportSource, SettingError> {
+    fn source(&self) -> Result<ImportSourceName, SettingError> {
         if let Some(source) = &self.source {
             return Ok(source.clone());
         }

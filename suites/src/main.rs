@@ -10,8 +10,8 @@ mod chaos;
 mod clocks;
 mod compare;
 mod connections;
-mod costs;
 mod events;
+mod feature_costs;
 mod fresh_reads_cost;
 mod fuzz;
 mod history;
@@ -53,7 +53,7 @@ enum Command {
     /// Measures API keys and limits under too much load.
     Overload(overload::Overload),
     /// Measures the cost of an `Idempotency-Key`.
-    IdempotencyCost(costs::IdempotencyCost),
+    IdempotencyCost(feature_costs::IdempotencyCost),
     Chaos(chaos::Chaos),
     /// Steps the clocks of PostgreSQL servers: nothing may be doubled, revived or lost.
     Clocks(clocks::Clocks),
@@ -95,7 +95,7 @@ async fn main() -> Outcome {
         Command::Events(events) => events.run().await,
         Command::Mirror(mirror) => mirror.run().await,
         Command::Connections(connections) => connections.run().await,
-        Command::ReplicationCost => costs::replication().await,
+        Command::ReplicationCost => feature_costs::replication().await,
         Command::FreshReadsCost(fresh_reads_cost) => fresh_reads_cost.run().await,
         Command::Fuzz(fuzz) => fuzz.run().await,
         Command::Differential(differential) => differential.run().await,

@@ -231,7 +231,7 @@ impl<H: BatchHandler> BatchSlot<H> {
     async fn run_single(self, request: H::Request) -> BatchResponse<H> {
         let shared = self.shared.clone();
         let batch = async move { shared.handle(vec![request], Duration::ZERO).await }.boxed();
-        let responses = CallerBatch(Some((self, batch))).await;
+        let responses = SingleRequestBatch(Some((self, batch))).await;
         responses.into_iter().next().ok_or(BatchError::Lost)
     }
 
@@ -305,9 +305,9 @@ async fn work<H: BatchHandler>(mut handovers: mpsc::Receiver<Handover<H>>) {
 }
 
 /// A batch in the task of its caller. If it is dropped before its end, it continues in the worker of its slot.
-struct CallerBatch<H: BatchHandler>(Option<(BatchSlot<H>, BatchFuture<H>)>);
+struct SingleRequestBatch<H: BatchHandler>(Option<(BatchSlot<H>, BatchFuture<H>)>);
 
-impl<H: BatchHandler> Future for CallerBatch<H> {
+impl<H: BatchHandler> Future for SingleRequestBatch<H> {
     type Output = Vec<H::Response>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Self::Output> {
@@ -320,7 +320,7 @@ impl<H: BatchHandler> Future for CallerBatch<H> {
     }
 }
 
-impl<H: BatchHandler> Drop for CallerBatch<H> {
+impl<H: BatchHandler> Drop for SingleRequestBatch<H> {
     fn drop(&mut self) {
         if let Some((slot, batch)) = self.0.take() {
             slot.hand_over(Some(batch));

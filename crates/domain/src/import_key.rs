@@ -21,9 +21,9 @@ fn check(text: &str) -> Result<(), ImportKeyError> {
 
 /// The name of a source. Keys are unique per source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImportSource(String);
+pub struct ImportSourceName(String);
 
-impl ImportSource {
+impl ImportSourceName {
     /// The name as given.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -31,7 +31,7 @@ impl ImportSource {
     }
 }
 
-impl FromStr for ImportSource {
+impl FromStr for ImportSourceName {
     type Err = ImportKeyError;
 
     fn from_str(name: &str) -> Result<Self, ImportKeyError> {
@@ -100,11 +100,11 @@ mod tests {
     fn a_source_key_is_kept_as_given_and_has_1_to_200_characters() {
         for good in ["7", "07", " 7 ", "SKU/7-ä🐕", &"x".repeat(200)] {
             assert_eq!(ImportKey::try_from(good.to_owned()).unwrap().as_str(), good);
-            assert_eq!(good.parse::<ImportSource>().unwrap().as_str(), good);
+            assert_eq!(good.parse::<ImportSourceName>().unwrap().as_str(), good);
         }
         for bad in ["", "a\nb", "\0", &"x".repeat(201)] {
             assert_eq!(ImportKey::try_from(bad.to_owned()), Err(ImportKeyError), "{bad:?}");
-            assert_eq!(bad.parse::<ImportSource>(), Err(ImportKeyError), "{bad:?}");
+            assert_eq!(bad.parse::<ImportSourceName>(), Err(ImportKeyError), "{bad:?}");
         }
     }
 

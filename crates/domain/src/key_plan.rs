@@ -117,7 +117,7 @@ pub struct CurrentKey {
 
 /// The key, current or not, that has one of the declared digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DigestHolder {
+pub struct KeyWithDigest {
     /// Its identifier.
     pub id: KeyId,
     /// Its name.
@@ -213,7 +213,7 @@ pub struct PlanOptions {
 pub fn plan(
     declared: &[DeclaredKey],
     current: &[CurrentKey],
-    holders: &[DigestHolder],
+    holders: &[KeyWithDigest],
     options: PlanOptions,
 ) -> Result<KeyPlan, KeyPlanError> {
     let mut plan = KeyPlan::default();
@@ -236,7 +236,7 @@ impl KeyPlan {
         &mut self,
         entry: &DeclaredKey,
         keys: &[&CurrentKey],
-        holders: &[DigestHolder],
+        holders: &[KeyWithDigest],
         options: PlanOptions,
     ) -> Result<(), KeyPlanError> {
         let name = entry.name();
@@ -291,8 +291,8 @@ fn limited(entry: &DeclaredKey, key: &CurrentKey) -> KeyTerms {
     KeyTerms { expires_at: ends.into_iter().flatten().min(), ..terms }
 }
 
-fn check_unused(name: &str, holder: Option<&DigestHolder>) -> Result<(), KeyPlanError> {
-    let Some(DigestHolder { id, name: other, state, .. }) = holder else { return Ok(()) };
+fn check_unused(name: &str, holder: Option<&KeyWithDigest>) -> Result<(), KeyPlanError> {
+    let Some(KeyWithDigest { id, name: other, state, .. }) = holder else { return Ok(()) };
     let state = match state {
         KeyState::Active => "is active",
         KeyState::Expired => "has expired",
@@ -393,7 +393,7 @@ mod tests {
                         let options = PlanOptions { overlap, ..OPTIONS };
                         let steps = plan(&entries, &keys, &[], options).unwrap().steps;
                         let after = carried_out(keys.clone(), &steps);
-                        let holders: Vec<DigestHolder> = after.iter().map(holder).collect();
+                        let holders: Vec<KeyWithDigest> = after.iter().map(holder).collect();
                         let again = plan(&entries, &after, &holders, options).unwrap();
                         assert_eq!(again, KeyPlan::default(), "{entries:?}\n{keys:?}\n{steps:?}");
                         assert_eq!(after.is_empty(), entries.is_empty());
@@ -406,8 +406,8 @@ mod tests {
         assert!(plans > 200, "{plans}");
     }
 
-    fn holder(key: &CurrentKey) -> DigestHolder {
-        DigestHolder { id: key.id, name: key.name.clone(), digest: key.digest, state: KeyState::Active }
+    fn holder(key: &CurrentKey) -> KeyWithDigest {
+        KeyWithDigest { id: key.id, name: key.name.clone(), digest: key.digest, state: KeyState::Active }
     }
 
     #[test]
@@ -428,12 +428,12 @@ mod tests {
         let all = &Scope::ALL[..];
         let separate = [key(1, 1, all, None), key(2, 2, all, None)];
         let rotated = [key(1, 1, all, Some(1)), key(2, 1, all, None)];
-        let elsewhere = DigestHolder {
+        let elsewhere = KeyWithDigest {
             name: "shop".to_owned(),
             state: KeyState::Revoked,
             ..holder(&key(7, 7, all, None))
         };
-        let explain = |entry: DeclaredKey, keys: &[CurrentKey], holders: &[DigestHolder]| {
+        let explain = |entry: DeclaredKey, keys: &[CurrentKey], holders: &[KeyWithDigest]| {
             plan(&[entry], keys, holders, OPTIONS).unwrap_err().to_string()
         };
         let both = explain(entry(all, None, None), &separate, &[]);

@@ -66,7 +66,7 @@ pub fn decompressed(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn
 }
 
 /// Compresses what is written to it. The output is complete only after [`finish`](Self::finish).
-pub enum CompressedWriter<W: Write> {
+pub enum ExportWriter<W: Write> {
     /// Uncompressed.
     Plain(BufWriter<W>),
     /// As gzip.
@@ -75,7 +75,7 @@ pub enum CompressedWriter<W: Write> {
     Zstd(Box<Encoder<'static, BufWriter<W>>>),
 }
 
-impl<W: Write> CompressedWriter<W> {
+impl<W: Write> ExportWriter<W> {
     /// Writes to `output`.
     pub fn new(output: W, compression: Compression) -> io::Result<Self> {
         let output = BufWriter::with_capacity(BUFFER, output);
@@ -101,7 +101,7 @@ impl<W: Write> CompressedWriter<W> {
     }
 }
 
-impl<W: Write> Write for CompressedWriter<W> {
+impl<W: Write> Write for ExportWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(output) => output.write(bytes),

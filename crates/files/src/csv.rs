@@ -6,9 +6,9 @@ use csv::{ByteRecord, Reader, ReaderBuilder};
 use petstore_domain::import_key::ImportKey;
 use petstore_domain::metadata::MetadataName;
 use petstore_domain::pet::{Pet, PetStatus};
-use petstore_wire::field_value::FieldValue;
 use petstore_wire::pet::NewPet;
 use petstore_wire::struct_deserializer::{self, NamedValues};
+use petstore_wire::unparsed_value::FieldValue;
 
 use super::{FileError, ImportRow, RejectedRow};
 

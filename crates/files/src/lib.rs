@@ -21,7 +21,7 @@ use petstore_domain::pet::{NewPet, Pet};
 use thiserror::Error;
 
 use self::csv::CsvRows;
-pub use compression::{CompressedWriter, Compression, decompressed};
+pub use compression::{Compression, ExportWriter, decompressed};
 use ndjson::NdjsonRows;
 pub use partial_file::PartialFile;
 
@@ -174,7 +174,7 @@ mod tests {
     pub(crate) fn outcomes(content: &str, format: FileFormat) -> Result<Vec<Result<i64, u64>>, FileError> {
         let compressed = [Compression::Plain, Compression::Gzip, Compression::Zstd].map(|compression| {
             let mut bytes = Vec::new();
-            let mut writer = CompressedWriter::new(&mut bytes, compression).unwrap();
+            let mut writer = ExportWriter::new(&mut bytes, compression).unwrap();
             writer.write_all(content.as_bytes()).unwrap();
             writer.finish().unwrap();
             decompressed(Cursor::new(bytes)).unwrap()

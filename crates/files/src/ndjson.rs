@@ -4,10 +4,10 @@ use std::io::{self, BufRead, Read};
 
 use petstore_domain::import_key::ImportKey;
 use petstore_domain::pet as domain;
-use petstore_wire::field_value::{FieldValue, FieldValueError};
 use petstore_wire::json::JsonObject;
 use petstore_wire::pet::{NewPet, Pet};
 use petstore_wire::request_body::{BodyError, RequestBody};
+use petstore_wire::unparsed_value::{FieldValue, FieldValueError};
 
 use super::{FileError, ImportRow, RejectedRow};
 

@@ -16,7 +16,7 @@ pub(crate) struct IfNoneMatch<'a>(GetAll<'a, HeaderValue>);
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only for the OpenAPI document")]
-pub(crate) struct IfNoneMatchHeader {
+pub(crate) struct IfNoneMatchParameter {
     /// The `ETag` of an earlier response. If it is still current, you get 304 without a body.
     #[param(rename = "If-None-Match", nullable = false)]
     if_none_match: Option<String>,
@@ -62,7 +62,7 @@ pub(crate) struct IfMatch<'a>(GetAll<'a, HeaderValue>);
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only for the OpenAPI document")]
-pub(crate) struct IfMatchHeader {
+pub(crate) struct IfMatchParameter {
     /// The `ETag` of what you read. If it has changed since, nothing is changed and the response is 412.
     #[param(rename = "If-Match", nullable = false)]
     if_match: Option<String>,

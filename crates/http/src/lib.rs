@@ -16,7 +16,7 @@ mod cursor;
 mod error;
 mod events;
 mod failure_log;
-mod faults;
+mod fault_injection;
 mod get_pet_deprecation;
 mod health;
 mod hex;
@@ -36,7 +36,7 @@ mod router;
 mod state;
 mod transport;
 
-pub use faults::{FaultInjector, FaultKind, FaultShare, fault_option_help};
+pub use fault_injection::{FaultInjector, FaultKind, FaultRule, fault_option_help};
 pub use pipeline::{Pipeline, admin_pipeline, public_pipeline};
 pub use router::interface_document;
 pub use state::{AppState, Clock};

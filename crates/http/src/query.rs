@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use hyper::Uri;
-use petstore_wire::field_value::FieldValue;
 use petstore_wire::struct_deserializer::{self, FieldsError, NamedValues};
 use petstore_wire::suggestions::shown;
+use petstore_wire::unparsed_value::FieldValue;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

@@ -13,9 +13,9 @@ use petstore_domain::idempotency::IdempotencyKey;
 use petstore_domain::key_record::Scope;
 use petstore_domain::order::OrderId;
 use petstore_domain::pet::PetId;
-use petstore_wire::field_value::decimal;
 use petstore_wire::request_body::{BodyError, RequestBody};
 use petstore_wire::suggestions::shown;
+use petstore_wire::unparsed_value::decimal;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 

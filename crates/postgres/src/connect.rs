@@ -20,7 +20,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::credentials::{Credentials, CredentialsError};
+use super::credentials::{PasswordSource, PasswordSourceError};
 use super::database_url::{self, DEFAULT_PORT, DatabaseUrlError, SslMode};
 
 /// How long opening a connection may take, including authentication and reading the schema version.
@@ -43,7 +43,7 @@ pub enum ConnectError {
     Timeout,
     /// There is no password.
     #[error(transparent)]
-    Credentials(#[from] CredentialsError),
+    PasswordSource(#[from] PasswordSourceError),
     /// The server closed the connection.
     #[error("the database closed the connection")]
     Closed,
@@ -91,7 +91,7 @@ type RawConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Soc
 pub struct Connector {
     /// One configuration per server.
     servers: Arc<[Config]>,
-    credentials: Credentials,
+    credentials: PasswordSource,
     tls: MakeRustlsConnect,
     /// The settings of each session.
     session: Arc<[(&'static str, String)]>,
@@ -123,9 +123,9 @@ impl Connector {
         let tls = MakeRustlsConnect::new(parameters.client_config()?);
         let passfile = parameters.passfile.or(url.passfile().cloned());
         let credentials = match (url.file(), passfile) {
-            (Some(file), _) => Credentials::UrlFile(file.clone()),
-            (None, Some(file)) => Credentials::PassFile(file),
-            (None, None) => Credentials::Fixed,
+            (Some(file), _) => PasswordSource::UrlFile(file.clone()),
+            (None, Some(file)) => PasswordSource::PassFile(file),
+            (None, None) => PasswordSource::Fixed,
         };
         let verifies_servers = parameters.mode == SslMode::VerifyFull;
         Ok(Self { servers, credentials, tls, session, last_primary: Arc::default(), verifies_servers })

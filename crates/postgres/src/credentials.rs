@@ -12,7 +12,7 @@ use super::database_url::{DEFAULT_PORT, UrlParameters};
 
 /// Why there is no password.
 #[derive(Debug, Error)]
-pub enum CredentialsError {
+pub enum PasswordSourceError {
     /// The file cannot be read.
     #[error("cannot read {}", .0.display())]
     Unreadable(PathBuf, #[source] io::Error),
@@ -23,7 +23,7 @@ pub enum CredentialsError {
 
 /// Where the password comes from.
 #[derive(Debug, Clone)]
-pub(super) enum Credentials {
+pub(super) enum PasswordSource {
     /// From the URL, if it has one.
     Fixed,
     /// From the file with the whole URL. The servers and the other settings are those of the start.
@@ -32,12 +32,12 @@ pub(super) enum Credentials {
     PassFile(PathBuf),
 }
 
-impl Credentials {
+impl PasswordSource {
     /// Adds the current user and password.
-    pub(super) async fn apply(&self, config: &mut Config) -> Result<(), CredentialsError> {
+    pub(super) async fn apply(&self, config: &mut Config) -> Result<(), PasswordSourceError> {
         match self {
             Self::UrlFile(file) => {
-                let not_a_url = || CredentialsError::NotAUrl(file.clone());
+                let not_a_url = || PasswordSourceError::NotAUrl(file.clone());
                 let (url, _) = UrlParameters::extract(read(file).await?.trim()).map_err(|_| not_a_url())?;
                 let current: Config = url.parse().map_err(|_| not_a_url())?;
                 if let Some(user) = current.get_user() {
@@ -58,11 +58,11 @@ impl Credentials {
     }
 }
 
-async fn read(file: &Path) -> Result<String, CredentialsError> {
+async fn read(file: &Path) -> Result<String, PasswordSourceError> {
     let path = file.to_owned();
     let text =
         spawn_blocking(move || std::fs::read_to_string(path)).await.unwrap_or_else(|error| Err(error.into()));
-    text.map_err(|error| CredentialsError::Unreadable(file.to_owned(), error))
+    text.map_err(|error| PasswordSourceError::Unreadable(file.to_owned(), error))
 }
 
 /// The password of the first line that matches: `host:port:database:user:password`, each of the first four may be `*`.

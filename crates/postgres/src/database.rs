@@ -27,8 +27,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
-use super::availability::Availability;
-use super::busy_connection::{BusyConnection, ExtraPermits, Parameters, WaitLimit, WriteLimiter};
+use super::availability_log::Availability;
+use super::checked_out_connection::{BusyConnection, ExtraPermits, Parameters, WaitLimit, WriteLimiter};
 use super::cluster::{Cluster, Guarantee};
 use super::connect::{Connector, Target};
 use super::database_url::DatabaseUrlError;

@@ -9,30 +9,30 @@
 //!
 //! **Must not know** a table, a statement of the shop, or a type of the domain: `petstore-storage` has them.
 
-mod availability;
-mod busy_connection;
+mod availability_log;
+mod checked_out_connection;
 mod cluster;
 mod connect;
 mod credentials;
 mod database;
 mod database_url;
 mod error;
+mod keyed_lock;
 mod pool;
 mod pooler_check;
 mod schema_version;
 mod transaction;
-mod turns;
 
-pub use availability::Availability;
-pub use busy_connection::{BRIEF_WAIT, LONG_WAIT, Parameters, Step, WaitLimit};
+pub use availability_log::Availability;
+pub use checked_out_connection::{BRIEF_WAIT, LONG_WAIT, Parameters, Step, WaitLimit};
 pub use cluster::{Cluster, Guarantee};
 pub use connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};
-pub use credentials::CredentialsError;
+pub use credentials::PasswordSourceError;
 pub use database::Database;
 pub use database_url::DatabaseUrlError;
 pub use error::{StatementError, StorageError, error_message, not_committed, unexpected};
+pub use keyed_lock::KeyedLocks;
 pub use pool::POOL_WAIT;
 pub use pooler_check::{NoSession, check_sessions};
 pub use schema_version::{HISTORY, check_version, lacking_text, schema_version};
-pub use transaction::{Attempt, Transaction};
-pub use turns::Turns;
+pub use transaction::{LockTimeout, Transaction};

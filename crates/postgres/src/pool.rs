@@ -22,7 +22,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::error::SqlState;
 
-use super::availability::Availability;
+use super::availability_log::Availability;
 use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};
 use super::database_url::DatabaseUrlError;
 use super::schema_version::{HISTORY, check_version, lacking_text, schema_version};

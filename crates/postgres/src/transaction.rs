@@ -16,12 +16,12 @@ use futures_util::future::join;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 
-use super::busy_connection::{BRIEF_WAIT, BusyConnection, LONG_WAIT, Step, WaitLimit};
+use super::checked_out_connection::{BRIEF_WAIT, BusyConnection, LONG_WAIT, Step, WaitLimit};
 use super::connect::Target;
 use super::database::Database;
 use super::error::StatementError::{self, NotSent, Sent};
 use super::error::{StorageError, error_message, unexpected};
-use super::turns::Turns;
+use super::keyed_lock::KeyedLocks;
 
 /// How long a transaction waits until those before it have ended: those that change the same thing, and then any. Not until the
 /// deadline: while commits wait for a standby, waiting requests would take the place of reads.
@@ -29,7 +29,7 @@ const QUEUE_WAIT: Duration = Duration::from_secs(3);
 
 /// How long a run of a transaction may wait for the locks of others.
 #[derive(Clone, Copy)]
-pub struct Attempt<'a> {
+pub struct LockTimeout<'a> {
     deadline: Instant,
     /// None if it waits only briefly.
     waits: Option<&'a WaitLimit>,
@@ -45,10 +45,10 @@ impl Database {
     pub async fn transact<'a, T, F: Future<Output = Result<T, StorageError>>>(
         &self,
         operation: &'a WaitLimit,
-        (turns, id): (&Turns, i64),
-        run: impl Fn(Attempt<'a>) -> F,
+        (turns, id): (&KeyedLocks, i64),
+        run: impl Fn(LockTimeout<'a>) -> F,
     ) -> Result<T, StorageError> {
-        let brief = self.brief_attempt();
+        let brief = self.brief_lock_timeout();
         let Some(_turn) = turns.take(id, brief.deadline.min(Instant::now() + QUEUE_WAIT)).await else {
             return Err(StorageError::Locked(error_message(
                 "too many requests wait to change the same thing",
@@ -56,23 +56,23 @@ impl Database {
         };
         match run_again_once(&run, brief).await {
             Err(StorageError::Locked(_)) => {
-                run_again_once(&run, Attempt { waits: Some(operation), ..brief }).await
+                run_again_once(&run, LockTimeout { waits: Some(operation), ..brief }).await
             }
             outcome => outcome,
         }
     }
 
-    /// An attempt that waits only briefly for the locks of others.
+    /// Waits only briefly for the locks of others.
     #[must_use]
-    pub fn brief_attempt(&self) -> Attempt<'static> {
-        Attempt { deadline: Instant::now() + self.deadline, waits: None }
+    pub fn brief_lock_timeout(&self) -> LockTimeout<'static> {
+        LockTimeout { deadline: Instant::now() + self.deadline, waits: None }
     }
 
     /// Starts a transaction, and runs its first statements, in one round trip. Each sees what was committed before it started, so
     /// one that follows a lock sees what the previous holder did.
     pub async fn begin<const N: usize>(
         &self,
-        Attempt { deadline, waits }: Attempt<'_>,
+        LockTimeout { deadline, waits }: LockTimeout<'_>,
         steps: [Step<'_>; N],
     ) -> Result<(Transaction<'_>, [Vec<Row>; N]), StorageError> {
         let (lock_wait, mut permits) = match waits {
@@ -109,11 +109,11 @@ impl Database {
 }
 
 async fn run_again_once<'a, T, F: Future<Output = Result<T, StorageError>>>(
-    run: impl Fn(Attempt<'a>) -> F,
-    attempt: Attempt<'a>,
+    run: impl Fn(LockTimeout<'a>) -> F,
+    lock_timeout: LockTimeout<'a>,
 ) -> Result<T, StorageError> {
-    match run(attempt).await {
-        Err(StorageError::Raced(_) | StorageError::Deadlock(_)) => run(attempt).await,
+    match run(lock_timeout).await {
+        Err(StorageError::Raced(_) | StorageError::Deadlock(_)) => run(lock_timeout).await,
         outcome => outcome,
     }
 }

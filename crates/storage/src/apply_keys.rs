@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use petstore_config::DatabaseUrl;
 use petstore_domain::api_key::KeyDigest;
 use petstore_domain::key_plan::{
-    CurrentKey, DeclaredKey, DigestHolder, KeyPlan, KeyPlanError, KeyStep, KeyTerms, PlanOptions, plan,
+    CurrentKey, DeclaredKey, KeyPlan, KeyPlanError, KeyStep, KeyTerms, KeyWithDigest, PlanOptions, plan,
 };
 use petstore_domain::key_record::{Actor, KeyId, KeyState};
 use petstore_postgres::{Parameters, StatementError, StorageError, error_message, not_committed, unexpected};
@@ -323,8 +323,8 @@ fn current_key(row: &Row) -> Result<CurrentKey, StorageError> {
     })
 }
 
-fn digest_holder(row: &Row, now: SystemTime) -> Result<DigestHolder, StorageError> {
-    Ok(DigestHolder {
+fn digest_holder(row: &Row, now: SystemTime) -> Result<KeyWithDigest, StorageError> {
+    Ok(KeyWithDigest {
         id: KeyId(get(row, "id")?),
         name: get(row, "name")?,
         digest: digest(row)?,

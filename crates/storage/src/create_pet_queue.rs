@@ -98,8 +98,8 @@ impl CreatePetQueue {
         let blocked = match self.waiting.blocker_of(&request) {
             Some(blocker) => Blocked { request, blocker },
             None => match queue.write(request).await?? {
-                Attempt::Decided(outcome) => return Ok(outcome),
-                Attempt::Undecided(blocked) => *blocked,
+                AttemptOutcome::Decided(outcome) => return Ok(outcome),
+                AttemptOutcome::Undecided(blocked) => *blocked,
             },
         };
         Box::pin(self.wait(blocked)).await
@@ -110,8 +110,8 @@ impl CreatePetQueue {
         let _waiting = self.waiting.register(blocker.clone());
         let deadline = (request.arrived + RETRY_LIMIT).min(Instant::now() + LONG_WAIT);
         match insert_alone(&self.database, &request, LockWait::Until(&self.waits, deadline)).await {
-            Ok(Attempt::Decided(outcome)) => Ok(outcome),
-            Ok(Attempt::Undecided(blocked)) => blocked.blocker.undecided(),
+            Ok(AttemptOutcome::Decided(outcome)) => Ok(outcome),
+            Ok(AttemptOutcome::Undecided(blocked)) => blocked.blocker.undecided(),
             // Too many wait.
             Err(StorageError::Locked(_)) => blocker.undecided(),
             Err(error) => Err(error),
@@ -207,7 +207,7 @@ struct Blocked {
 }
 
 #[derive(Debug, Clone)]
-enum Attempt {
+enum AttemptOutcome {
     Decided(InsertOutcome),
     /// Another transaction is about to decide. Nothing was inserted.
     Undecided(Box<Blocked>),
@@ -260,7 +260,7 @@ impl Drop for WaitingRequest<'_> {
 /// Handles batches of pets with a key or a reference with one statement.
 struct OnceBatch(Database);
 
-type AttemptResult = Result<Attempt, StorageError>;
+type AttemptResult = Result<AttemptOutcome, StorageError>;
 
 impl BatchHandler for OnceBatch {
     type Request = OnceRequest;
@@ -291,13 +291,13 @@ impl BatchHandler for OnceBatch {
 /// waits for.
 fn share(other: &OnceRequest, result: &AttemptResult, request: &OnceRequest) -> Option<AttemptResult> {
     match result {
-        Ok(Attempt::Undecided(waiting)) if request.needs(&waiting.blocker) => {
+        Ok(AttemptOutcome::Undecided(waiting)) if request.needs(&waiting.blocker) => {
             let blocked = Blocked { request: request.clone(), blocker: waiting.blocker.clone() };
-            Some(Ok(Attempt::Undecided(Box::new(blocked))))
+            Some(Ok(AttemptOutcome::Undecided(Box::new(blocked))))
         }
         _ if request.idempotency.is_none() || request.idempotency != other.idempotency => None,
-        Ok(Attempt::Decided(InsertOutcome::Inserted(pet))) => {
-            Some(Ok(Attempt::Decided(InsertOutcome::Replayed(pet.clone()))))
+        Ok(AttemptOutcome::Decided(InsertOutcome::Inserted(pet))) => {
+            Some(Ok(AttemptOutcome::Decided(InsertOutcome::Replayed(pet.clone()))))
         }
         result => Some(result.clone()),
     }
@@ -322,7 +322,9 @@ impl OnceBatch {
     ) -> HashMap<usize, AttemptResult> {
         let batch: Vec<&OnceRequest> = indexes.iter().map(|index| &requests[*index]).collect();
         let results = match self.insert_batch(&batch).await {
-            Ok(outcomes) => outcomes.into_iter().map(|outcome| Ok(Attempt::Decided(outcome))).collect(),
+            Ok(outcomes) => {
+                outcomes.into_iter().map(|outcome| Ok(AttemptOutcome::Decided(outcome))).collect()
+            }
             // Nothing was inserted. One of the requests may be the cause, so each is tried alone.
             Err(
                 StorageError::Unexpected(_)
@@ -371,11 +373,11 @@ fn check_retry_limit(since: Instant) -> Result<(), StorageError> {
 async fn insert_alone(database: &Database, request: &OnceRequest, lock_wait: LockWait<'_>) -> AttemptResult {
     match insert_requests(database, &[request], lock_wait).await {
         Ok(mut outcomes) => {
-            outcomes.pop().map(Attempt::Decided).ok_or_else(|| unexpected("a pet has no outcome"))
+            outcomes.pop().map(AttemptOutcome::Decided).ok_or_else(|| unexpected("a pet has no outcome"))
         }
         Err(error) => {
             let blocker = request.blocker(&error).ok_or(error)?;
-            Ok(Attempt::Undecided(Box::new(Blocked { request: request.clone(), blocker })))
+            Ok(AttemptOutcome::Undecided(Box::new(Blocked { request: request.clone(), blocker })))
         }
     }
 }

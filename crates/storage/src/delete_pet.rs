@@ -6,7 +6,7 @@
 
 use petstore_domain::event::EventType;
 use petstore_domain::pet::{Pet, PetId};
-use petstore_postgres::{Attempt, Parameters, StorageError, unexpected};
+use petstore_postgres::{LockTimeout, Parameters, StorageError, unexpected};
 
 use super::events::count_events;
 use super::pets::{self, decode_pet};
@@ -53,19 +53,19 @@ impl Storage {
         id: PetId,
         check: impl Fn(&Pet) -> Result<(), E>,
     ) -> Result<DeleteOutcome<E>, StorageError> {
-        let run = |attempt| self.try_to_delete(attempt, id, &check);
+        let run = |lock_timeout| self.try_to_delete(lock_timeout, id, &check);
         self.database.transact(&self.waits.delete_pet, (&self.waits.pets, id.get()), run).await
     }
 
     async fn try_to_delete<E>(
         &self,
-        attempt: Attempt<'_>,
+        lock_timeout: LockTimeout<'_>,
         id: PetId,
         check: impl Fn(&Pet) -> Result<(), E>,
     ) -> Result<DeleteOutcome<E>, StorageError> {
         let of_pet: Parameters<'_> = &[&id.get()];
         let steps = [(pets::ADVISORY_LOCK, of_pet), (ROW_LOCK, of_pet), (FIND_WITH_ORDER, of_pet)];
-        let (transaction, [_, _, found]) = self.database.begin(attempt, steps).await?;
+        let (transaction, [_, _, found]) = self.database.begin(lock_timeout, steps).await?;
         let Some(row) = found.first() else {
             return transaction.roll_back().await.map(|()| DeleteOutcome::PetNotFound);
         };

@@ -10,8 +10,8 @@ use petstore_postgres::{Step, StorageError, unexpected};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Timestamp};
 
-use super::change_orders::{SET_PET_STATUS, SET_STATUS, count_order_events};
 use super::pg_enum::PgEnum;
+use super::place_and_end_orders::{SET_PET_STATUS, SET_STATUS, count_order_events};
 use super::storage::Storage;
 
 /// The orders that are due, from the time `$1` on and without the orders `$2`, which were looked at. (Sorted by the time alone, as the
@@ -86,9 +86,10 @@ impl Storage {
     /// Ends those of the orders that nobody else is changing, and returns how many.
     async fn expire(&self, due: &[Row]) -> Result<usize, StorageError> {
         let (orders, pets) = (ids(due, "id")?, ids(due, "pet_id")?);
-        let attempt = self.database.brief_attempt();
+        let lock_timeout = self.database.brief_lock_timeout();
         // All pets before the first row: see `pets::ADVISORY_LOCK`.
-        let (transaction, [free]) = self.database.begin(attempt, [(LOCK_PETS, &[&orders, &pets])]).await?;
+        let (transaction, [free]) =
+            self.database.begin(lock_timeout, [(LOCK_PETS, &[&orders, &pets])]).await?;
         let (transaction, [locked]) = transaction.read([(LOCK, &[&ids(&free, "id")?])]).await?;
         let mut expiring = Vec::new();
         for row in locked {

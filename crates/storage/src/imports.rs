@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use petstore_config::DatabaseUrl;
-use petstore_domain::import_key::{AscendingCheck, ImportKey, ImportSource};
+use petstore_domain::import_key::{AscendingCheck, ImportKey, ImportSourceName};
 use petstore_domain::pet::{NewPet, PetStatus};
 use petstore_domain::reference::Reference;
 use petstore_postgres::{Parameters, StatementError, StorageError, not_committed, unexpected};
@@ -232,7 +232,7 @@ pub enum ImportMode {
 pub struct ImportSession {
     client: Client,
     stage: Statement,
-    source: Option<ImportSource>,
+    source: Option<ImportSourceName>,
     mode: ImportMode,
     /// Whether the table `known_keys` is filled.
     keys_loaded: bool,
@@ -247,7 +247,7 @@ impl ImportSession {
     /// run, which counts what is recorded now.
     pub async fn start(
         url: &DatabaseUrl,
-        source: Option<ImportSource>,
+        source: Option<ImportSourceName>,
         mode: ImportMode,
     ) -> Result<Self, StorageError> {
         let client = open_migrated(url).await?;
@@ -388,7 +388,7 @@ impl ImportSession {
 
     /// Loads the recorded keys of the source, including those of this import. From then on every key is checked. Takes time
     /// in proportion to their number, so it is done only if keys were recorded before, or are not in ascending order.
-    async fn load_known_keys(&mut self, source: &ImportSource) -> Result<(), tokio_postgres::Error> {
+    async fn load_known_keys(&mut self, source: &ImportSourceName) -> Result<(), tokio_postgres::Error> {
         self.client.batch_execute(CREATE_KNOWN_KEYS).await?;
         self.client.execute(FILL_KNOWN_KEYS, &[&source.as_str()]).await?;
         self.client.batch_execute(INDEX_KNOWN_KEYS).await?;
@@ -419,7 +419,7 @@ fn at_position<'a>(found: &Row, rows: &'a [SourceRow]) -> Result<&'a SourceRow, 
     row.ok_or_else(|| unexpected("a row that was not sent"))
 }
 
-async fn lock_source(client: &Client, source: &ImportSource) -> Result<(), tokio_postgres::Error> {
+async fn lock_source(client: &Client, source: &ImportSourceName) -> Result<(), tokio_postgres::Error> {
     let name = source.as_str();
     let parameters: Parameters<'_> = &[&name];
     let mut locked = pin!(client.execute(LOCK_SOURCE, parameters));

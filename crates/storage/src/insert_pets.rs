@@ -141,7 +141,7 @@ pub(super) async fn insert_once(
     let milliseconds = i64::try_from(limit.as_millis()).map_err(unexpected)?.max(1);
     let parameters: Parameters<'_> =
         &[&names, &categories, &statuses, &references, &metadata, &digests, &fingerprints, &milliseconds];
-    let outcomes = |rows: &[Row]| by_ordinality(rows, pets.len(), inserted_once);
+    let outcomes = |rows: &[Row]| by_ordinality(rows, pets.len(), decode_insert_once);
     let outcomes = match lock_wait {
         LockWait::AtMost(_) => database.write(INSERT_ONCE, parameters, outcomes).await?,
         LockWait::Until(waits, deadline) => {
@@ -168,7 +168,7 @@ fn by_ordinality<T>(
     complete.ok_or_else(|| unexpected("not every pet has a row"))
 }
 
-fn inserted_once(row: &Row) -> Result<InsertedOnce, StorageError> {
+fn decode_insert_once(row: &Row) -> Result<InsertedOnce, StorageError> {
     let stored = decode_digest(row, "stored_fingerprint")?;
     let is_taken: Option<bool> = row.try_get("is_taken").map_err(unexpected)?;
     Ok(match (stored, is_taken) {

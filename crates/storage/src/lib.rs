@@ -18,7 +18,6 @@
 
 mod api_keys;
 mod apply_keys;
-mod change_orders;
 mod create_pet_queue;
 mod database_metrics;
 mod delete_pet;
@@ -33,12 +32,13 @@ mod insert_pets;
 mod issue_keys;
 mod list_pets;
 mod migrations;
-mod orders;
 mod partitions;
 mod pets;
 mod pg_enum;
+mod place_and_end_orders;
 mod privileges;
 mod queue;
+mod read_orders;
 mod storage;
 mod stored_metadata;
 mod update_order;
@@ -46,12 +46,11 @@ mod update_order;
 use petstore_config::DatabaseUrl;
 use petstore_postgres::Connector;
 pub use petstore_postgres::{
-    ConnectError, CredentialsError, DatabaseUrlError, NoSession, StorageError, lacking_text,
+    ConnectError, DatabaseUrlError, NoSession, PasswordSourceError, StorageError, lacking_text,
 };
 
 pub use api_keys::{insert_api_key, rotate_api_key};
 pub use apply_keys::{AppliedKeys, ApplyKeysError, KeysToApply, apply_keys, plan_keys};
-pub use change_orders::{EndOrderOutcome, PlaceOrderOutcome};
 pub use create_pet_queue::InsertOutcome;
 pub use delete_pet::DeleteOutcome;
 pub use demo_database_check::{DatabaseContents, database_contents};
@@ -66,7 +65,8 @@ pub use issue_keys::IssueError;
 pub use migrations::{MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within};
 pub use partitions::{DAYS_AHEAD, KEY_DAYS_AHEAD};
 pub use pets::UpdateOutcome;
-pub use privileges::{GrantError, grant};
+pub use place_and_end_orders::{EndOrderOutcome, PlaceOrderOutcome};
+pub use privileges::{GrantPrivilegesError, grant};
 pub use storage::Storage;
 pub use update_order::UpdateOrderOutcome;
 
@@ -78,8 +78,8 @@ pub const STATEMENTS: [&[&str]; 13] = [
     insert_pets::STATEMENTS,
     api_keys::STATEMENTS,
     apply_keys::STATEMENTS,
-    orders::STATEMENTS,
-    change_orders::STATEMENTS,
+    read_orders::STATEMENTS,
+    place_and_end_orders::STATEMENTS,
     expire_orders::STATEMENTS,
     update_order::STATEMENTS,
     idempotency_keys::STATEMENTS,

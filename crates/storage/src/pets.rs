@@ -12,7 +12,7 @@ use petstore_batcher::BatchHandler;
 use petstore_domain::event::EventType;
 use petstore_domain::pet::{CategoryId, Pet, PetId, PetName, PetStatus};
 use petstore_domain::reference::Reference;
-use petstore_postgres::{Attempt, Database, Parameters, StorageError, unexpected};
+use petstore_postgres::{Database, LockTimeout, Parameters, StorageError, unexpected};
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
@@ -84,19 +84,19 @@ impl Storage {
         id: PetId,
         change: impl Fn(&Pet, bool) -> Result<Pet, E>,
     ) -> Result<UpdateOutcome<E>, StorageError> {
-        let run = |attempt| self.try_to_change(attempt, id, &change);
+        let run = |lock_timeout| self.try_to_change(lock_timeout, id, &change);
         self.database.transact(&self.waits.update_pet, (&self.waits.pets, id.get()), run).await
     }
 
     async fn try_to_change<E>(
         &self,
-        attempt: Attempt<'_>,
+        lock_timeout: LockTimeout<'_>,
         id: PetId,
         change: impl Fn(&Pet, bool) -> Result<Pet, E>,
     ) -> Result<UpdateOutcome<E>, StorageError> {
         let pet: Parameters<'_> = &[&id.get()];
         let steps = [(ADVISORY_LOCK, pet), (ROW_LOCK, pet), (FIND_WITH_OPEN_ORDER, pet)];
-        let (transaction, [_, _, found]) = self.database.begin(attempt, steps).await?;
+        let (transaction, [_, _, found]) = self.database.begin(lock_timeout, steps).await?;
         let Some((old, has_open_order)) = locked_pet(&found)? else {
             return transaction.roll_back().await.map(|()| UpdateOutcome::PetNotFound);
         };

@@ -63,7 +63,7 @@ impl Storage {
 
 /// Why privileges were not granted.
 #[derive(Debug, Error)]
-pub enum GrantError {
+pub enum GrantPrivilegesError {
     /// The database URL is invalid.
     #[error(transparent)]
     Url(#[from] DatabaseUrlError),
@@ -79,7 +79,7 @@ pub enum GrantError {
 }
 
 /// Grants a role what the service needs, and only that. A superuser also lets it see how servers replicate (`pg_monitor`).
-pub async fn grant(url: &DatabaseUrl, role: &str) -> Result<(), GrantError> {
+pub async fn grant(url: &DatabaseUrl, role: &str) -> Result<(), GrantPrivilegesError> {
     let client = Connector::new(url)?.open().await?;
     let names = "\
         SELECT quote_ident(service.rolname) AS service, quote_ident(current_database()) AS database,
@@ -87,7 +87,7 @@ pub async fn grant(url: &DatabaseUrl, role: &str) -> Result<(), GrantError> {
         FROM pg_roles AS service, pg_roles AS granting
         WHERE service.rolname = $1 AND granting.rolname = current_user";
     let found = client.query_opt(names, &[&role]).await?;
-    let row = found.ok_or_else(|| GrantError::NoRole(role.to_owned()))?;
+    let row = found.ok_or_else(|| GrantPrivilegesError::NoRole(role.to_owned()))?;
     let transaction =
         ROLES.split("COMMIT;").next().and_then(|text| text.split("BEGIN;").nth(1)).unwrap_or_default();
     let for_superuser = if row.try_get("is_superuser")? { "GRANT pg_monitor TO :\"service\";" } else { "" };

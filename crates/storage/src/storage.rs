@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use petstore_batcher::QueueLimits;
 use petstore_config::{DatabaseUrl, PoolSettings, ReadFrom};
-use petstore_postgres::{Database, DatabaseUrlError, StorageError, Turns, WaitLimit};
+use petstore_postgres::{Database, DatabaseUrlError, KeyedLocks, StorageError, WaitLimit};
 
 use super::api_keys::FindKeysBatch;
 use super::create_pet_queue::CreatePetQueue;
@@ -38,8 +38,8 @@ pub(super) struct WaitLimits {
     pub(super) end_order: WaitLimit,
     pub(super) update_order: WaitLimit,
     /// The requests that change the same pet or the same order take turns.
-    pub(super) pets: Turns,
-    pub(super) orders: Turns,
+    pub(super) pets: KeyedLocks,
+    pub(super) orders: KeyedLocks,
 }
 
 impl Storage {
@@ -68,8 +68,8 @@ impl Storage {
                 place_order: database.wait_limit(),
                 end_order: database.wait_limit(),
                 update_order: database.wait_limit(),
-                pets: Turns::default(),
-                orders: Turns::default(),
+                pets: KeyedLocks::default(),
+                orders: KeyedLocks::default(),
             },
             find_api_key: Queue::new("find_key", FindKeysBatch(database.clone()), LIMITS),
             read_events: Queue::new("read_events", ReadEventsBatch(database.clone()), LIMITS),

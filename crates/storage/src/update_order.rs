@@ -6,11 +6,11 @@
 use petstore_domain::event::EventType;
 use petstore_domain::order::{Order, OrderId, PatchedOrder};
 use petstore_domain::reference::Reference;
-use petstore_postgres::{Attempt, Parameters, StorageError};
+use petstore_postgres::{LockTimeout, Parameters, StorageError};
 
-use super::change_orders::{PET_ADVISORY_LOCK, ROW_LOCK, first};
 use super::events::count_events;
-use super::orders::decode_order;
+use super::place_and_end_orders::{PET_ADVISORY_LOCK, ROW_LOCK, first};
+use super::read_orders::decode_order;
 use super::storage::Storage;
 use super::stored_metadata::MetadataParameter;
 
@@ -47,19 +47,19 @@ impl Storage {
         id: OrderId,
         change: impl Fn(&Order) -> Result<PatchedOrder, E>,
     ) -> Result<UpdateOrderOutcome<E>, StorageError> {
-        let run = |attempt| self.try_to_update(attempt, id.get(), &change);
+        let run = |lock_timeout| self.try_to_update(lock_timeout, id.get(), &change);
         self.database.transact(&self.waits.update_order, (&self.waits.orders, id.get()), run).await
     }
 
     async fn try_to_update<E>(
         &self,
-        attempt: Attempt<'_>,
+        lock_timeout: LockTimeout<'_>,
         id: i64,
         change: impl Fn(&Order) -> Result<PatchedOrder, E>,
     ) -> Result<UpdateOrderOutcome<E>, StorageError> {
         let of_order: Parameters<'_> = &[&id];
         let steps = [(PET_ADVISORY_LOCK, of_order), (ROW_LOCK, of_order)];
-        let (transaction, [_, found]) = self.database.begin(attempt, steps).await?;
+        let (transaction, [_, found]) = self.database.begin(lock_timeout, steps).await?;
         let Some(old) = found.first().map(decode_order).transpose()? else {
             return transaction.roll_back().await.map(|()| UpdateOrderOutcome::OrderNotFound);
         };

@@ -9,9 +9,9 @@ use serde_json::error::Category;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use super::field_value::FieldValue;
 use super::struct_deserializer::NamedValues;
 use super::suggestions::shown;
+use super::unparsed_value::FieldValue;
 
 /// The media type of every body.
 pub const MEDIA_TYPE: &str = "application/json";

@@ -15,7 +15,6 @@
 //! - a required field of a request body needs a line in [`RequestBody::EXPECTED`](request_body::RequestBody::EXPECTED).
 
 pub mod event;
-pub mod field_value;
 pub mod json;
 pub mod order;
 pub mod pet;
@@ -24,3 +23,4 @@ pub mod schema;
 pub mod struct_deserializer;
 pub mod suggestions;
 pub mod time;
+pub mod unparsed_value;

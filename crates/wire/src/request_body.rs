@@ -5,10 +5,10 @@ use thiserror::Error;
 use utoipa::PartialSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-use super::field_value::FieldValueError;
 use super::json::{JsonObject, MEDIA_TYPE, NotAnObject};
 use super::struct_deserializer::{self, FieldsError};
 use super::suggestions::{listed, shown, similar};
+use super::unparsed_value::FieldValueError;
 
 /// Why a body is refused. The message is for the client.
 #[derive(Debug, Error)]

@@ -11,7 +11,7 @@ use serde::de::{self, Deserialize, DeserializeSeed, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use thiserror::Error;
 
-use super::field_value::{FieldValue, FieldValueError};
+use super::unparsed_value::{FieldValue, FieldValueError};
 
 /// Values by name.
 pub trait NamedValues<'a> {

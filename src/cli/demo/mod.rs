@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use petstore_config::{DatabaseUrl, DemoSettings, ServeSettings};
 use petstore_domain::api_key::ApiKey;
 use petstore_domain::key_record::{Actor, NewKey, Scope};
-use petstore_http::{FaultInjector, FaultShare, fault_option_help};
+use petstore_http::{FaultInjector, FaultRule, fault_option_help};
 use petstore_storage::{
     DatabaseContents, ExamineError, SCHEMA_LATEST, database_contents, insert_api_key, migrate,
 };
@@ -70,7 +70,7 @@ pub(super) struct DemoCommand {
 
     /// Makes requests fail.
     #[arg(long = "fault", value_name = "KIND[:SHARE]", long_help = fault_option_help())]
-    faults: Vec<FaultShare>,
+    faults: Vec<FaultRule>,
 }
 
 impl DemoCommand {
@@ -210,7 +210,7 @@ fn unsuitable_database(contents: &str) -> CommandError {
     .into()
 }
 
-fn instructions(address: SocketAddr, key: &ApiKey, temporary: bool, faults: &[FaultShare]) -> String {
+fn instructions(address: SocketAddr, key: &ApiKey, temporary: bool, faults: &[FaultRule]) -> String {
     let (address, key) = (local_address(address), key.reveal());
     let (faults, example) = if faults.is_empty() {
         let example = format!(

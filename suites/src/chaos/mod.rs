@@ -84,7 +84,7 @@ pub(crate) struct Chaos {
     /// Inject only these faults of the scenario.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Inject at least so many faults, instead of the scenario's number.
+    /// End after so many faults, however few requests were sent.
     #[arg(long)]
     faults: Option<usize>,
     /// Repeats the choices of an earlier run.
@@ -112,7 +112,7 @@ impl Chaos {
             return Err(format!("{} has no fault {unknown}", scenario.name).into());
         }
         let length = if self.short { scenario.short } else { scenario.length };
-        let length = Length { faults: self.faults.unwrap_or(length.faults), ..length };
+        let length = self.faults.map_or(length, |faults| Length { faults, requests: 0 });
         let seed = printed_seed(self.seed);
         let shop = Shop::start(scenario, seed, self.slack, self.reads.as_deref()).await?;
         scenario.run(shop, &faults, length, Random(seed)).await
@@ -195,7 +195,9 @@ impl Scenario {
         if journal.changes.len() < length.requests / 50 {
             shop.problems.push(format!("only {} changes", journal.changes.len()));
         }
-        verdict(&shop.problems)
+        verdict(&shop.problems)?;
+        println!("{}: passed", self.name);
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::faults::{nodes, patroni, servers};
+use super::faults::{nodes, patroni, replication};
 use super::{Failures, Length, Pace, Scenario, Topology};
 use crate::workload::{Clients, Kind};
 
@@ -17,6 +17,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             nodes::NODE_KILLED,
             nodes::DATABASE_CRASHED,
             nodes::ALL_KILLED,
+            nodes::NODE_PAUSED,
             nodes::KEY_REVOKED,
         ],
         pause: 300..1_500,
@@ -79,14 +80,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         clients: &[(Pace::Clients(6), RENAMING), (Pace::Clients(6), READING)],
         pets: (0, 36),
         faults: &[
-            servers::STANDBY_LAGS,
-            servers::PRIMARY_CRASHED,
-            servers::KEYS_REVOKED_AROUND_CRASH,
-            servers::PRIMARY_DEPOSED,
-            servers::PRIMARY_HANGS,
-            servers::TWO_CRASHED,
-            servers::STANDBY_RESTARTED,
-            servers::STANDBY_RESTARTED_ALONE,
+            replication::STANDBY_LAGS,
+            replication::PRIMARY_CRASHED,
+            replication::KEYS_REVOKED_AROUND_CRASH,
+            replication::PRIMARY_DEPOSED,
+            replication::PRIMARY_HANGS,
+            replication::TWO_CRASHED,
+            replication::STANDBY_RESTARTED,
+            replication::STANDBY_RESTARTED_ALONE,
         ],
         pause: 2_500..2_501,
         length: Length { faults: 64, requests: 0 },
@@ -138,7 +139,8 @@ pub(crate) const SHOP: Clients = Clients {
     mix: &[
         (4, Kind::Create),
         (4, Kind::Available),
-        (6, Kind::Find),
+        (4, Kind::Find),
+        (2, Kind::Get),
         (2, Kind::Page),
         (1, Kind::Rename),
         (1, Kind::Place),
@@ -164,6 +166,7 @@ const GIVING_UP: Clients = Clients {
         (2, Kind::Complete),
         (2, Kind::Cancel),
         (2, Kind::Rename),
+        (2, Kind::Get),
     ],
     stay: true,
     ..Clients::DEFAULT

@@ -5,7 +5,7 @@ mod model;
 
 use clap::Subcommand;
 
-use crate::{Outcome, costs};
+use crate::{Outcome, feature_costs};
 
 #[derive(Subcommand)]
 pub(crate) enum Events {
@@ -14,7 +14,7 @@ pub(crate) enum Events {
     /// Measures how far a reader is behind, under load and during imports.
     Lag(lag::Lag),
     /// Measures the cost of the events, against a version of the service without them.
-    Cost(costs::EventsCost),
+    Cost(feature_costs::EventsCost),
 }
 
 impl Events {

@@ -15,10 +15,10 @@ use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
+use super::connection::Wire;
 use super::findings::Record;
-use super::raw::{self, Attempt, Then};
+use super::raw::{self, Exchange, Then};
 use super::valid::Generator;
-use super::wire::Wire;
 use super::{fixtures, place_orders};
 use crate::Outcome;
 use crate::topology::{PETSTORE, Server, database_url, psql, sibling};
@@ -73,7 +73,7 @@ impl Differential {
         let addresses = (services.0.address, services.1.address);
         let record = Record::default();
         for request in contract {
-            compare(addresses, &Attempt::one("contract", request), key, &record).await;
+            compare(addresses, &Exchange::one("contract", request), key, &record).await;
         }
         let mut generator = Generator::new(fixtures.clone(), self.seed, 0);
         // Waits would end at another time in each build.
@@ -82,17 +82,17 @@ impl Differential {
             generator.templates.retain(|template| !ADDITIONS.iter().any(|added| template.contains(added)));
         }
         for _ in 0..self.requests {
-            let attempt = raw::attempt(&mut generator);
+            let exchange = raw::exchange(&mut generator);
             // If the client leaves before it is answered, the effect is a matter of luck.
-            if !matches!(attempt.then, Then::Leave | Then::Reset) {
-                compare(addresses, &attempt, key, &record).await;
+            if !matches!(exchange.then, Then::Leave | Then::Reset) {
+                compare(addresses, &exchange, key, &record).await;
             }
         }
         record.report(self.seed)
     }
 }
 
-async fn compare(addresses: (SocketAddr, SocketAddr), sent: &Attempt, key: &str, record: &Record) {
+async fn compare(addresses: (SocketAddr, SocketAddr), sent: &Exchange, key: &str, record: &Record) {
     let (before, after) = tokio::join!(play(sent, addresses.0, key), play(sent, addresses.1, key));
     let statuses = after.lines().filter_map(|line| line.strip_prefix("HTTP/1.")?.get(2..5));
     statuses.filter_map(|status| status.parse().ok()).for_each(|status| record.answered(status));
@@ -107,12 +107,12 @@ async fn compare(addresses: (SocketAddr, SocketAddr), sent: &Attempt, key: &str,
 }
 
 /// Everything that a build answers, without what differs between two runs of the same build, and how it ends.
-async fn play(attempt: &Attempt, address: SocketAddr, key: &str) -> String {
+async fn play(exchange: &Exchange, address: SocketAddr, key: &str) -> String {
     let mut wire = match Wire::open(address).await {
         Ok(wire) => wire,
         Err(error) => return error.to_string(),
     };
-    attempt.send(&mut wire, key).await;
+    exchange.send(&mut wire, key).await;
     let mut answered = Vec::new();
     let end = match timeout(PATIENCE, wire.socket.read_to_end(&mut answered)).await {
         Ok(_) => "closed",

@@ -3,15 +3,15 @@
 //!
 //! A seed, which is printed, determines the requests of each worker, but not how the workers interleave.
 
-mod answer;
+mod connection;
 mod differential;
 mod findings;
 mod malformed;
 mod raw;
+mod response_parser;
 mod rules;
-mod slow;
+mod slow_reader;
 mod valid;
-mod wire;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -26,11 +26,11 @@ use crate::Outcome;
 use crate::http::Connection;
 use crate::random::printed_seed;
 use crate::topology::{LOG, PETSTORE, Server, database_url, output, prepare, psql};
+use connection::Wire;
 pub(crate) use differential::Differential;
 use findings::Record;
 use rules::Rules;
 use valid::{Fixtures, Generator, Key, SCOPES};
-use wire::Wire;
 
 const PETS: u16 = 1_000;
 const ORDERS: u16 = 200;
@@ -99,7 +99,7 @@ impl Fuzz {
             end: Instant::now() + duration,
         });
         let mut clients = JoinSet::new();
-        clients.spawn(slow::send_normally(run.clone()));
+        clients.spawn(slow_reader::send_normally(run.clone()));
         for number in 0..self.workers {
             let generator = Generator::new(fixtures.clone(), seed, number);
             clients.spawn(raw::work(run.clone(), generator));
@@ -107,7 +107,7 @@ impl Fuzz {
         for _ in 0..SLOW {
             clients.spawn(raw::send_slowly(run.clone(), false));
             clients.spawn(raw::send_slowly(run.clone(), true));
-            clients.spawn(slow::read_slowly(run.clone()));
+            clients.spawn(slow_reader::read_slowly(run.clone()));
         }
         sleep((duration / 5).min(Duration::from_secs(30))).await;
         let early = service.kilobytes().unwrap_or_default();

@@ -9,10 +9,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
 
 use super::Run;
+use super::connection::Wire;
 use super::malformed::{self, SENTINEL, Wanted};
 use super::rules::{Case, Expected};
 use super::valid::Generator;
-use super::wire::Wire;
 use crate::random::Random;
 
 /// What the client does after its bytes.
@@ -31,7 +31,7 @@ pub(super) enum Then {
 }
 
 /// What is sent on one connection.
-pub(super) struct Attempt {
+pub(super) struct Exchange {
     pub(super) label: &'static str,
     /// Sent one after the other, with these pauses.
     pub(super) parts: Vec<Vec<u8>>,
@@ -42,7 +42,7 @@ pub(super) struct Attempt {
     pub(super) then: Then,
 }
 
-impl Attempt {
+impl Exchange {
     fn new(label: &'static str, parts: Vec<Vec<u8>>, wanted: Wanted, then: Then) -> Self {
         Self { label, parts, pause: Duration::from_millis(5), cases: Vec::new(), wanted, then }
     }
@@ -79,7 +79,7 @@ impl Attempt {
 /// Opens connections until the end of the run.
 pub(super) async fn work(run: Arc<Run>, mut generator: Generator) {
     while run.goes_on() {
-        connection(&run, &attempt(&mut generator)).await;
+        connection(&run, &exchange(&mut generator)).await;
     }
 }
 
@@ -96,24 +96,24 @@ pub(super) async fn send_slowly(run: Arc<Run>, is_body: bool) {
             ("slow head", format!("{head}X: "), Wanted::Served(0))
         };
         let parts = [start.into()].into_iter().chain(vec![b"x".to_vec(); 25]).collect();
-        let attempt = Attempt::new(label, parts, wanted, Then::Wait);
-        connection(&run, &Attempt { pause: Duration::from_millis(100), ..attempt }).await;
+        let exchange = Exchange::new(label, parts, wanted, Then::Wait);
+        connection(&run, &Exchange { pause: Duration::from_millis(100), ..exchange }).await;
     }
 }
 
-pub(super) fn attempt(generator: &mut Generator) -> Attempt {
+pub(super) fn exchange(generator: &mut Generator) -> Exchange {
     match generator.random.index(100) {
         0..30 => {
             let count = 1 + generator.random.index(8);
             let (requests, cases): (Vec<_>, Vec<_>) = (0..count).map(|_| generator.request(true)).unzip();
             // All at once, or one after the other.
             let parts = if generator.random.chance(50) { vec![requests.concat()] } else { requests };
-            let attempt = Attempt::new("valid requests", parts, Wanted::Served(count), Then::Sentinel);
-            Attempt { cases, ..attempt }
+            let exchange = Exchange::new("valid requests", parts, Wanted::Served(count), Then::Sentinel);
+            Exchange { cases, ..exchange }
         }
         30..55 => {
             let (request, case) = generator.odd_request();
-            Attempt { cases: vec![case], ..Attempt::one("odd request", request) }
+            Exchange { cases: vec![case], ..Exchange::one("odd request", request) }
         }
         55..75 => {
             let step = generator.next_step();
@@ -126,7 +126,7 @@ pub(super) fn attempt(generator: &mut Generator) -> Attempt {
                 Wanted::Served(_) if random.chance(30) => Then::HalfClose,
                 _ => Then::Sentinel,
             };
-            Attempt::new(label, split(random, bytes), wanted, then)
+            Exchange::new(label, split(random, bytes), wanted, then)
         }
         _ => {
             let count = 1 + generator.random.index(2);
@@ -140,7 +140,7 @@ pub(super) fn attempt(generator: &mut Generator) -> Attempt {
                 _ => Then::Reset,
             };
             change(random, &mut bytes);
-            Attempt::new("changed bytes", split(random, bytes), Wanted::Any, then)
+            Exchange::new("changed bytes", split(random, bytes), Wanted::Any, then)
         }
     }
 }
@@ -183,15 +183,15 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>) {
     }
 }
 
-async fn connection(run: &Run, attempt: &Attempt) {
+async fn connection(run: &Run, exchange: &Exchange) {
     let Some(mut wire) = run.connect().await else { return };
-    let sent = attempt.send(&mut wire, &run.fixtures.key).await;
-    if matches!(attempt.then, Then::Leave | Then::Reset) {
+    let sent = exchange.send(&mut wire, &run.fixtures.key).await;
+    if matches!(exchange.then, Then::Leave | Then::Reset) {
         return;
     }
     let mut answered = Vec::new();
-    if let Err(problem) = answers(run, &mut wire, &sent, attempt, &mut answered).await {
-        let label = format!("{}, then {:?}", attempt.label, attempt.then);
+    if let Err(problem) = answers(run, &mut wire, &sent, exchange, &mut answered).await {
+        let label = format!("{}, then {:?}", exchange.label, exchange.then);
         run.record.find(&label, &problem, &sent, &answered);
     }
 }
@@ -201,14 +201,14 @@ async fn answers(
     run: &Run,
     wire: &mut Wire,
     sent: &[u8],
-    attempt: &Attempt,
+    exchange: &Exchange,
     answered: &mut Vec<u8>,
 ) -> Result<(), String> {
-    let Attempt { cases, wanted, then, .. } = attempt;
+    let Exchange { cases, wanted, then, .. } = exchange;
     let unknown = Case {
         // If some bytes may be a HEAD method, the end of its answer is unknown.
         to_head: cases.is_empty() && sent.windows(4).any(|word| word == b"HEAD"),
-        ..Case::any(attempt.label)
+        ..Case::any(exchange.label)
     };
     let served = Case { expected: Expected::Success, echo: json!([]), ..Case::any("sentinel") };
     let (mut seen, mut kept) = (Vec::new(), true);

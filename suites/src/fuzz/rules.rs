@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::answer::Answer;
+use super::response_parser::Answer;
 use super::valid::is_intact;
 use crate::Outcome;
 

@@ -1,10 +1,10 @@
 //! How throughput and latency grow with the number of pets, nodes and connections, and whether a model predicts
 //! configurations that it was not fitted to.
 
+mod capacity_plan;
 mod grid;
 mod model;
-mod page;
-mod plan;
+mod performance_page;
 
 use std::fs;
 use std::path::PathBuf;
@@ -151,7 +151,15 @@ impl Scale {
         };
         let maintenance: Vec<_> = databases.iter().map(maintenance).collect::<Outcome<_>>()?;
         let cold = self.cold(&postgres, &databases, &growth)?;
-        page::publish(&url, &self, &databases, &growth, &maintenance, cold.as_deref(), grid.as_ref())?;
+        performance_page::publish(
+            &url,
+            &self,
+            &databases,
+            &growth,
+            &maintenance,
+            cold.as_deref(),
+            grid.as_ref(),
+        )?;
         self.judge(&growth, grid.as_ref())
     }
 

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::clock::Clock;
 use super::postgres::{Postgres, psql};
-use super::process::{cpu_seconds, output, signal};
+use super::process::{Frozen, cpu_seconds, output, signal};
 use crate::Outcome;
 
 const NAMES: [&str; 3] = ["s0", "s1", "s2"];
@@ -194,27 +194,6 @@ impl Cluster {
         let printed = output("ps", &["--ppid", &postmaster, "-o", "pid=,args="])?;
         let lines = printed.lines().filter_map(|line| line.trim().split_once(' '));
         lines.map(|(process, title)| Ok((process.parse()?, title.to_owned()))).collect()
-    }
-}
-
-/// A process that is stopped with SIGSTOP, and continues on drop.
-pub(crate) struct Frozen(u32);
-
-impl Frozen {
-    fn stop(process: u32) -> Outcome<Self> {
-        signal(process, "STOP").map(|()| Self(process))
-    }
-
-    /// Ends a receiver before it reads what was sent to it while it was frozen.
-    pub(crate) fn terminate(self) -> Outcome {
-        signal(self.0, "TERM")
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        // The process may have exited.
-        let _ = signal(self.0, "CONT");
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::postgres::Postgres;
-use super::process::{free_addresses, signal};
+use super::process::{Frozen, free_addresses, signal};
 use super::server::{PETSTORE, Server};
 use crate::Outcome;
 
@@ -44,6 +44,11 @@ impl Node {
         self.start_again(program, url)?;
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(stopped_in)
+    }
+
+    /// Stops its process until the result is dropped.
+    pub(crate) fn freeze(&self) -> Outcome<Frozen> {
+        Frozen::stop(self.server.id())
     }
 
     /// What its process has logged so far.

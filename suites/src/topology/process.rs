@@ -74,6 +74,27 @@ pub(crate) fn signal(process: u32, name: &str) -> Outcome {
     output("kill", &["-s", name, &process.to_string()]).map(drop)
 }
 
+/// A process that is stopped with SIGSTOP, and continues on drop.
+pub(crate) struct Frozen(u32);
+
+impl Frozen {
+    pub(super) fn stop(process: u32) -> Outcome<Self> {
+        signal(process, "STOP").map(|()| Self(process))
+    }
+
+    /// Ends a receiver before it reads what was sent to it while it was frozen.
+    pub(crate) fn terminate(self) -> Outcome {
+        signal(self.0, "TERM")
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // The process may have exited.
+        let _ = signal(self.0, "CONT");
+    }
+}
+
 /// A line of `/proc/ID/status`.
 pub(super) fn kilobytes(id: u32, name: &str) -> Outcome<f64> {
     let status = fs::read_to_string(format!("/proc/{id}/status"))?;

@@ -2,9 +2,9 @@
 
 mod command_line;
 mod demo;
-mod demo_faults;
 mod doctor;
 mod export;
+mod fault_injection;
 mod import;
 mod interrupted_import;
 mod output_failures;

@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::support::interleaving::hold_idempotency_key;
+use crate::support::pet_operations::ORDERS;
 use crate::support::postgres::wait_for_blocked_statement;
-use crate::support::requests::ORDERS;
 use crate::support::wait::eventually;
 use crate::support::{Answer, Client, TestDatabase, TestService};
 

@@ -8,6 +8,6 @@ mod locks_of_others;
 mod outages;
 mod partitions;
 mod poolers;
+mod query_plans;
 mod schema;
 mod secrets;
-mod statements;

@@ -166,7 +166,7 @@ fn keys() -> Vec<Row> {
     let cache = "crates/http/src/authentication/key_cache.rs";
     let throttle = "crates/http/src/authentication/unknown_key_throttle.rs";
     let limits = "crates/http/src/rate_limits.rs";
-    let busy = "crates/postgres/src/busy_connection.rs";
+    let busy = "crates/postgres/src/checked_out_connection.rs";
     let usable = duration(cache, "RECORD_TTL").as_secs();
     let recorded = i32::try_from(duration(cache, "FLUSH_INTERVAL").as_secs()).unwrap();
     let requests = default_number("serve", "max-requests");

@@ -2,7 +2,7 @@
 
 mod attacks;
 mod hostile_clients;
-mod limits;
+mod rate_and_connection_limits;
 mod retries;
 mod routes;
 mod stored_text;

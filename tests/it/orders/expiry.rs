@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::requests::ORDERS;
+use crate::support::pet_operations::ORDERS;
 use crate::support::wait::eventually;
 use crate::support::{Answer, Client, TestService};
 

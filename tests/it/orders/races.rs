@@ -5,11 +5,11 @@ use serde_json::json;
 use tokio_postgres::Client as Session;
 
 use crate::support::interleaving::{Gate, Holder, hold_idempotency_key, wait_for_waiter_of};
-use crate::support::program::ServeProcess;
-use crate::support::requests::{
+use crate::support::pet_operations::{
     ORDERS, PATIENT, PET_IS_WRITTEN, Request, add, add_ordered, cancel, complete, patch, place, rename,
     status_of_order, status_of_pet, stored, while_waiting,
 };
+use crate::support::program::ServeProcess;
 use crate::support::wait::{eventually, poll};
 use crate::support::{Answer, Client, TestDatabase, TestService};
 

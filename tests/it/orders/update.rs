@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::requests::ORDERS;
+use crate::support::pet_operations::ORDERS;
 use crate::support::wait::eventually;
 use crate::support::{Answer, Client, TestService};
 

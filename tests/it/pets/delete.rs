@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 
 use crate::support::interleaving::{Gate, Holder, wait_for_waiter_of};
-use crate::support::requests::{
+use crate::support::pet_operations::{
     ORDERS, PATIENT, PET_IS_WRITTEN, Request, add, add_ordered, cancel, complete, delete, place, rename,
     while_waiting,
 };

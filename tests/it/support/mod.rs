@@ -10,13 +10,13 @@ pub(crate) mod interleaving;
 pub(crate) mod memory;
 pub(crate) mod metrics;
 pub(crate) mod partitions;
+pub(crate) mod pet_operations;
 pub(crate) mod postgres;
 pub(crate) mod private_postgres;
 pub(crate) mod program;
 pub(crate) mod proxy;
 pub(crate) mod raw_http;
 pub(crate) mod repository;
-pub(crate) mod requests;
 pub(crate) mod service;
 pub(crate) mod wait;
 

@@ -2,9 +2,9 @@
 
 mod articles;
 mod docs_page;
+mod extract_components;
 mod openapi;
 mod precompressed;
-mod shared_components;
 
 pub(crate) use docs_page::{DocsPage, MOVED_PAGES};
 pub(crate) use openapi::{base_document, describe_operation, render};

@@ -19,7 +19,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement
 use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{OpenApi, Ref, RefOr};
 
-use super::shared_components::share_components;
+use super::extract_components::share_components;
 use crate::error::{ApiError, ErrorBody};
 
 const BEARER: &str = "bearer";

@@ -15,7 +15,7 @@ use tokio::select;
 use tokio::time::{Instant, sleep_until};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
-use crate::conditional::{IfNoneMatchHeader, with_tag};
+use crate::conditional::{IfNoneMatchParameter, with_tag};
 use crate::error::ApiError;
 use crate::query::distinct;
 use crate::request::ApiRequest;
@@ -35,7 +35,7 @@ const MAX_PAGES: usize = 10;
     operation_id = "listEvents",
     tag = "events",
     extensions(("x-stability" = json!("beta"))),
-    params(ListEventsQuery, IfNoneMatchHeader),
+    params(ListEventsQuery, IfNoneMatchParameter),
     responses(
         (status = 200, description = "The next events; an empty array if there are none yet.", body = [Event], headers(
             ("Link" = String, description = "Link to the next page, with `rel=\"next\"`. Present on every page."),

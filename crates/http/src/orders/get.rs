@@ -4,7 +4,7 @@ use petstore_wire::json;
 use petstore_wire::order::Order;
 use petstore_wire::request_body::BodyError;
 
-use crate::conditional::{IfNoneMatchHeader, with_tag};
+use crate::conditional::{IfNoneMatchParameter, with_tag};
 use crate::error::ApiError;
 use crate::request::ApiRequest;
 use crate::response::Response;
@@ -20,7 +20,7 @@ use crate::response::Response;
     extensions(("x-stability" = json!("beta"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to retrieve.", example = 4711),
-        IfNoneMatchHeader,
+        IfNoneMatchParameter,
     ),
     responses(
         (status = 200, description = "The requested order.", body = Order, headers(

@@ -10,7 +10,7 @@ use petstore_wire::request_body::BodyError;
 use petstore_wire::schema;
 use serde::Deserialize;
 
-use crate::conditional::{IfNoneMatchHeader, with_tag};
+use crate::conditional::{IfNoneMatchParameter, with_tag};
 use crate::cursor::after_cursor;
 use crate::error::ApiError;
 use crate::request::ApiRequest;
@@ -26,7 +26,7 @@ use crate::response::Response;
     operation_id = "listOrders",
     tag = "store",
     extensions(("x-stability" = json!("beta")), ("x-hideTryItPanel" = json!(true))),
-    params(ListOrdersQuery, IfNoneMatchHeader),
+    params(ListOrdersQuery, IfNoneMatchParameter),
     responses(
         (status = 200, description = "A page of orders.", body = [Order], headers(
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),

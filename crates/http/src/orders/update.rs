@@ -7,7 +7,7 @@ use petstore_wire::json;
 use petstore_wire::order::{Order, OrderPatch};
 use petstore_wire::request_body::{BodyError, RequestBody};
 
-use crate::conditional::{IfMatchHeader, with_etag};
+use crate::conditional::{IfMatchParameter, with_etag};
 use crate::error::ApiError;
 use crate::request::ApiRequest;
 use crate::response::{self, AccessLogIds, Response};
@@ -24,7 +24,7 @@ use crate::response::{self, AccessLogIds, Response};
     extensions(("x-stability" = json!("beta"))),
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to change.", example = 4711),
-        IfMatchHeader,
+        IfMatchParameter,
     ),
     request_body(content(
         (OrderPatch = "application/merge-patch+json"),

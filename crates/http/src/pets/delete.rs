@@ -5,7 +5,7 @@ use petstore_storage::DeleteOutcome;
 use petstore_wire::request_body::BodyError;
 
 use super::update::check_if_match;
-use crate::conditional::IfMatchHeader;
+use crate::conditional::IfMatchParameter;
 use crate::error::ApiError;
 use crate::request::ApiRequest;
 use crate::response::{self, AccessLogIds, Response};
@@ -23,7 +23,7 @@ use crate::response::{self, AccessLogIds, Response};
     extensions(("x-stability" = json!("beta"))),
     params(
         ("petId" = i64, Path, description = "The identifier of the pet to delete.", example = 7),
-        IfMatchHeader,
+        IfMatchParameter,
     ),
     responses(
         (status = 204, description = "The pet is deleted."),

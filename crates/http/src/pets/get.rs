@@ -7,7 +7,7 @@ use petstore_wire::json;
 use petstore_wire::pet::Pet;
 use petstore_wire::request_body::BodyError;
 
-use crate::conditional::{IfNoneMatchHeader, with_tag};
+use crate::conditional::{IfNoneMatchParameter, with_tag};
 use crate::error::ApiError;
 use crate::request::ApiRequest;
 use crate::response::Response;
@@ -23,7 +23,7 @@ use crate::response::Response;
     tag = "animals",
     params(
         ("petId" = i64, Path, description = "The identifier of the animal to retrieve.", example = 7),
-        IfNoneMatchHeader,
+        IfNoneMatchParameter,
     ),
     responses(
         (status = 200, description = "The requested animal.", body = Pet, headers(

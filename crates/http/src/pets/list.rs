@@ -10,7 +10,7 @@ use petstore_wire::schema;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::conditional::{IfNoneMatchHeader, with_tag};
+use crate::conditional::{IfNoneMatchParameter, with_tag};
 use crate::cursor::after_cursor;
 use crate::error::ApiError;
 use crate::last_pet_page::RenderedPetPage;
@@ -28,7 +28,7 @@ use crate::response::Response;
     path = "/v1/pets",
     operation_id = "listPets",
     tag = "animals",
-    params(ListPetsQuery, IfNoneMatchHeader),
+    params(ListPetsQuery, IfNoneMatchParameter),
     responses(
         (status = 200, description = "A paginated list of animals.", body = [Pet], headers(
             ("Link" = String, description = "The next page, with `rel=\"next\"`. Absent on the last page."),

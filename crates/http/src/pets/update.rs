@@ -8,7 +8,7 @@ use petstore_wire::json;
 use petstore_wire::pet::{Pet, PetPatch};
 use petstore_wire::request_body::{BodyError, RequestBody};
 
-use crate::conditional::{IfMatch, IfMatchHeader, with_etag};
+use crate::conditional::{IfMatch, IfMatchParameter, with_etag};
 use crate::error::ApiError;
 use crate::request::ApiRequest;
 use crate::response::{self, AccessLogIds, Response};
@@ -26,7 +26,7 @@ use crate::response::{self, AccessLogIds, Response};
     extensions(("x-stability" = json!("beta"))),
     params(
         ("petId" = i64, Path, description = "The identifier of the pet to change.", example = 7),
-        IfMatchHeader,
+        IfMatchParameter,
     ),
     request_body(content(
         (PetPatch = "application/merge-patch+json"),

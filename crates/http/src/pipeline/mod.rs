@@ -5,7 +5,7 @@
 mod access_log;
 mod client_address;
 mod cors;
-mod header_limits;
+mod head_checks;
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -37,7 +37,7 @@ use super::state::AppState;
 use access_log::RequestLogEntry;
 use client_address::{Peer, client_address};
 use cors::AllowedOrigins;
-use header_limits::check_head;
+use head_checks::check_head;
 
 pub(crate) type Request = hyper::Request<Incoming>;
 

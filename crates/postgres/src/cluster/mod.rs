@@ -22,8 +22,8 @@ use petstore_read_quorum::{Lsn, Role, ServerReport};
 use tokio::sync::{Mutex, Notify};
 use tokio_postgres::Statement;
 
-use super::availability::Availability;
-use super::busy_connection::BusyConnection;
+use super::availability_log::Availability;
+use super::checked_out_connection::BusyConnection;
 use super::connect::{Connector, ServerAddress, Target};
 use super::database_url::DatabaseUrlError;
 use super::error::StatementError::{self, NoConnection, NotSent, Sent};

@@ -5,7 +5,7 @@ use petstore_read_quorum::Role;
 use super::cluster_view::{ClusterView, Guarantee};
 use super::observation::{Observed, is_denied};
 use super::server::ClusterServer;
-use crate::availability::Availability;
+use crate::availability_log::Availability;
 
 /// The state of each server that was logged last.
 #[derive(Default)]

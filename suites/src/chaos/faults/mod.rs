@@ -2,7 +2,7 @@
 
 pub(super) mod nodes;
 pub(super) mod patroni;
-pub(super) mod servers;
+pub(super) mod replication;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,9 +19,9 @@ type Injection<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
 #[derive(Clone, Copy)]
 pub(super) struct Fault {
     pub(super) name: &'static str,
-    /// The longest time without an acknowledged write, in seconds.
+    /// The longest time without an acknowledged write on any node, in seconds. With three PostgreSQL servers, on each node.
     pub(super) writes: f64,
-    /// The longest time without a successful read, in seconds.
+    /// The same without a successful read.
     pub(super) reads: f64,
     /// Causes it, and ends it.
     pub(super) cause: for<'a> fn(&'a mut Shop) -> Injection<'a>,

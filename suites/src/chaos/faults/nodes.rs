@@ -37,6 +37,22 @@ pub(crate) const ONE_NODE_KILLED: Fault = Fault {
     cause: |shop| Box::pin(async { shop.nodes.restart(0, &shop.url) }),
 };
 
+/// SIGSTOP and, three seconds later, SIGCONT. The other node goes on: some clients stay on one node.
+pub(crate) const NODE_PAUSED: Fault = Fault {
+    name: "node-paused",
+    writes: 1.5,
+    reads: 1.5,
+    cause: |shop| {
+        Box::pin(async {
+            let node = shop.random.index(2);
+            let paused = shop.nodes.nodes[node].freeze()?;
+            sleep(Duration::from_secs(3)).await;
+            drop(paused);
+            Ok(())
+        })
+    },
+};
+
 /// SIGTERM, and a new process.
 pub(crate) const NODE_RESTARTED: Fault = Fault {
     name: "node-restarted",

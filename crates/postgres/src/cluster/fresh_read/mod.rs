@@ -34,10 +34,10 @@ use tokio_postgres::Row;
 use super::Cluster;
 use super::server::Rank;
 use super::server_metrics::count_read;
-use crate::busy_connection::{BusyConnection, Parameters};
+use crate::checked_out_connection::{BusyConnection, Parameters};
 use crate::error::StatementError;
 use plan::ReadPlan;
-use read_state::{FirstRead, PROOF_TIMEOUT, ReadState, SLOW_REPORT, ServerContact, Step};
+use read_state::{PROOF_TIMEOUT, ReadState, SLOW_REPORT, ServerContact, SpeculativeRead, Step};
 use server_read::Rows;
 
 /// The report of a server, and the session in which it was made.
@@ -178,7 +178,7 @@ impl<'a> FreshRead<'a> {
             ServerContact::Reported(session) => {
                 cluster.read_in_session(server, session, self.statement, self.parameters).await
             }
-            ServerContact::First(FirstRead { rows: Some(rows), .. }) => rows,
+            ServerContact::First(SpeculativeRead { rows: Some(rows), .. }) => rows,
             _ => cluster.await_rows(server, &mut self.first_rows).await,
         };
         match rows {

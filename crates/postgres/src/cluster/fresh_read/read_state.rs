@@ -46,13 +46,13 @@ pub(super) enum ServerContact<S> {
     /// It has reported in this session, in which it can be read.
     Reported(S),
     /// It reports and reads in one round trip.
-    First(FirstRead),
+    First(SpeculativeRead),
     /// It failed, or is being read.
     Gone,
 }
 
 /// The read of the first server.
-pub(super) struct FirstRead {
+pub(super) struct SpeculativeRead {
     pub(super) awaits_report: bool,
     /// What it has read, which may be used only if the server is chosen.
     pub(super) rows: Option<Rows>,
@@ -84,7 +84,7 @@ impl<S> ReadState<S> {
     pub(super) fn new(plan: ReadPlan, now: Instant) -> Self {
         let count = plan.others.len() + 1;
         let mut contacts: Vec<ServerContact<S>> = (0..count).map(|_| ServerContact::Unasked).collect();
-        contacts[plan.first] = ServerContact::First(FirstRead { awaits_report: true, rows: None });
+        contacts[plan.first] = ServerContact::First(SpeculativeRead { awaits_report: true, rows: None });
         Self {
             started: now,
             reports: vec![None; count],
@@ -166,7 +166,7 @@ impl<S> ReadState<S> {
     }
 
     /// The state of the first server's read, while it can be used.
-    pub(super) fn first_read(&mut self) -> Option<&mut FirstRead> {
+    pub(super) fn first_read(&mut self) -> Option<&mut SpeculativeRead> {
         match &mut self.contacts[self.plan.first] {
             ServerContact::First(first) => Some(first),
             _ => None,

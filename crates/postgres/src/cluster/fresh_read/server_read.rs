@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
 
-use crate::busy_connection::{BusyConnection, Parameters};
+use crate::checked_out_connection::{BusyConnection, Parameters};
 use crate::cluster::Cluster;
 use crate::cluster::server_report::REPORT;
 use crate::error::StatementError::{self, Deadline, NotSent, Sent};

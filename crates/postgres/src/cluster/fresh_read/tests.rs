@@ -8,7 +8,7 @@ use petstore_config::{DatabaseUrl, PoolSettings};
 use petstore_read_quorum::{Lsn, Role};
 
 use super::*;
-use crate::availability::Availability;
+use crate::availability_log::Availability;
 use crate::cluster::cluster_view::{ClusterView, Guarantee};
 use crate::cluster::server::ClusterServer;
 use crate::connect::Connector;

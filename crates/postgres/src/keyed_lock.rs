@@ -9,22 +9,22 @@ use tokio::time::{Instant, timeout_at};
 /// The things of one kind that are being changed, by their ids. Those that change the same thing would wait for each other at the
 /// server: they wait here instead, without a connection. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Turns(Arc<Mutex<HashMap<i64, Arc<Semaphore>>>>);
+pub struct KeyedLocks(Arc<Mutex<HashMap<i64, Arc<Semaphore>>>>);
 
 /// A turn, or the wait for it. The entry is removed with the last one.
-pub(crate) struct Turn {
-    turns: Turns,
+pub(crate) struct KeyedLock {
+    turns: KeyedLocks,
     id: i64,
     thing: Option<Arc<Semaphore>>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Turns {
+impl KeyedLocks {
     /// Waits until no other write of this process changes what has this id, but not longer than this.
-    pub(crate) async fn take(&self, id: i64, until: Instant) -> Option<Turn> {
+    pub(crate) async fn take(&self, id: i64, until: Instant) -> Option<KeyedLock> {
         let thing = self.lock().entry(id).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
         let acquiring = thing.clone().acquire_owned();
-        let mut turn = Turn { turns: self.clone(), id, thing: Some(thing), permit: None };
+        let mut turn = KeyedLock { turns: self.clone(), id, thing: Some(thing), permit: None };
         turn.permit = Some(timeout_at(until, acquiring).await.ok()?.ok()?);
         Some(turn)
     }
@@ -34,7 +34,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn {
+impl Drop for KeyedLock {
     fn drop(&mut self) {
         let mut turns = self.turns.lock();
         // Released under the lock: of several that are dropped at once, the last one sees that it is the last.
@@ -53,7 +53,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_at_a_time_has_the_turn_and_nothing_is_kept_of_those_that_have_ended() {
-        let turns = Turns::default();
+        let turns = KeyedLocks::default();
         let soon = || Instant::now() + Duration::from_secs(1);
         let first = turns.take(7, soon()).await;
         assert!(first.is_some());

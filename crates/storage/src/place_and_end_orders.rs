@@ -21,14 +21,14 @@ use petstore_domain::order::{
     EndDecision, HoldDuration, NewOrder, Order, OrderEnd, OrderId, OrderStatus, PlaceRefusal,
 };
 use petstore_domain::reference::Reference;
-use petstore_postgres::{Attempt, Parameters, Step, StorageError, unexpected};
+use petstore_postgres::{LockTimeout, Parameters, Step, StorageError, unexpected};
 use tokio_postgres::Row;
 
 use super::events::count_events;
 use super::idempotency_keys::{self, EarlierRequest, StoredDigest, commit_with_result};
-use super::orders::{self, decode_order};
 use super::pets;
 use super::pg_enum::PgEnum;
+use super::read_orders::{self, decode_order};
 use super::storage::Storage;
 use super::stored_metadata::MetadataParameter;
 
@@ -119,7 +119,7 @@ impl Storage {
         hold_of_shop: Option<HoldDuration>,
         key: Option<IdempotentRequest>,
     ) -> Result<PlaceOrderOutcome, StorageError> {
-        let run = |attempt| self.try_to_place(attempt, new, hold_of_shop, key);
+        let run = |lock_timeout| self.try_to_place(lock_timeout, new, hold_of_shop, key);
         let outcome =
             self.database.transact(&self.waits.place_order, (&self.waits.pets, new.pet_id.get()), run).await;
         let outcome = outcome.or_else(|error| if_in_progress(error, key, PlaceOrderOutcome::InProgress))?;
@@ -131,7 +131,7 @@ impl Storage {
 
     async fn try_to_place(
         &self,
-        attempt: Attempt<'_>,
+        lock_timeout: LockTimeout<'_>,
         new: &NewOrder,
         hold_of_shop: Option<HoldDuration>,
         key: Option<IdempotentRequest>,
@@ -144,7 +144,7 @@ impl Storage {
             (pets::FIND_WITH_OPEN_ORDER, of_pet),
             (idempotency_keys::FIND, &[&digest]),
         ];
-        let (transaction, [_, _, found, earlier]) = self.database.begin(attempt, steps).await?;
+        let (transaction, [_, _, found, earlier]) = self.database.begin(lock_timeout, steps).await?;
         // A pet that was ordered is never deleted, so this hides no replay.
         let Some((pet, has_open_order)) = pets::locked_pet(&found)? else {
             return transaction.roll_back().await.map(|()| PlaceOrderOutcome::PetNotFound);
@@ -156,7 +156,7 @@ impl Storage {
             }
             Some(EarlierRequest::Same { subject }) => {
                 // As it is now, so that a client that retries learns what has become of its order.
-                let (transaction, [found]) = transaction.read([(orders::FIND, &[&subject])]).await?;
+                let (transaction, [found]) = transaction.read([(read_orders::FIND, &[&subject])]).await?;
                 let order = decode_order(first(&found)?)?;
                 return transaction.commit(&[]).await.map(|()| PlaceOrderOutcome::Replayed(order));
             }
@@ -187,7 +187,7 @@ impl Storage {
         end: OrderEnd,
         key: Option<IdempotentRequest>,
     ) -> Result<EndOrderOutcome, StorageError> {
-        let run = |attempt| self.try_to_end(attempt, id.get(), end, key);
+        let run = |lock_timeout| self.try_to_end(lock_timeout, id.get(), end, key);
         let outcome =
             self.database.transact(&self.waits.end_order, (&self.waits.orders, id.get()), run).await;
         let outcome = outcome.or_else(|error| if_in_progress(error, key, EndOrderOutcome::InProgress))?;
@@ -199,7 +199,7 @@ impl Storage {
 
     async fn try_to_end(
         &self,
-        attempt: Attempt<'_>,
+        lock_timeout: LockTimeout<'_>,
         id: i64,
         end: OrderEnd,
         key: Option<IdempotentRequest>,
@@ -212,7 +212,7 @@ impl Storage {
             (PET_ROW_LOCK, of_order),
             (idempotency_keys::FIND, &[&digest]),
         ];
-        let (transaction, [_, found, _, earlier]) = self.database.begin(attempt, steps).await?;
+        let (transaction, [_, found, _, earlier]) = self.database.begin(lock_timeout, steps).await?;
         let Some(found) = found.first().map(decode_order).transpose()? else {
             return transaction.roll_back().await.map(|()| EndOrderOutcome::OrderNotFound);
         };

@@ -7,7 +7,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::Run;
-use super::wire::PATIENCE;
+use super::connection::PATIENCE;
 use crate::Outcome;
 use crate::http::{Connection, slow_reader};
 

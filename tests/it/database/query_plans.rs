@@ -21,8 +21,8 @@ const FILES: [&str; STATEMENTS.len()] = [
     "insert_pets",
     "api_keys",
     "apply_keys",
-    "orders",
-    "change_orders",
+    "read_orders",
+    "place_and_end_orders",
     "expire_orders",
     "update_order",
     "idempotency_keys",
@@ -308,21 +308,21 @@ const INDEXES: [(&str, &[&str]); 64] = [
     ("apply_keys::CHANGE_TERMS", &["api_keys_pkey"]),
     ("apply_keys::CHANGE_EXPIRY", &["api_keys_pkey"]),
     ("apply_keys::REPLACE", &["api_keys_pkey"]),
-    ("orders::LIST", &["orders_pkey"]),
-    ("orders::LIST_DESCENDING", &["orders_pkey"]),
-    ("orders::LIST_BY_STATUS", &["orders_status_id_idx"]),
-    ("orders::LIST_BY_STATUS_DESCENDING", &["orders_status_id_idx"]),
-    ("orders::LIST_OF_PET", &["orders_pet_id_status_id_idx"]),
-    ("orders::LIST_OF_PET_DESCENDING", &["orders_pet_id_status_id_idx"]),
-    ("orders::LIST_OF_REFERENCE", &["orders_reference_status_id_idx"]),
-    ("orders::LIST_OF_REFERENCE_DESCENDING", &["orders_reference_status_id_idx"]),
-    ("orders::FIND", &["orders_pkey"]),
-    ("change_orders::SET_PET_STATUS", &["pets_pkey"]),
-    ("change_orders::INSERT", &[]),
-    ("change_orders::PET_ADVISORY_LOCK", &["orders_pkey"]),
-    ("change_orders::ROW_LOCK", &["orders_pkey"]),
-    ("change_orders::PET_ROW_LOCK", &["orders_pkey", "pets_pkey"]),
-    ("change_orders::SET_STATUS", &["orders_pkey"]),
+    ("read_orders::LIST", &["orders_pkey"]),
+    ("read_orders::LIST_DESCENDING", &["orders_pkey"]),
+    ("read_orders::LIST_BY_STATUS", &["orders_status_id_idx"]),
+    ("read_orders::LIST_BY_STATUS_DESCENDING", &["orders_status_id_idx"]),
+    ("read_orders::LIST_OF_PET", &["orders_pet_id_status_id_idx"]),
+    ("read_orders::LIST_OF_PET_DESCENDING", &["orders_pet_id_status_id_idx"]),
+    ("read_orders::LIST_OF_REFERENCE", &["orders_reference_status_id_idx"]),
+    ("read_orders::LIST_OF_REFERENCE_DESCENDING", &["orders_reference_status_id_idx"]),
+    ("read_orders::FIND", &["orders_pkey"]),
+    ("place_and_end_orders::SET_PET_STATUS", &["pets_pkey"]),
+    ("place_and_end_orders::INSERT", &[]),
+    ("place_and_end_orders::PET_ADVISORY_LOCK", &["orders_pkey"]),
+    ("place_and_end_orders::ROW_LOCK", &["orders_pkey"]),
+    ("place_and_end_orders::PET_ROW_LOCK", &["orders_pkey", "pets_pkey"]),
+    ("place_and_end_orders::SET_STATUS", &["orders_pkey"]),
     ("expire_orders::DUE", &["orders_expires_at_idx"]),
     ("expire_orders::LOCK_PETS", &[]),
     ("expire_orders::LOCK", &["orders_pkey", "pets_pkey"]),
@@ -383,7 +383,7 @@ async fn every_statement_uses_its_index_even_if_sequential_scans_are_allowed() {
             let large: Vec<&str> = sequential.filter(|table| !small.contains(*table)).collect();
             assert!(large.is_empty(), "{name}, {mode}: {large:?} scanned\n{plan}");
             // A custom plan knows that the reference is not null, and may search that index instead.
-            let by_reference = name.starts_with("orders::LIST_OF_PET") && mode == "force_custom_plan";
+            let by_reference = name.starts_with("read_orders::LIST_OF_PET") && mode == "force_custom_plan";
             let is_expected = |indexes: &[&str]| {
                 indexes == expected || (by_reference && indexes == ["orders_reference_status_id_idx"])
             };

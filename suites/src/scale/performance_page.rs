@@ -1,7 +1,7 @@
 //! What docs/performance.md shows of growth and of the plan, and the CSV.
 
 use super::grid::{Grid, OPERATIONS};
-use super::{Cold, Database, Growth, LATENCIES, Maintenance, Scale, WORKLOADS, plan};
+use super::{Cold, Database, Growth, LATENCIES, Maintenance, Scale, WORKLOADS, capacity_plan};
 use crate::Outcome;
 use crate::measure::{Measurements, Table, grouped, wrk_version};
 use crate::topology::psql;
@@ -46,7 +46,7 @@ pub(super) fn publish(
     let mut parts = vec![("scale", text)];
     if let (Some(grid), Some(stored)) = (grid, maintenance.last()) {
         grid.add_to(&mut measurements);
-        parts.push(("plan", plan::table(&grid.models, stored)));
+        parts.push(("plan", capacity_plan::table(&grid.models, stored)));
         parts.push(("model", costs(grid)));
     }
     measurements.publish("scale", &parts, scale.record)

@@ -122,7 +122,7 @@ struct LostAnswer;
 
 /// A kind of fault, and the share of requests that fail so.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FaultShare {
+pub struct FaultRule {
     kind: FaultKind,
     /// Above 0, and at most 1.
     share: f64,
@@ -130,7 +130,7 @@ pub struct FaultShare {
 
 /// The text is not a kind of fault with an optional share.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub enum FaultShareError {
+pub enum FaultRuleError {
     /// The kind is unknown.
     #[error("the kind {0}")]
     Kind(#[from] FaultKindError),
@@ -139,18 +139,18 @@ pub enum FaultShareError {
     Share(&'static str),
 }
 
-impl FromStr for FaultShare {
-    type Err = FaultShareError;
+impl FromStr for FaultRule {
+    type Err = FaultRuleError;
 
-    fn from_str(text: &str) -> Result<Self, FaultShareError> {
+    fn from_str(text: &str) -> Result<Self, FaultRuleError> {
         let (kind, share) = text.split_once(':').unwrap_or((text, "1"));
         let kind: FaultKind = kind.parse()?;
         let share = share.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
-        Ok(Self { kind, share: share.ok_or(FaultShareError::Share(kind.as_str()))? })
+        Ok(Self { kind, share: share.ok_or(FaultRuleError::Share(kind.as_str()))? })
     }
 }
 
-impl fmt::Display for FaultShare {
+impl fmt::Display for FaultRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per_mille = (self.share * 1_000.0).round();
         write!(f, "{} ({} % of requests)", self.kind.as_str(), per_mille / 10.0)
@@ -181,7 +181,7 @@ enum RequestName {
 
 /// Decides which requests fail, and how.
 pub struct FaultInjector {
-    shares: Vec<FaultShare>,
+    shares: Vec<FaultRule>,
     /// Returns a number from 0 up to, but not including, 1.
     random: fn() -> f64,
     /// The named requests that have failed.
@@ -190,7 +190,7 @@ pub struct FaultInjector {
 
 impl FaultInjector {
     /// Makes these shares of the requests fail, and those that ask for it with a header.
-    pub fn new(shares: Vec<FaultShare>, random: fn() -> f64) -> Result<Self, FaultSharesError> {
+    pub fn new(shares: Vec<FaultRule>, random: fn() -> f64) -> Result<Self, FaultSharesError> {
         let total: f64 = shares.iter().map(|fault| fault.share).sum();
         // Decimal fractions add up to slightly more than 1 in binary.
         if total > 1.0 + 1e-9 {
@@ -310,7 +310,7 @@ pub fn fault_option_help() -> String {
 mod tests {
     use super::*;
 
-    fn shares(texts: &[&str]) -> Vec<FaultShare> {
+    fn shares(texts: &[&str]) -> Vec<FaultRule> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
@@ -331,7 +331,7 @@ mod tests {
             ("503:1e-3", FaultKind::Unavailable, 0.001),
             ("502-html:.5", FaultKind::BadGateway, 0.5),
         ] {
-            assert_eq!(text.parse(), Ok(FaultShare { kind, share }), "{text}");
+            assert_eq!(text.parse(), Ok(FaultRule { kind, share }), "{text}");
         }
         for bad in [
             "slow:0",
@@ -344,10 +344,10 @@ mod tests {
             "slow:50%",
             "slow:0.1:2",
         ] {
-            assert_eq!(bad.parse::<FaultShare>(), Err(FaultShareError::Share("slow")), "{bad}");
+            assert_eq!(bad.parse::<FaultRule>(), Err(FaultRuleError::Share("slow")), "{bad}");
         }
         for bad in ["", ":0.5", "lost", "Slow", "504"] {
-            assert_eq!(bad.parse::<FaultShare>(), Err(FaultShareError::Kind(FaultKindError)), "{bad}");
+            assert_eq!(bad.parse::<FaultRule>(), Err(FaultRuleError::Kind(FaultKindError)), "{bad}");
         }
     }
 

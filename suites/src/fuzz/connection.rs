@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::answer::Answer;
+use super::response_parser::Answer;
 
 /// How long the service may take to answer or to close. Its own timeouts are far shorter here.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! SQL that reads the `orders` table; [`change_orders`](super::change_orders) places and ends orders,
+//! SQL that reads the `orders` table; [`place_and_end_orders`](super::place_and_end_orders) places and ends orders,
 //! [`update_order`](super::update_order) changes open and ended ones, and [`expire_orders`](super::expire_orders) ends those that
 //! are due. As in lists of pets, an id below 1 is left out.
 
