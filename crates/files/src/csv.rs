@@ -8,7 +8,7 @@ use petstore_domain::metadata::MetadataName;
 use petstore_domain::pet::{Pet, PetStatus};
 use petstore_wire::pet::NewPet;
 use petstore_wire::struct_deserializer::{self, NamedValues};
-use petstore_wire::unparsed_value::FieldValue;
+use petstore_wire::unparsed_value::UnparsedValue;
 
 use super::{FileError, ImportRow, RejectedRow};
 
@@ -134,12 +134,12 @@ impl<'a> NamedValues<'a> for CsvRow<'a> {
         of_pet.map(|(_, name)| if name.starts_with(METADATA_MEMBER) { METADATA } else { name })
     }
 
-    fn get(&self, name: &str) -> FieldValue<'a> {
+    fn get(&self, name: &str) -> UnparsedValue<'a> {
         if name == METADATA && !self.metadata.is_empty() {
-            return FieldValue::CsvMembers(self.metadata);
+            return UnparsedValue::CsvMembers(self.metadata);
         }
         let index = self.columns.names.iter().position(|column| column == name);
-        index.map_or(FieldValue::Absent, |index| FieldValue::Csv(self.cells[index]))
+        index.map_or(UnparsedValue::Absent, |index| UnparsedValue::Csv(self.cells[index]))
     }
 }
 

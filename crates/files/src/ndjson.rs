@@ -7,7 +7,7 @@ use petstore_domain::pet as domain;
 use petstore_wire::json::JsonObject;
 use petstore_wire::pet::{NewPet, Pet};
 use petstore_wire::request_body::{BodyError, RequestBody};
-use petstore_wire::unparsed_value::{FieldValue, FieldValueError};
+use petstore_wire::unparsed_value::{UnparsedValue, UnparsedValueError};
 
 use super::{FileError, ImportRow, RejectedRow};
 
@@ -102,10 +102,10 @@ fn message(error: BodyError) -> String {
 }
 
 /// A string or an integer: `7` and `"7"` are the same key, as they are in CSV.
-fn source_key(value: FieldValue<'_>) -> Result<ImportKey, String> {
+fn source_key(value: UnparsedValue<'_>) -> Result<ImportKey, String> {
     let text = match value.string() {
         Ok(text) => text.into_owned(),
-        Err(error @ FieldValueError::Malformed) => return Err(error.to_string()),
+        Err(error @ UnparsedValueError::Malformed) => return Err(error.to_string()),
         Err(_) => value.integer().map_err(|_| "must be a string or an integer")?.to_string(),
     };
     ImportKey::try_from(text).map_err(|problem| problem.to_string())

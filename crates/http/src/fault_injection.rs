@@ -181,7 +181,7 @@ enum RequestName {
 
 /// Decides which requests fail, and how.
 pub struct FaultInjector {
-    shares: Vec<FaultRule>,
+    rules: Vec<FaultRule>,
     /// Returns a number from 0 up to, but not including, 1.
     random: fn() -> f64,
     /// The named requests that have failed.
@@ -190,14 +190,14 @@ pub struct FaultInjector {
 
 impl FaultInjector {
     /// Makes these shares of the requests fail, and those that ask for it with a header.
-    pub fn new(shares: Vec<FaultRule>, random: fn() -> f64) -> Result<Self, FaultSharesError> {
-        let total: f64 = shares.iter().map(|fault| fault.share).sum();
+    pub fn new(rules: Vec<FaultRule>, random: fn() -> f64) -> Result<Self, FaultSharesError> {
+        let total: f64 = rules.iter().map(|fault| fault.share).sum();
         // Decimal fractions add up to slightly more than 1 in binary.
         if total > 1.0 + 1e-9 {
             return Err(FaultSharesError((total * 1e6).round() / 1e6));
         }
         let failed = Cache::builder().max_capacity(MAX_NAMED_REQUESTS);
-        Ok(Self { shares, random, failed: failed.eviction_policy(EvictionPolicy::lru()).build() })
+        Ok(Self { rules, random, failed: failed.eviction_policy(EvictionPolicy::lru()).build() })
     }
 
     /// The pipeline of the public listener, with these faults.
@@ -226,7 +226,7 @@ impl FaultInjector {
     /// Draws one number per request, so that the shares add up.
     fn draw(&self) -> Option<FaultKind> {
         let mut drawn = (self.random)();
-        let chosen = self.shares.iter().find(|fault| {
+        let chosen = self.rules.iter().find(|fault| {
             drawn -= fault.share;
             drawn < 0.0
         });
@@ -310,12 +310,12 @@ pub fn fault_option_help() -> String {
 mod tests {
     use super::*;
 
-    fn shares(texts: &[&str]) -> Vec<FaultRule> {
+    fn rules(texts: &[&str]) -> Vec<FaultRule> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
     fn injector(texts: &[&str], random: fn() -> f64) -> FaultInjector {
-        FaultInjector::new(shares(texts), random).unwrap()
+        FaultInjector::new(rules(texts), random).unwrap()
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -354,11 +354,11 @@ mod tests {
     #[test]
     fn shares_add_up_to_at_most_1() {
         for good in [&[][..], &["slow"], &["slow:0.7", "503:0.1", "429:0.2"], &["slow:0.5", "slow:0.5"]] {
-            assert!(FaultInjector::new(shares(good), || 0.0).is_ok(), "{good:?}");
+            assert!(FaultInjector::new(rules(good), || 0.0).is_ok(), "{good:?}");
         }
         for (bad, total) in [(&["slow", "503"][..], 2.0), (&["slow:0.7", "503:0.4"], 1.1)] {
             assert_eq!(
-                FaultInjector::new(shares(bad), || 0.0).err(),
+                FaultInjector::new(rules(bad), || 0.0).err(),
                 Some(FaultSharesError(total)),
                 "{bad:?}"
             );

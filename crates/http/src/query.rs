@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use hyper::Uri;
 use petstore_wire::struct_deserializer::{self, FieldsError, NamedValues};
 use petstore_wire::suggestions::shown;
-use petstore_wire::unparsed_value::FieldValue;
+use petstore_wire::unparsed_value::UnparsedValue;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -61,8 +61,8 @@ impl<'a> NamedValues<'a> for &'a QueryParameters<'_> {
         self.0.iter().map(|(name, _)| &**name)
     }
 
-    fn get(&self, name: &str) -> FieldValue<'a> {
+    fn get(&self, name: &str) -> UnparsedValue<'a> {
         let parameter = self.0.iter().find(|(known, _)| known == name);
-        parameter.map_or(FieldValue::Absent, |(_, values)| FieldValue::Query(values))
+        parameter.map_or(UnparsedValue::Absent, |(_, values)| UnparsedValue::Query(values))
     }
 }

@@ -14,10 +14,10 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub struct Availability(Arc<watch::Sender<AvailabilityState>>);
+pub struct AvailabilityLog(Arc<watch::Sender<Availability>>);
 
 #[derive(Clone)]
-enum AvailabilityState {
+enum Availability {
     Available {
         /// The server that was found.
         server: Option<String>,
@@ -29,7 +29,7 @@ enum AvailabilityState {
     },
 }
 
-impl AvailabilityState {
+impl Availability {
     fn is_lost(&self) -> bool {
         matches!(self, Self::Lost { .. })
     }
@@ -39,24 +39,21 @@ impl AvailabilityState {
     }
 }
 
-impl Default for Availability {
+impl Default for AvailabilityLog {
     /// Nothing is known yet.
     fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(AvailabilityState::Available { server: None })))
+        Self(Arc::new(watch::Sender::new(Availability::Available { server: None })))
     }
 }
 
-impl Availability {
+impl AvailabilityLog {
     /// The database cannot be used. The first cause is kept.
     pub(super) fn lost(&self, server: &str, cause: impl FnOnce() -> String) {
         self.0.send_if_modified(|state| {
-            let is_news = matches!(state, AvailabilityState::Available { .. });
+            let is_news = matches!(state, Availability::Available { .. });
             if is_news {
-                *state = AvailabilityState::Lost {
-                    server: server.to_owned(),
-                    cause: cause(),
-                    since: Instant::now(),
-                };
+                *state =
+                    Availability::Lost { server: server.to_owned(), cause: cause(), since: Instant::now() };
             }
             is_news
         });
@@ -65,9 +62,9 @@ impl Availability {
     /// The database can be used.
     pub(super) fn found(&self, server: &str) {
         self.0.send_if_modified(|state| {
-            let is_news = matches!(state, AvailabilityState::Lost { .. });
+            let is_news = matches!(state, Availability::Lost { .. });
             if is_news {
-                *state = AvailabilityState::Available { server: Some(server.to_owned()) };
+                *state = Availability::Available { server: Some(server.to_owned()) };
             }
             is_news
         });
@@ -79,8 +76,8 @@ impl Availability {
         let is_lost = self.0.borrow().is_lost();
         if is_lost {
             self.0.send_if_modified(|state| {
-                let AvailabilityState::Lost { server, .. } = state else { return false };
-                *state = AvailabilityState::Available { server: Some(mem::take(server)) };
+                let Availability::Lost { server, .. } = state else { return false };
+                *state = Availability::Available { server: Some(mem::take(server)) };
                 true
             });
         }
@@ -92,21 +89,19 @@ impl Availability {
         let mut changes = self.0.subscribe();
         // A receiver fails only without its sender, which lives as long as this future.
         loop {
-            let Ok(lost) = changes.wait_for(AvailabilityState::is_lost).await.map(|state| state.clone())
-            else {
+            let Ok(lost) = changes.wait_for(Availability::is_lost).await.map(|state| state.clone()) else {
                 return pending().await;
             };
-            if timeout(PATIENCE, changes.wait_for(AvailabilityState::is_available)).await.is_ok() {
+            if timeout(PATIENCE, changes.wait_for(Availability::is_available)).await.is_ok() {
                 continue;
             }
-            let AvailabilityState::Lost { server, cause, since } = lost else { continue };
+            let Availability::Lost { server, cause, since } = lost else { continue };
             tracing::error!(server, cause, "database unavailable: answering 503 until it is back");
-            let Ok(state) =
-                changes.wait_for(AvailabilityState::is_available).await.map(|state| state.clone())
+            let Ok(state) = changes.wait_for(Availability::is_available).await.map(|state| state.clone())
             else {
                 return pending().await;
             };
-            if let AvailabilityState::Available { server } = state {
+            if let Availability::Available { server } = state {
                 let seconds = (since.elapsed().as_secs_f64() * 10.0).round() / 10.0;
                 tracing::info!(server, seconds, "database back");
             }

@@ -41,7 +41,7 @@ const SILENCE_CHECK: Duration = Duration::from_secs(1);
 /// A connection on which a statement may be in progress.
 ///
 /// If it is dropped during a statement, because its caller gave up, a background task waits for the statement's end. The statement is not cancelled, and no other statement waits behind it.
-pub(crate) struct BusyConnection {
+pub(crate) struct CheckedOutConnection {
     connection: Option<Connection>,
     /// How long a statement may take before its connection is closed.
     deadline: Duration,
@@ -57,7 +57,7 @@ pub type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 /// A statement and its parameters.
 pub type Step<'a> = (&'static str, Parameters<'a>);
 
-impl BusyConnection {
+impl CheckedOutConnection {
     pub(crate) fn new(connection: Connection, deadline: Duration) -> Self {
         Self { connection: Some(connection), deadline, in_transaction: AtomicBool::new(false), permit: None }
     }
@@ -142,7 +142,7 @@ impl BusyConnection {
     }
 }
 
-impl Deref for BusyConnection {
+impl Deref for CheckedOutConnection {
     type Target = Session;
 
     fn deref(&self) -> &Session {
@@ -153,7 +153,7 @@ impl Deref for BusyConnection {
     }
 }
 
-impl Drop for BusyConnection {
+impl Drop for CheckedOutConnection {
     fn drop(&mut self) {
         let (Some(connection), Ok(runtime)) = (self.connection.take(), Handle::try_current()) else { return };
         let (deadline, permit) = (self.deadline, self.permit.take());
@@ -272,11 +272,11 @@ impl WriteLimiter {
         pool: &ConnectionPool,
         extra: ExtraPermits,
         deadline: Duration,
-    ) -> Result<BusyConnection, GetConnectionError> {
+    ) -> Result<CheckedOutConnection, GetConnectionError> {
         let Ok(Ok(write)) = timeout(POOL_WAIT, self.writes.clone().acquire_owned()).await else {
             return Err(PoolError::Timeout(TimeoutType::Wait));
         };
-        let mut connection = BusyConnection::new(pool.get().await?, deadline);
+        let mut connection = CheckedOutConnection::new(pool.get().await?, deadline);
         connection.permit =
             Some(DatabaseWritePermit { _write: write, _extra: extra, abandoned: self.abandoned.clone() });
         Ok(connection)

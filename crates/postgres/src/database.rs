@@ -27,8 +27,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
-use super::availability_log::Availability;
-use super::checked_out_connection::{BusyConnection, ExtraPermits, Parameters, WaitLimit, WriteLimiter};
+use super::availability_log::AvailabilityLog;
+use super::checked_out_connection::{
+    CheckedOutConnection, ExtraPermits, Parameters, WaitLimit, WriteLimiter,
+};
 use super::cluster::{Cluster, Guarantee};
 use super::connect::{Connector, Target};
 use super::database_url::DatabaseUrlError;
@@ -49,7 +51,7 @@ pub struct Database {
     /// None with a single server.
     pub cluster: Option<Cluster>,
     /// Whether the database responds.
-    pub availability: Availability,
+    pub availability: AvailabilityLog,
     pub(super) write_limiter: WriteLimiter,
     connector: Connector,
     pub(super) deadline: Duration,
@@ -66,7 +68,7 @@ impl Database {
         schema_needed: i32,
     ) -> Result<Self, DatabaseUrlError> {
         let connector = Connector::new(url)?;
-        let availability = Availability::default();
+        let availability = AvailabilityLog::default();
         let pool =
             pool::pool(&connector, Target::Writable, settings, schema_needed, Some(availability.clone()))?;
         // A counter that first appears with value 1 hides its first error from `rate()`.
@@ -252,7 +254,7 @@ impl Database {
         server: Target,
         extra: ExtraPermits,
         until: Instant,
-    ) -> Result<BusyConnection, StatementError> {
+    ) -> Result<CheckedOutConnection, StatementError> {
         let connecting = self.write_limiter.connection(self.pool_of(server), extra, self.deadline);
         let connection =
             timeout_at(until, connecting).await.unwrap_or(Err(PoolError::Timeout(TimeoutType::Wait)));
@@ -288,13 +290,13 @@ impl Database {
         Box::pin(async move {
             let connection = self.writers().await?.get().await;
             let connection = connection.map_err(NoConnection).map_err(StatementError::counted)?;
-            self.query_on(BusyConnection::new(connection, self.deadline), statement, parameters).await
+            self.query_on(CheckedOutConnection::new(connection, self.deadline), statement, parameters).await
         })
     }
 
     async fn query_on(
         &self,
-        connection: BusyConnection,
+        connection: CheckedOutConnection,
         statement: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StatementError> {
@@ -331,7 +333,7 @@ impl Database {
     /// Releases a connection after its last statement.
     pub(super) fn end<T>(
         &self,
-        connection: BusyConnection,
+        connection: CheckedOutConnection,
         outcome: Result<T, StatementError>,
     ) -> Result<T, StatementError> {
         connection.end(outcome).map_err(|error| {

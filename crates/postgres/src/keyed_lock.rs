@@ -1,4 +1,4 @@
-//! Lets the writes of this process that change the same thing take turns.
+//! Locks by id, so that the writes of this process that change the same thing take turns.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +11,9 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Clone, Default)]
 pub struct KeyedLocks(Arc<Mutex<HashMap<i64, Arc<Semaphore>>>>);
 
-/// A turn, or the wait for it. The entry is removed with the last one.
+/// A lock, or the wait for it. The entry is removed with the last one.
 pub(crate) struct KeyedLock {
-    turns: KeyedLocks,
+    locks: KeyedLocks,
     id: i64,
     thing: Option<Arc<Semaphore>>,
     permit: Option<OwnedSemaphorePermit>,
@@ -24,9 +24,9 @@ impl KeyedLocks {
     pub(crate) async fn take(&self, id: i64, until: Instant) -> Option<KeyedLock> {
         let thing = self.lock().entry(id).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
         let acquiring = thing.clone().acquire_owned();
-        let mut turn = KeyedLock { turns: self.clone(), id, thing: Some(thing), permit: None };
-        turn.permit = Some(timeout_at(until, acquiring).await.ok()?.ok()?);
-        Some(turn)
+        let mut lock = KeyedLock { locks: self.clone(), id, thing: Some(thing), permit: None };
+        lock.permit = Some(timeout_at(until, acquiring).await.ok()?.ok()?);
+        Some(lock)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<i64, Arc<Semaphore>>> {
@@ -36,11 +36,11 @@ impl KeyedLocks {
 
 impl Drop for KeyedLock {
     fn drop(&mut self) {
-        let mut turns = self.turns.lock();
+        let mut locks = self.locks.lock();
         // Released under the lock: of several that are dropped at once, the last one sees that it is the last.
         drop((self.permit.take(), self.thing.take()));
-        if turns.get(&self.id).is_some_and(|thing| Arc::strong_count(thing) == 1) {
-            turns.remove(&self.id);
+        if locks.get(&self.id).is_some_and(|thing| Arc::strong_count(thing) == 1) {
+            locks.remove(&self.id);
         }
     }
 }
@@ -53,15 +53,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_at_a_time_has_the_turn_and_nothing_is_kept_of_those_that_have_ended() {
-        let turns = KeyedLocks::default();
+        let locks = KeyedLocks::default();
         let soon = || Instant::now() + Duration::from_secs(1);
-        let first = turns.take(7, soon()).await;
+        let first = locks.take(7, soon()).await;
         assert!(first.is_some());
-        assert!(turns.take(8, soon()).await.is_some(), "another thing");
-        assert!(turns.take(7, soon()).await.is_none(), "it waited in vain");
-        let (second, ()) = tokio::join!(turns.take(7, soon()), async { drop(first) });
+        assert!(locks.take(8, soon()).await.is_some(), "another thing");
+        assert!(locks.take(7, soon()).await.is_none(), "it waited in vain");
+        let (second, ()) = tokio::join!(locks.take(7, soon()), async { drop(first) });
         assert!(second.is_some());
         drop(second);
-        assert!(turns.lock().is_empty());
+        assert!(locks.lock().is_empty());
     }
 }

@@ -23,7 +23,7 @@ mod pooler_check;
 mod schema_version;
 mod transaction;
 
-pub use availability_log::Availability;
+pub use availability_log::AvailabilityLog;
 pub use checked_out_connection::{BRIEF_WAIT, LONG_WAIT, Parameters, Step, WaitLimit};
 pub use cluster::{Cluster, Guarantee};
 pub use connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};

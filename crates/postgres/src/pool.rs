@@ -22,7 +22,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::error::SqlState;
 
-use super::availability_log::Availability;
+use super::availability_log::AvailabilityLog;
 use super::connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};
 use super::database_url::DatabaseUrlError;
 use super::schema_version::{HISTORY, check_version, lacking_text, schema_version};
@@ -42,7 +42,7 @@ pub(crate) fn pool(
     target: Target,
     settings: &PoolSettings,
     schema_needed: i32,
-    availability: Option<Availability>,
+    availability: Option<AvailabilityLog>,
 ) -> Result<ConnectionPool, DatabaseUrlError> {
     let connector = connector.for_requests(settings.database_timeout);
     let opener = ConnectionOpener {
@@ -107,7 +107,7 @@ struct ConnectionOpener {
     target: Target,
     schema_needed: i32,
     circuit: CircuitBreaker,
-    availability: Option<Availability>,
+    availability: Option<AvailabilityLog>,
     /// When the server last answered on a connection of the pool.
     answered_at: Mutex<Instant>,
 }
@@ -146,7 +146,7 @@ impl ConnectionManager {
     /// Records that the server has answered on one of the pool's connections.
     pub(super) fn answered(&self) {
         *self.0.answered_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        self.0.availability.iter().for_each(Availability::answered);
+        self.0.availability.iter().for_each(AvailabilityLog::answered);
     }
 
     /// For how long the server has not answered.

@@ -16,7 +16,7 @@ use futures_util::future::join;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 
-use super::checked_out_connection::{BRIEF_WAIT, BusyConnection, LONG_WAIT, Step, WaitLimit};
+use super::checked_out_connection::{BRIEF_WAIT, CheckedOutConnection, LONG_WAIT, Step, WaitLimit};
 use super::connect::Target;
 use super::database::Database;
 use super::error::StatementError::{self, NotSent, Sent};
@@ -45,11 +45,11 @@ impl Database {
     pub async fn transact<'a, T, F: Future<Output = Result<T, StorageError>>>(
         &self,
         operation: &'a WaitLimit,
-        (turns, id): (&KeyedLocks, i64),
+        (locks, id): (&KeyedLocks, i64),
         run: impl Fn(LockTimeout<'a>) -> F,
     ) -> Result<T, StorageError> {
         let brief = self.brief_lock_timeout();
-        let Some(_turn) = turns.take(id, brief.deadline.min(Instant::now() + QUEUE_WAIT)).await else {
+        let Some(_lock) = locks.take(id, brief.deadline.min(Instant::now() + QUEUE_WAIT)).await else {
             return Err(StorageError::Locked(error_message(
                 "too many requests wait to change the same thing",
             )));
@@ -62,7 +62,7 @@ impl Database {
         }
     }
 
-    /// Waits only briefly for the locks of others.
+    /// For a transaction that waits only briefly for the locks of others.
     #[must_use]
     pub fn brief_lock_timeout(&self) -> LockTimeout<'static> {
         LockTimeout { deadline: Instant::now() + self.deadline, waits: None }
@@ -121,7 +121,7 @@ async fn run_again_once<'a, T, F: Future<Output = Result<T, StorageError>>>(
 /// A transaction in progress.
 pub struct Transaction<'a> {
     database: &'a Database,
-    connection: BusyConnection,
+    connection: CheckedOutConnection,
     server: Target,
     deadline: Instant,
     started: Instant,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use futures_util::future::{join_all, join3};
 use petstore_config::{DatabaseUrl, PoolSettings};
 use petstore_postgres::{
-    Availability, CONNECT_TIMEOUT, Cluster, ConnectError, Connector, DatabaseUrlError, Guarantee, NoSession,
-    check_sessions, schema_version,
+    AvailabilityLog, CONNECT_TIMEOUT, Cluster, ConnectError, Connector, DatabaseUrlError, Guarantee,
+    NoSession, check_sessions, schema_version,
 };
 use petstore_read_quorum::Lsn;
 use petstore_telemetry::with_causes;
@@ -277,7 +277,7 @@ async fn examine(url: &DatabaseUrl, pool: &PoolSettings) -> Result<Diagnosis, Ex
         let started = Instant::now();
         connector.open().await.map(|client| (client, started.elapsed()))
     };
-    let cluster = Cluster::new(&connector, pool, SCHEMA_NEEDED, CONNECT_TIMEOUT, Availability::default())?;
+    let cluster = Cluster::new(&connector, pool, SCHEMA_NEEDED, CONNECT_TIMEOUT, AvailabilityLog::default())?;
     let reads = async {
         let guarantee = cluster.as_ref()?.guarantee().await;
         let is_proven = guarantee == Guarantee::Proven { standbys: true };

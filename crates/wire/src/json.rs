@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::struct_deserializer::NamedValues;
 use super::suggestions::shown;
-use super::unparsed_value::FieldValue;
+use super::unparsed_value::UnparsedValue;
 
 /// The media type of every body.
 pub const MEDIA_TYPE: &str = "application/json";
@@ -44,14 +44,14 @@ impl<'a> JsonObject<'a> {
     }
 
     /// Removes a member and returns its value.
-    pub fn remove(&mut self, name: &str) -> Option<FieldValue<'a>> {
+    pub fn remove(&mut self, name: &str) -> Option<UnparsedValue<'a>> {
         let index = self.0.iter().position(|(member, _)| member == name)?;
-        Some(FieldValue::Json(self.0.swap_remove(index).1.get()))
+        Some(UnparsedValue::Json(self.0.swap_remove(index).1.get()))
     }
 
     /// The members, in their order.
-    pub fn into_members(self) -> impl Iterator<Item = (String, FieldValue<'a>)> {
-        self.0.into_iter().map(|(name, value)| (name, FieldValue::Json(value.get())))
+    pub fn into_members(self) -> impl Iterator<Item = (String, UnparsedValue<'a>)> {
+        self.0.into_iter().map(|(name, value)| (name, UnparsedValue::Json(value.get())))
     }
 }
 
@@ -60,9 +60,9 @@ impl<'a> NamedValues<'a> for JsonObject<'a> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    fn get(&self, name: &str) -> FieldValue<'a> {
+    fn get(&self, name: &str) -> UnparsedValue<'a> {
         let member = self.0.iter().find(|(member, _)| member == name);
-        member.map_or(FieldValue::Absent, |(_, value)| FieldValue::Json(value.get()))
+        member.map_or(UnparsedValue::Absent, |(_, value)| UnparsedValue::Json(value.get()))
     }
 }
 

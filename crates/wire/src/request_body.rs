@@ -8,7 +8,7 @@ use utoipa::openapi::{RefOr, Schema};
 use super::json::{JsonObject, MEDIA_TYPE, NotAnObject};
 use super::struct_deserializer::{self, FieldsError};
 use super::suggestions::{listed, shown, similar};
-use super::unparsed_value::FieldValueError;
+use super::unparsed_value::UnparsedValueError;
 
 /// Why a body is refused. The message is for the client.
 #[derive(Debug, Error)]
@@ -126,19 +126,20 @@ pub trait RequestBody: DeserializeOwned {
                 BodyError::ReadOnlyField { name }
             }
             FieldsError::Unknown { name, known } => BodyError::UnknownField { name: shown(&name), known },
-            FieldsError::Field { name, error: FieldValueError::Missing } => {
+            FieldsError::Field { name, error: UnparsedValueError::Missing } => {
                 let expected = Self::EXPECTED.iter().find(|(field, _)| *field == name);
                 BodyError::MissingField { name, expected: expected.map_or("must be set", |(_, must)| must) }
             }
-            FieldsError::Field { name, error: error @ FieldValueError::Malformed } => {
+            FieldsError::Field { name, error: error @ UnparsedValueError::Malformed } => {
                 BodyError::InvalidJson { problem: format!("`/{name}` {error}") }
             }
-            FieldsError::Field { name, error: FieldValueError::Invalid(problem) } => {
+            FieldsError::Field { name, error: UnparsedValueError::Invalid(problem) } => {
                 BodyError::InvalidField { name, problem }
             }
-            FieldsError::Field { name, error: FieldValueError::InvalidMember { name: member, problem } } => {
-                BodyError::InvalidMember { name, member, problem }
-            }
+            FieldsError::Field {
+                name,
+                error: UnparsedValueError::InvalidMember { name: member, problem },
+            } => BodyError::InvalidMember { name, member, problem },
             FieldsError::Other(problem) => BodyError::InvalidJson { problem },
         })
     }

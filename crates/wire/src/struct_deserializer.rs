@@ -11,7 +11,7 @@ use serde::de::{self, Deserialize, DeserializeSeed, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use thiserror::Error;
 
-use super::unparsed_value::{FieldValue, FieldValueError};
+use super::unparsed_value::{UnparsedValue, UnparsedValueError};
 
 /// Values by name.
 pub trait NamedValues<'a> {
@@ -19,7 +19,7 @@ pub trait NamedValues<'a> {
     fn names(&self) -> impl Iterator<Item = &str>;
 
     /// The value with this name.
-    fn get(&self, name: &str) -> FieldValue<'a>;
+    fn get(&self, name: &str) -> UnparsedValue<'a>;
 }
 
 /// Why named values are refused.
@@ -39,7 +39,7 @@ pub enum FieldsError {
         /// The field.
         name: &'static str,
         /// What is wrong with it.
-        error: FieldValueError,
+        error: UnparsedValueError,
     },
     /// Any other error of the derived code, which has no other.
     #[error("{0}")]

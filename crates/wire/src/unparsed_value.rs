@@ -14,7 +14,7 @@ use super::suggestions::shown;
 /// A value in a request body, a file or a query. As a `Deserializer`, it supports the types that fields have: strings, 64-bit
 /// integers, what is made from these, and options, sequences and maps of them.
 #[derive(Debug, Clone, Copy)]
-pub enum FieldValue<'a> {
+pub enum UnparsedValue<'a> {
     /// There is none.
     Absent,
     /// The value as it stands in valid JSON.
@@ -29,7 +29,7 @@ pub enum FieldValue<'a> {
 
 /// Why a value is refused. The text continues a sentence that starts with the field's name.
 #[derive(Debug, Error)]
-pub enum FieldValueError {
+pub enum UnparsedValueError {
     /// There is none, and the field is required.
     #[error("is required")]
     Missing,
@@ -49,37 +49,37 @@ pub enum FieldValueError {
     },
 }
 
-impl FieldValueError {
+impl UnparsedValueError {
     fn invalid(problem: &str) -> Self {
         Self::Invalid(problem.to_owned())
     }
 }
 
-impl de::Error for FieldValueError {
+impl de::Error for UnparsedValueError {
     fn custom<T: Display>(problem: T) -> Self {
         Self::Invalid(problem.to_string())
     }
 }
 
-impl<'a> FieldValue<'a> {
+impl<'a> UnparsedValue<'a> {
     /// The value as a string.
-    pub fn string(self) -> Result<Cow<'a, str>, FieldValueError> {
+    pub fn string(self) -> Result<Cow<'a, str>, UnparsedValueError> {
         match self {
-            Self::Absent | Self::Query([]) => Err(FieldValueError::Missing),
+            Self::Absent | Self::Query([]) => Err(UnparsedValueError::Missing),
             Self::Csv(text) => Ok(text.into()),
             Self::Query([text, ..]) => Ok((&**text).into()),
             Self::Json(json) if json.starts_with('"') => {
-                serde_json::from_str(json).map(Cow::Owned).map_err(|_| FieldValueError::Malformed)
+                serde_json::from_str(json).map(Cow::Owned).map_err(|_| UnparsedValueError::Malformed)
             }
-            Self::Json(_) | Self::CsvMembers(_) => Err(FieldValueError::invalid("must be a string")),
+            Self::Json(_) | Self::CsvMembers(_) => Err(UnparsedValueError::invalid("must be a string")),
         }
     }
 
     /// The value as an integer. JSON may write it in any way: `7`, `7.0`, `70e-1`. A query has digits only, perhaps after a minus.
-    pub fn integer(self) -> Result<i64, FieldValueError> {
-        let range = || FieldValueError::invalid("must be an integer from -2^63 to 2^63 - 1");
+    pub fn integer(self) -> Result<i64, UnparsedValueError> {
+        let range = || UnparsedValueError::invalid("must be an integer from -2^63 to 2^63 - 1");
         match self {
-            Self::Absent | Self::Query([]) => Err(FieldValueError::Missing),
+            Self::Absent | Self::Query([]) => Err(UnparsedValueError::Missing),
             Self::Csv(text) => text.parse().map_err(|_| range()),
             Self::Query([text, ..]) => signed_decimal(text).ok_or_else(range),
             Self::Json(json) => json_integer(json).ok_or_else(range),
@@ -88,12 +88,12 @@ impl<'a> FieldValue<'a> {
     }
 
     /// The members of an object. A cell has it as JSON.
-    fn members(self) -> Result<Vec<(String, Self)>, FieldValueError> {
+    fn members(self) -> Result<Vec<(String, Self)>, UnparsedValueError> {
         match self {
-            Self::Absent | Self::Query(_) => Err(FieldValueError::Missing),
+            Self::Absent | Self::Query(_) => Err(UnparsedValueError::Missing),
             Self::Json(json) | Self::Csv(json) => {
                 let object = JsonObject::parse(json.as_bytes()).map_err(|problem| {
-                    FieldValueError::Invalid(format!("must be an object of strings: {problem}"))
+                    UnparsedValueError::Invalid(format!("must be an object of strings: {problem}"))
                 })?;
                 Ok(object.into_members().collect())
             }
@@ -104,21 +104,21 @@ impl<'a> FieldValue<'a> {
     }
 }
 
-impl<'de> de::Deserializer<'de> for FieldValue<'de> {
-    type Error = FieldValueError;
+impl<'de> de::Deserializer<'de> for UnparsedValue<'de> {
+    type Error = UnparsedValueError;
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, UnparsedValueError> {
         match self.string()? {
             Cow::Borrowed(text) => visitor.visit_borrowed_str(text),
             Cow::Owned(text) => visitor.visit_string(text),
         }
     }
 
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, UnparsedValueError> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, UnparsedValueError> {
         visitor.visit_i64(self.integer()?)
     }
 
@@ -126,33 +126,33 @@ impl<'de> de::Deserializer<'de> for FieldValue<'de> {
         self,
         _name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, FieldValueError> {
+    ) -> Result<V::Value, UnparsedValueError> {
         visitor.visit_newtype_struct(self)
     }
 
     /// An option is a field that may be absent. `null` is not absent.
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, UnparsedValueError> {
         match self {
             // An empty cell is the absence of an optional value.
             Self::Absent | Self::Csv("") | Self::CsvMembers([]) => visitor.visit_none(),
-            Self::Json("null") => Err(FieldValueError::invalid("must not be `null`: leave it out")),
-            Self::Query([_, _, ..]) => Err(FieldValueError::invalid("must appear only once")),
+            Self::Json("null") => Err(UnparsedValueError::invalid("must not be `null`: leave it out")),
+            Self::Query([_, _, ..]) => Err(UnparsedValueError::invalid("must appear only once")),
             Self::Json(_) | Self::Csv(_) | Self::CsvMembers(_) | Self::Query(_) => visitor.visit_some(self),
         }
     }
 
     /// A sequence is a query parameter that may be repeated.
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, UnparsedValueError> {
         let Self::Query(values) = self else { return visitor.visit_seq(QueryValues([].iter())) };
         visitor.visit_seq(QueryValues(values.iter()))
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, UnparsedValueError> {
         visitor.visit_map(Members { rest: self.members()?.into_iter(), current: None })
     }
 
     /// A change: none if the value is absent, a unit if it is `null`, else some.
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldValueError> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, UnparsedValueError> {
         match self {
             Self::Absent => visitor.visit_none(),
             Self::Json("null") => visitor.visit_unit(),
@@ -169,49 +169,51 @@ impl<'de> de::Deserializer<'de> for FieldValue<'de> {
 struct QueryValues<'de>(slice::Iter<'de, Cow<'de, str>>);
 
 impl<'de> SeqAccess<'de> for QueryValues<'de> {
-    type Error = FieldValueError;
+    type Error = UnparsedValueError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, FieldValueError> {
-        self.0.next().map(|value| seed.deserialize(FieldValue::Query(slice::from_ref(value)))).transpose()
+    ) -> Result<Option<T::Value>, UnparsedValueError> {
+        self.0.next().map(|value| seed.deserialize(UnparsedValue::Query(slice::from_ref(value)))).transpose()
     }
 }
 
 /// The members of an object, one by one. An error names its member.
 struct Members<'de> {
-    rest: vec::IntoIter<(String, FieldValue<'de>)>,
-    current: Option<(String, FieldValue<'de>)>,
+    rest: vec::IntoIter<(String, UnparsedValue<'de>)>,
+    current: Option<(String, UnparsedValue<'de>)>,
 }
 
 impl<'de> MapAccess<'de> for Members<'de> {
-    type Error = FieldValueError;
+    type Error = UnparsedValueError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
         &mut self,
         seed: K,
-    ) -> Result<Option<K::Value>, FieldValueError> {
+    ) -> Result<Option<K::Value>, UnparsedValueError> {
         self.current = self.rest.next();
         let Some((name, _)) = &self.current else { return Ok(None) };
         seed.deserialize(name.clone().into_deserializer()).map(Some).map_err(|error| of_member(name, error))
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, FieldValueError> {
-        let (name, value) = self.current.take().unwrap_or((String::new(), FieldValue::Absent));
-        if let FieldValue::Json(json) = value
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, UnparsedValueError> {
+        let (name, value) = self.current.take().unwrap_or((String::new(), UnparsedValue::Absent));
+        if let UnparsedValue::Json(json) = value
             && json.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '-' | 't' | 'f'))
         {
             let problem = format!("must be a string: send \"{}\"", shown(json));
-            return Err(FieldValueError::InvalidMember { name: shown(&name), problem });
+            return Err(UnparsedValueError::InvalidMember { name: shown(&name), problem });
         }
         seed.deserialize(value).map_err(|error| of_member(&name, error))
     }
 }
 
-fn of_member(name: &str, error: FieldValueError) -> FieldValueError {
+fn of_member(name: &str, error: UnparsedValueError) -> UnparsedValueError {
     match error {
-        FieldValueError::Invalid(problem) => FieldValueError::InvalidMember { name: shown(name), problem },
+        UnparsedValueError::Invalid(problem) => {
+            UnparsedValueError::InvalidMember { name: shown(name), problem }
+        }
         other => other,
     }
 }

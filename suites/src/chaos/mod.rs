@@ -21,10 +21,10 @@ use crate::Outcome;
 use crate::history::feed::Reader;
 use crate::measure::{Samples, grouped, verdict};
 use crate::random::{Random, printed_seed};
-use crate::workload::Clients;
+use crate::workload::{Clients, Kind};
 use faults::Fault;
 use scenarios::SCENARIOS;
-pub(crate) use scenarios::SHOP;
+pub(crate) use scenarios::{GIVING_UP, SHOP};
 use shop::{Shop, Topology};
 
 /// No request may take longer: the queue, the connection and the statement each have a deadline. Half a second more for the
@@ -63,7 +63,7 @@ struct Length {
     requests: usize,
 }
 
-/// The answers of the service that are not the fault of its clients.
+/// What clients may see.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Failures {
     /// Connections may break, and answers may be 503.
@@ -130,6 +130,10 @@ impl Scenario {
         println!("{:<14} {:<22} {}", self.name, format!("{:?}", self.topology), faults.join(", "));
     }
 
+    fn lets_orders_expire(&self) -> bool {
+        self.clients.iter().flat_map(|(_, clients)| clients.mix).any(|(_, kind)| *kind == Kind::PlaceBriefly)
+    }
+
     async fn run(&self, mut shop: Shop, faults: &[Fault], length: Length, mut random: Random) -> Outcome {
         let reader = Reader::start(&shop.addresses, &shop.key, 100, None);
         let mut tasks = JoinSet::new();
@@ -175,10 +179,12 @@ impl Scenario {
         if self.tolerates == Failures::Errors && unanswered > 0 {
             shop.problems.push(format!("{unanswered} requests got no answer"));
         }
+        let expired = reading.events.iter().filter(|(event, _)| event.kind == "order.expired").count();
         println!("answers: {:?}", log.answers);
         println!(
             "{injected} faults in {} s: {} reads, {} stale, {} backwards; {} writes acknowledged, {} unknown; {} changes of pets \
-             and orders; {} events read in {} pages with {} failures; {} shown, then lost",
+             and orders; {} events read in {} pages with {} failures; {} shown, \
+             then lost; {expired} orders expired",
             started.elapsed().as_secs(),
             grouped(counts.reads),
             counts.stale,
@@ -194,6 +200,9 @@ impl Scenario {
         // A run in which little happened proves little.
         if journal.changes.len() < length.requests / 50 {
             shop.problems.push(format!("only {} changes", journal.changes.len()));
+        }
+        if self.lets_orders_expire() && expired < length.requests / 200 {
+            shop.problems.push(format!("only {expired} orders expired"));
         }
         verdict(&shop.problems)?;
         println!("{}: passed", self.name);

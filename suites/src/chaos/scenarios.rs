@@ -21,8 +21,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             nodes::KEY_REVOKED,
         ],
         pause: 300..1_500,
-        length: Length { faults: 200, requests: 1_000_000 },
-        short: Length { faults: 10, requests: 10_000 },
+        length: Length { faults: 200, requests: 2_000_000 },
+        short: Length { faults: 10, requests: 20_000 },
         tolerates: Failures::Any,
     },
     Scenario {
@@ -52,15 +52,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         topology: Topology::Balanced,
         clients: &[(Pace::PerSecond(300), SHOP)],
         pets: (1_000, 1_000),
-        faults: &[
-            nodes::NODE_RESTARTED,
-            nodes::NODE_RESTARTED,
-            nodes::NODE_RESTARTED,
-            nodes::SCHEMA_ADVANCED,
-        ],
+        faults: &[nodes::FIRST_NODE_RESTARTED, nodes::SECOND_NODE_RESTARTED, nodes::SCHEMA_ADVANCED],
         pause: 2_000..2_001,
-        length: Length { faults: 12, requests: 0 },
-        short: Length { faults: 4, requests: 0 },
+        length: Length { faults: 15, requests: 0 },
+        short: Length { faults: 6, requests: 0 },
         tolerates: Failures::None,
     },
     Scenario {
@@ -80,6 +75,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         clients: &[(Pace::Clients(6), RENAMING), (Pace::Clients(6), READING)],
         pets: (0, 36),
         faults: &[
+            replication::NOTHING,
             replication::STANDBY_LAGS,
             replication::PRIMARY_CRASHED,
             replication::KEYS_REVOKED_AROUND_CRASH,
@@ -90,8 +86,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             replication::STANDBY_RESTARTED_ALONE,
         ],
         pause: 2_500..2_501,
-        length: Length { faults: 64, requests: 0 },
-        short: Length { faults: 8, requests: 0 },
+        length: Length { faults: 63, requests: 0 },
+        short: Length { faults: 9, requests: 0 },
         tolerates: Failures::Any,
     },
     Scenario {
@@ -117,7 +113,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             patroni::PATRONI_PAUSED,
         ],
         pause: 3_000..3_001,
-        length: Length { faults: 30, requests: 0 },
+        length: Length { faults: 45, requests: 0 },
         short: Length { faults: 3, requests: 0 },
         tolerates: Failures::Any,
     },
@@ -159,7 +155,7 @@ const RETRYING: Clients = Clients {
 };
 
 /// Without retries: an effect that is unknown to its client must be in the feed all the same.
-const GIVING_UP: Clients = Clients {
+pub(crate) const GIVING_UP: Clients = Clients {
     mix: &[
         (10, Kind::Create),
         (4, Kind::PlaceBriefly),

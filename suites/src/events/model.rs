@@ -17,11 +17,12 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use crate::Outcome;
+use crate::chaos::GIVING_UP;
 use crate::history::feed::{Event, Reader};
 use crate::http::Connection;
 use crate::random::Random;
 use crate::topology::{Nodes, PETSTORE, Postgres, prepare, psql};
-use crate::workload::{Clients, Kind, Load, none_of};
+use crate::workload::{Load, none_of};
 
 /// A private PostgreSQL, two nodes, writers of every kind, seven readers.
 #[derive(Args)]
@@ -37,18 +38,6 @@ pub(crate) struct Model {
     seed: u64,
 }
 
-/// Without retries: an effect that is unknown to its client must be in the feed all the same.
-const CLIENTS: Clients = Clients {
-    mix: &[
-        (10, Kind::Create),
-        (4, Kind::PlaceBriefly),
-        (2, Kind::Complete),
-        (2, Kind::Cancel),
-        (2, Kind::Rename),
-    ],
-    stay: true,
-    ..Clients::DEFAULT
-};
 /// The pets and orders that clients choose from.
 const FEW: usize = 300;
 
@@ -78,7 +67,7 @@ impl Model {
         let (stop, stopped) = watch::channel(false);
         let mirror = tokio::spawn(mirror(nodes.addresses, key.clone(), stopped));
         let mut tasks = JoinSet::new();
-        load.spawn(&mut tasks, self.clients, &CLIENTS);
+        load.spawn(&mut tasks, self.clients, &GIVING_UP);
         let done = Arc::new(AtomicBool::new(false));
         let operator = spawn_blocking({
             let (url, done, seed) = (url.clone(), done.clone(), self.seed);

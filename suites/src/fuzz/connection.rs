@@ -12,13 +12,13 @@ use super::response_parser::Answer;
 /// How long the service may take to answer or to close. Its own timeouts are far shorter here.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
-pub(super) struct Wire {
+pub(super) struct RawConnection {
     pub(super) socket: TcpStream,
     /// Bytes that have arrived and are not parsed yet.
     pub(super) buffer: Vec<u8>,
 }
 
-impl Wire {
+impl RawConnection {
     pub(super) async fn open(address: SocketAddr) -> std::io::Result<Self> {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use super::connection::Wire;
+use super::connection::RawConnection;
 use super::findings::Record;
 use super::raw::{self, Exchange, Then};
 use super::valid::Generator;
@@ -108,13 +108,13 @@ async fn compare(addresses: (SocketAddr, SocketAddr), sent: &Exchange, key: &str
 
 /// Everything that a build answers, without what differs between two runs of the same build, and how it ends.
 async fn play(exchange: &Exchange, address: SocketAddr, key: &str) -> String {
-    let mut wire = match Wire::open(address).await {
-        Ok(wire) => wire,
+    let mut connection = match RawConnection::open(address).await {
+        Ok(connection) => connection,
         Err(error) => return error.to_string(),
     };
-    exchange.send(&mut wire, key).await;
+    exchange.send(&mut connection, key).await;
     let mut answered = Vec::new();
-    let end = match timeout(PATIENCE, wire.socket.read_to_end(&mut answered)).await {
+    let end = match timeout(PATIENCE, connection.socket.read_to_end(&mut answered)).await {
         Ok(_) => "closed",
         Err(_) => "left open",
     };

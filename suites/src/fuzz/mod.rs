@@ -26,7 +26,7 @@ use crate::Outcome;
 use crate::http::Connection;
 use crate::random::printed_seed;
 use crate::topology::{LOG, PETSTORE, Server, database_url, output, prepare, psql};
-use connection::Wire;
+use connection::RawConnection;
 pub(crate) use differential::Differential;
 use findings::Record;
 use rules::Rules;
@@ -68,9 +68,9 @@ impl Run {
     }
 
     /// Opens a connection. The service must accept it.
-    async fn connect(&self) -> Option<Wire> {
-        match Wire::open(self.address).await {
-            Ok(wire) => Some(wire),
+    async fn connect(&self) -> Option<RawConnection> {
+        match RawConnection::open(self.address).await {
+            Ok(connection) => Some(connection),
             Err(error) => {
                 self.record.find("connect", &error.to_string(), b"", b"");
                 sleep(Duration::from_millis(100)).await;

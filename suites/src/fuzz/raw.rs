@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
 
 use super::Run;
-use super::connection::Wire;
+use super::connection::RawConnection;
 use super::malformed::{self, SENTINEL, Wanted};
 use super::rules::{Case, Expected};
 use super::valid::Generator;
@@ -53,24 +53,24 @@ impl Exchange {
     }
 
     /// Sends the bytes and ends the connection, unless answers are to be read. Returns the bytes.
-    pub(super) async fn send(&self, wire: &mut Wire, key: &str) -> Vec<u8> {
+    pub(super) async fn send(&self, connection: &mut RawConnection, key: &str) -> Vec<u8> {
         let mut sent = Vec::new();
         for part in &self.parts {
             if !sent.is_empty() {
                 sleep(self.pause).await;
             }
-            wire.send(part).await;
+            connection.send(part).await;
             sent.extend(part);
         }
         match self.then {
             Then::Sentinel => {
                 let sentinel = malformed::sentinel(key);
-                wire.send(&sentinel).await;
+                connection.send(&sentinel).await;
                 sent.extend(sentinel);
             }
-            Then::HalfClose => drop(wire.socket.shutdown().await),
+            Then::HalfClose => drop(connection.socket.shutdown().await),
             Then::Wait | Then::Leave => (),
-            Then::Reset => drop(SockRef::from(&wire.socket).set_linger(Some(Duration::ZERO))),
+            Then::Reset => drop(SockRef::from(&connection.socket).set_linger(Some(Duration::ZERO))),
         }
         sent
     }
@@ -184,13 +184,13 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>) {
 }
 
 async fn connection(run: &Run, exchange: &Exchange) {
-    let Some(mut wire) = run.connect().await else { return };
-    let sent = exchange.send(&mut wire, &run.fixtures.key).await;
+    let Some(mut connection) = run.connect().await else { return };
+    let sent = exchange.send(&mut connection, &run.fixtures.key).await;
     if matches!(exchange.then, Then::Leave | Then::Reset) {
         return;
     }
     let mut answered = Vec::new();
-    if let Err(problem) = answers(run, &mut wire, &sent, exchange, &mut answered).await {
+    if let Err(problem) = answers(run, &mut connection, &sent, exchange, &mut answered).await {
         let label = format!("{}, then {:?}", exchange.label, exchange.then);
         run.record.find(&label, &problem, &sent, &answered);
     }
@@ -199,7 +199,7 @@ async fn connection(run: &Run, exchange: &Exchange) {
 /// Reads answers until the connection closes: each must keep the rules, and all together what is wanted.
 async fn answers(
     run: &Run,
-    wire: &mut Wire,
+    connection: &mut RawConnection,
     sent: &[u8],
     exchange: &Exchange,
     answered: &mut Vec<u8>,
@@ -214,12 +214,12 @@ async fn answers(
     let (mut seen, mut kept) = (Vec::new(), true);
     loop {
         let case = cases.get(seen.len()).unwrap_or(&unknown);
-        let answer = match wire.answer(case.to_head).await {
+        let answer = match connection.answer(case.to_head).await {
             Ok(Some(answer)) if answer.is_interim() => continue,
             Ok(Some(answer)) => answer,
             Ok(None) => return wanted.check(&seen, kept, *then == Then::Sentinel),
             Err(problem) => {
-                answered.extend(&wire.buffer);
+                answered.extend(&connection.buffer);
                 return Err(problem);
             }
         };

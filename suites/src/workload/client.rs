@@ -145,10 +145,12 @@ impl Client {
             sleep(pause).await;
         };
         let done = if let Answer::Done(id) = answer { Some(id) } else { None };
-        if is_shared {
-            self.remember(&request, done, answer == Answer::Unknown);
-        }
+        let is_unknown = answer == Answer::Unknown;
         self.load.history().end(ticket, answer);
+        // Only now: the history must know what other clients choose.
+        if is_shared {
+            self.remember(&request, done, is_unknown);
+        }
         self.writes += u64::from(done.is_some());
         if let (Some(first), Some(key), true, true) =
             (done, &key, self.settings.repeats, self.writes.is_multiple_of(3))

@@ -22,8 +22,8 @@ use petstore_read_quorum::{Lsn, Role, ServerReport};
 use tokio::sync::{Mutex, Notify};
 use tokio_postgres::Statement;
 
-use super::availability_log::Availability;
-use super::checked_out_connection::BusyConnection;
+use super::availability_log::AvailabilityLog;
+use super::checked_out_connection::CheckedOutConnection;
 use super::connect::{Connector, ServerAddress, Target};
 use super::database_url::DatabaseUrlError;
 use super::error::StatementError::{self, NoConnection, NotSent, Sent};
@@ -50,7 +50,7 @@ struct ClusterInner {
     /// The server to read first: the confirmed primary, or else the one that was read last.
     source: AtomicUsize,
     turn: AtomicUsize,
-    availability: Availability,
+    availability: AvailabilityLog,
 }
 
 impl Cluster {
@@ -60,7 +60,7 @@ impl Cluster {
         settings: &PoolSettings,
         schema_needed: i32,
         deadline: Duration,
-        availability: Availability,
+        availability: AvailabilityLog,
     ) -> Result<Option<Self>, DatabaseUrlError> {
         let addresses: Vec<ServerAddress> = connector.addresses().collect();
         if addresses.len() < 2 {
@@ -145,8 +145,8 @@ impl Cluster {
     async fn ask(
         &self,
         server: usize,
-        session: Option<BusyConnection>,
-    ) -> (usize, Result<(ServerReport, BusyConnection), StatementError>) {
+        session: Option<CheckedOutConnection>,
+    ) -> (usize, Result<(ServerReport, CheckedOutConnection), StatementError>) {
         let asking = async {
             let connection = match session {
                 Some(connection) => connection,
@@ -164,16 +164,16 @@ impl Cluster {
         (server, asking.await)
     }
 
-    async fn connect(&self, server: usize) -> Result<BusyConnection, StatementError> {
+    async fn connect(&self, server: usize) -> Result<CheckedOutConnection, StatementError> {
         let connection = self.pool(server).get().await.map_err(NoConnection)?;
-        Ok(BusyConnection::new(connection, self.0.deadline))
+        Ok(CheckedOutConnection::new(connection, self.0.deadline))
     }
 
     /// Runs [`REPORT`] in a session.
     async fn report(
         &self,
         server: usize,
-        connection: &BusyConnection,
+        connection: &CheckedOutConnection,
         statement: &Statement,
     ) -> Result<ServerReport, StatementError> {
         let report = self.0.upstreams.report(server, connection, statement).await.map_err(Sent)?;

@@ -5,7 +5,7 @@ use petstore_read_quorum::Role;
 use super::cluster_view::{ClusterView, Guarantee};
 use super::observation::{Observed, is_denied};
 use super::server::ClusterServer;
-use crate::availability_log::Availability;
+use crate::availability_log::AvailabilityLog;
 
 /// The state of each server that was logged last.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl ServerLog {
     /// Records whether there is a server for writes. Unless reads are proven, the pool that looks for one records it.
     pub(super) fn record_availability(
         &self,
-        availability: &Availability,
+        availability: &AvailabilityLog,
         servers: &[ClusterServer],
         (before, after): (&ClusterView, &ClusterView),
     ) {

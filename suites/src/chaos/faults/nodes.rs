@@ -54,18 +54,18 @@ pub(crate) const NODE_PAUSED: Fault = Fault {
 };
 
 /// SIGTERM, and a new process.
-pub(crate) const NODE_RESTARTED: Fault = Fault {
-    name: "node-restarted",
+pub(crate) const FIRST_NODE_RESTARTED: Fault = Fault {
+    name: "first-node-restarted",
     writes: 1.5,
     reads: 1.5,
-    cause: |shop| {
-        Box::pin(async {
-            let node = shop.random.index(2);
-            let stopped_in = shop.nodes.nodes[node].restart(PETSTORE, &shop.url).await?;
-            shop.note(format!("stopped in {:.1} s", stopped_in.as_secs_f64()));
-            Ok(())
-        })
-    },
+    cause: |shop| Box::pin(shop.restart_node(0)),
+};
+
+pub(crate) const SECOND_NODE_RESTARTED: Fault = Fault {
+    name: "second-node-restarted",
+    writes: 1.5,
+    reads: 1.5,
+    cause: |shop| Box::pin(shop.restart_node(1)),
 };
 
 /// As after the rollback of the next release: its schema has additions that this one does not know.
@@ -186,6 +186,12 @@ pub(super) struct Key {
 pub(super) type Refused = JoinHandle<Result<f64, String>>;
 
 impl Shop {
+    async fn restart_node(&mut self, node: usize) -> Outcome {
+        let stopped_in = self.nodes.nodes[node].restart(PETSTORE, &self.url).await?;
+        self.note(format!("stopped in {:.1} s", stopped_in.as_secs_f64()));
+        Ok(())
+    }
+
     /// Creates a key and uses it on both nodes, so that they know it.
     pub(super) async fn new_key(&self) -> Outcome<Key> {
         let url = self.database_url();

@@ -42,13 +42,7 @@ pub(crate) const ETCD_MAJORITY_LOST: Fault = Fault {
     name: "etcd-majority-lost",
     writes: 1.0,
     reads: 1.0,
-    cause: |_| {
-        Box::pin(async {
-            for_a_while(&["etcd-stop"], "etcd-start", 20).await?;
-            sleep(PATRONI_TTL).await;
-            Ok(())
-        })
-    },
+    cause: |_| Box::pin(without_etcd(&["etcd-stop"])),
 };
 
 /// The members of etcd answer, but do not reach each other.
@@ -56,13 +50,7 @@ pub(crate) const ETCD_LEADER_LOST: Fault = Fault {
     name: "etcd-leader-lost",
     writes: 1.0,
     reads: 1.0,
-    cause: |_| {
-        Box::pin(async {
-            for_a_while(&["etcd-stop", "--peers"], "etcd-start", 20).await?;
-            sleep(PATRONI_TTL).await;
-            Ok(())
-        })
-    },
+    cause: |_| Box::pin(without_etcd(&["etcd-stop", "--peers"])),
 };
 
 /// Needs `up --disk-megabytes`. The limit is the duration of the fault, and 2 s.
@@ -242,6 +230,12 @@ async fn break_network(shop: &mut Shop, fault: NetworkFault, seconds: u64) -> Ou
     proxy.set(fault);
     sleep(Duration::from_secs(seconds)).await;
     proxy.set(NetworkFault::None);
+    Ok(())
+}
+
+async fn without_etcd(stop: &[&str]) -> Outcome {
+    for_a_while(stop, "etcd-start", 20).await?;
+    sleep(PATRONI_TTL).await;
     Ok(())
 }
 

@@ -14,6 +14,18 @@ const READS: f64 = 1.5;
 /// How long a node may take to find a new primary, from the time that it has a synchronous standby, in seconds.
 const WRITES_RETURN: f64 = 3.0;
 
+pub(crate) const NOTHING: Fault = Fault {
+    name: "nothing",
+    writes: ANY,
+    reads: READS,
+    cause: |_| {
+        Box::pin(async {
+            sleep(Duration::from_secs(3)).await;
+            Ok(())
+        })
+    },
+};
+
 /// The receiver or the replay of one standby at a time stops for a moment, over and over.
 pub(crate) const STANDBY_LAGS: Fault = Fault {
     name: "standby-lags",

@@ -34,14 +34,14 @@ use tokio_postgres::Row;
 use super::Cluster;
 use super::server::Rank;
 use super::server_metrics::count_read;
-use crate::checked_out_connection::{BusyConnection, Parameters};
+use crate::checked_out_connection::{CheckedOutConnection, Parameters};
 use crate::error::StatementError;
 use plan::ReadPlan;
 use read_state::{PROOF_TIMEOUT, ReadState, SLOW_REPORT, ServerContact, SpeculativeRead, Step};
 use server_read::Rows;
 
 /// The report of a server, and the session in which it was made.
-type ServerReportResult = Result<(ServerReport, BusyConnection), StatementError>;
+type ServerReportResult = Result<(ServerReport, CheckedOutConnection), StatementError>;
 
 impl Cluster {
     /// Runs a read-only statement on a server that has every write that was acknowledged before.
@@ -72,7 +72,7 @@ struct FreshRead<'a> {
     cluster: &'a Cluster,
     statement: &'static str,
     parameters: Parameters<'a>,
-    state: ReadState<BusyConnection>,
+    state: ReadState<CheckedOutConnection>,
     /// None after its end.
     first_report: Option<oneshot::Receiver<ServerReport>>,
     first_rows: BoxFuture<'a, Rows>,

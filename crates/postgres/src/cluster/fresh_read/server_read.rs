@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
 
-use crate::checked_out_connection::{BusyConnection, Parameters};
+use crate::checked_out_connection::{CheckedOutConnection, Parameters};
 use crate::cluster::Cluster;
 use crate::cluster::server_report::REPORT;
 use crate::error::StatementError::{self, Deadline, NotSent, Sent};
@@ -59,7 +59,7 @@ impl Cluster {
     pub(super) async fn read_in_session(
         &self,
         server: usize,
-        session: BusyConnection,
+        session: CheckedOutConnection,
         statement: &'static str,
         parameters: Parameters<'_>,
     ) -> Rows {

@@ -8,7 +8,7 @@ use petstore_config::{DatabaseUrl, PoolSettings};
 use petstore_read_quorum::{Lsn, Role};
 
 use super::*;
-use crate::availability_log::Availability;
+use crate::availability_log::AvailabilityLog;
 use crate::cluster::cluster_view::{ClusterView, Guarantee};
 use crate::cluster::server::ClusterServer;
 use crate::connect::Connector;
@@ -23,7 +23,8 @@ fn cluster() -> Cluster {
     let second = Duration::from_secs(1);
     let settings =
         PoolSettings { database_connections: 1, database_timeout: second, reads: ReadFrom::Primary };
-    let cluster = Cluster::new(&connector, &settings, 0, second, Availability::default()).unwrap().unwrap();
+    let cluster =
+        Cluster::new(&connector, &settings, 0, second, AvailabilityLog::default()).unwrap().unwrap();
     let mut view = ClusterView::UNKNOWN.with_primary(0);
     view.guarantee = Guarantee::Proven { standbys: true };
     *cluster.0.view.write().unwrap() = view;
