@@ -39,7 +39,7 @@ from .errors import (
     RateLimitError,
     ServiceUnavailableError,
 )
-from .models import Event
+from .models import Event, Pet
 
 logger = logging.getLogger("petstore_client.mirror")
 
@@ -72,6 +72,7 @@ class Mirror:
         self._client._transport = self._transport = _Transport(client._transport)
         self._clock = client._core.clock
         self._next_build = -math.inf
+        self._failures = 0  # attempts that have failed
         self._file = MirrorFile(self._path, str(client._core.base_url))
         self._state = _State(self._file.position, self._file.current_at)
         self._thread = threading.Thread(target=self._run, name="petstore-mirror", daemon=True)
@@ -202,7 +203,7 @@ class Mirror:
             for page in self._client.events.list(after=position).pages():
                 current_at = time.time()
                 for changes in _changes(page):
-                    self._file.build(self._client.pets.get_many(changes.pet_ids), changes.pet_ids)
+                    self._file.build(self._read(changes), changes.pet_ids)
                     position = changes.position
                 if _is_last(page):
                     break
@@ -218,8 +219,7 @@ class Mirror:
         for page in self._client.events.follow(after=self._state.position).pages():
             received_at = time.time()
             for changes in _changes(page):
-                pets = self._client.pets.get_many(changes.pet_ids)
-                position = changes.position
+                pets, position = self._read(changes), changes.position
                 is_current = _is_last(page) and position == page.cursor
                 current_at = received_at if is_current else self._state.current_at
                 self._file.store(pets, changes.pet_ids, position, current_at)
@@ -227,6 +227,18 @@ class Mirror:
                 self._publish(
                     position=position, current_at=current_at, is_current=is_current, error=None, events=events
                 )
+
+    def _read(self, changes: _Changes) -> list[Pet]:
+        """Reads the pets that have changed.
+
+        If the service was away, it may have been restored from a backup, and these pets do not belong in the copy.
+        Then the position has expired.
+        """
+        failures = self._failures
+        pets = self._client.pets.get_many(changes.pet_ids)
+        if self._failures != failures:
+            next(self._client.events.list(after=changes.position, limit=1).pages(), None)
+        return pets
 
     def _publish(self, **changes: Any) -> None:
         with self._changed:
@@ -240,6 +252,7 @@ class Mirror:
 
     def _on_attempt(self, attempt: Attempt) -> None:
         if attempt.error is not None:
+            self._failures += 1
             self._publish(is_current=False)
         if self._callers_on_attempt is not None:
             self._callers_on_attempt(attempt)

@@ -410,6 +410,24 @@ class MirrorTest(WithService):
             self.eventually(lambda: len(self.names()) == 200)
             assert [(names, wrong) for is_list, names, wrong in seen if is_list] == [(old, False)] * 2
 
+    def test_pets_of_a_restored_service_are_not_mixed_into_the_old_copy(self) -> None:
+        self.service.put(1)
+        self.service.put(2)
+        seen: list[dict[int, str]] = []
+
+        def react(request: Request) -> httpx.Response | None:
+            if is_read(request) and not self.service.restored:
+                self.service.restore({1: {**REX, "name": "Old"}})
+                return UNAVAILABLE
+            seen.append(self.names())
+            return None
+
+        with self.mirror():
+            self.service.react = react
+            self.service.put(1, name="New")
+            self.eventually(lambda: self.names() == {1: "Old"})
+        assert {1: "Old", 2: "Rex"} not in seen
+
     def test_there_is_a_pause_between_rebuilds(self) -> None:
         self.service.put(1)
         expirations = itertools.count()
