@@ -162,6 +162,7 @@ mod tests {
         let key = key();
         assert_eq!(key.reveal().len(), 42);
         assert!(key.reveal().starts_with(key.prefix()));
+        assert_eq!(Borrow::<str>::borrow(&key), key.reveal());
         assert_eq!(key.reveal().parse(), Ok(key));
     }
 
@@ -169,6 +170,7 @@ mod tests {
     fn the_format_of_a_key_is_frozen() {
         let key = ApiKey::generate(|| 0);
         assert_eq!(key.reveal(), "psk_000000000000000000000000000000000Dqkal");
+        assert_eq!(key.prefix(), "psk_000000");
     }
 
     #[test]

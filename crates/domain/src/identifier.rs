@@ -41,3 +41,11 @@ macro_rules! identifier {
 }
 
 pub(super) use identifier;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_largest_id_is_the_largest_safe_integer_of_javascript() {
+        assert_eq!(super::MAX_ISSUED, 9_007_199_254_740_991);
+    }
+}

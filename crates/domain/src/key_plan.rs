@@ -23,12 +23,12 @@ pub struct DeclaredKey {
     /// Its name and its terms.
     pub key: NewKey,
     /// Which key it is.
-    pub identity: DeclaredIdentity,
+    pub identity: DeclaredKeyIdentity,
 }
 
 /// Which key an entry of a file stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DeclaredIdentity {
+pub enum DeclaredKeyIdentity {
     /// The key with this digest. The key itself is kept elsewhere.
     Digest(KeyDigest),
     /// Whichever key has the name. If there is none, this one is issued.
@@ -51,8 +51,8 @@ impl DeclaredKey {
     #[must_use]
     pub fn declared_digest(&self) -> Option<KeyDigest> {
         match self.identity {
-            DeclaredIdentity::Digest(digest) => Some(digest),
-            DeclaredIdentity::Named { .. } => None,
+            DeclaredKeyIdentity::Digest(digest) => Some(digest),
+            DeclaredKeyIdentity::Named { .. } => None,
         }
     }
 
@@ -60,8 +60,8 @@ impl DeclaredKey {
     #[must_use]
     pub fn stored(&self) -> (String, KeyDigest) {
         match &self.identity {
-            DeclaredIdentity::Digest(digest) => (format!("sha256:{:.6}", digest.to_string()), *digest),
-            DeclaredIdentity::Named { prefix, digest } => (prefix.clone(), *digest),
+            DeclaredKeyIdentity::Digest(digest) => (format!("sha256:{:.6}", digest.to_string()), *digest),
+            DeclaredKeyIdentity::Named { prefix, digest } => (prefix.clone(), *digest),
         }
     }
 
@@ -326,8 +326,11 @@ mod tests {
             expires_at: days.map(|days| NOW + DAY * days),
             rate_limit: None,
         };
-        let named = DeclaredIdentity::Named { prefix: "psk_abcdef".to_owned(), digest: digest(99) };
-        DeclaredKey { key, identity: declared.map_or(named, |byte| DeclaredIdentity::Digest(digest(byte))) }
+        let named = DeclaredKeyIdentity::Named { prefix: "psk_abcdef".to_owned(), digest: digest(99) };
+        DeclaredKey {
+            key,
+            identity: declared.map_or(named, |byte| DeclaredKeyIdentity::Digest(digest(byte))),
+        }
     }
 
     fn key(id: i64, lineage: i64, scopes: &[Scope], days: Option<u32>) -> CurrentKey {
@@ -447,6 +450,29 @@ mod tests {
             let start = "`kiosk` has the digest of key 7, which is named `shop` and was revoked: generate";
             assert!(taken.starts_with(start), "{taken}");
         }
+    }
+
+    #[test]
+    fn a_replaced_key_expires_after_the_overlap_or_is_revoked_without_one() {
+        let current = key(1, 1, &Scope::ALL, Some(3));
+        let entry = entry(&Scope::ALL, Some(3), Some(50));
+        for (overlap, until) in
+            [(Duration::ZERO, None), (DAY, Some(NOW + DAY)), (DAY * 9, Some(NOW + DAY * 3))]
+        {
+            let options = PlanOptions { overlap, ..OPTIONS };
+            let plan = plan(std::slice::from_ref(&entry), std::slice::from_ref(&current), &[], options);
+            let rotation = KeyStep::Rotate { key: current.clone(), until, declared: entry.clone() };
+            assert_eq!(plan.unwrap().steps, [rotation], "{overlap:?}");
+        }
+    }
+
+    #[test]
+    fn another_expiry_alone_is_a_change() {
+        let current = key(1, 1, &Scope::ALL, Some(2));
+        let entry = entry(&Scope::ALL, Some(3), None);
+        let plan = plan(std::slice::from_ref(&entry), std::slice::from_ref(&current), &[], OPTIONS);
+        let change = KeyStep::Change { key: current, terms: entry.terms() };
+        assert_eq!(plan.unwrap().steps, [change]);
     }
 
     #[test]

@@ -230,11 +230,23 @@ mod tests {
         assert_eq!(record(Some(then), None).state(before), KeyState::Active);
         assert_eq!(record(Some(then), None).state(then), KeyState::Expired);
         assert_eq!(record(Some(then), Some(before)).state(after), KeyState::Revoked);
+        let states = [KeyState::Active, KeyState::Expired, KeyState::Revoked];
+        assert_eq!(states.map(KeyState::as_str), ["active", "expired", "revoked"]);
+    }
+
+    #[test]
+    fn an_actor_is_kept_as_given_and_has_1_to_200_characters() {
+        for good in ["anna@shop", " anna ", &"x".repeat(200)] {
+            assert_eq!(good.parse::<Actor>().unwrap().as_str(), good);
+        }
+        for bad in ["", " ", "a\nb", &"x".repeat(201)] {
+            assert_eq!(bad.parse::<Actor>(), Err(ActorError), "{bad:?}");
+        }
     }
 
     #[test]
     fn a_key_name_is_not_blank_and_has_at_most_100_characters() {
-        assert!("shop".parse::<KeyName>().is_ok());
+        assert_eq!("shop".parse::<KeyName>().unwrap().as_str(), "shop");
         for name in ["", " ", "a\nb", &"x".repeat(101)] {
             assert_eq!(name.parse::<KeyName>(), Err(KeyNameError), "{name:?}");
         }

@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_name_has_up_to_40_letters_digits_and_two_signs() {
         for good in ["a", "price", "A-Z_0", "__proto__", &"x".repeat(40)] {
-            assert!(name(good).is_ok(), "{good}");
+            assert_eq!(name(good).unwrap().as_str(), good);
         }
         for bad in ["", "a.b", "a[0]", "a b", "a/b", "é", "\n", &"x".repeat(41)] {
             assert_eq!(name(bad), Err(MetadataNameError), "{bad:?}");
@@ -226,6 +226,14 @@ mod tests {
             metadata(&[&members[..7], &[("h", &*longer)]].concat()),
             Err(MetadataError::TooLarge(4_097))
         );
+    }
+
+    #[test]
+    fn members_are_found_by_name_and_listed_by_name() {
+        let stored = metadata(&[("b", "2"), ("a", "1")]).unwrap();
+        assert_eq!(stored.iter().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
+        assert_eq!((stored.get("b"), stored.get("c")), (Some("2"), None));
+        assert!(!stored.is_empty() && Metadata::default().is_empty());
     }
 
     #[test]

@@ -350,6 +350,65 @@ mod tests {
         }
     }
 
+    fn hold(seconds: i64) -> Option<HoldDuration> {
+        HoldDuration::try_from(seconds).ok()
+    }
+
+    #[test]
+    fn a_hold_is_1_second_to_7_days() {
+        for good in [1, 2, 604_800] {
+            assert_eq!(HoldDuration::try_from(good).map(|hold| i64::from(hold.seconds())), Ok(good));
+        }
+        for bad in [i64::MIN, 0, 604_801, i64::MAX] {
+            assert_eq!(HoldDuration::try_from(bad), Err(HoldDurationError), "{bad}");
+        }
+        for (time, expected) in [(Duration::from_mins(1), Ok(60)), (Duration::MAX, Err(HoldDurationError))] {
+            assert_eq!(HoldDuration::try_from(time).map(HoldDuration::seconds), expected);
+        }
+    }
+
+    #[test]
+    fn the_hold_of_the_shop_is_the_default_and_the_maximum() {
+        for (asked, of_shop, granted) in [
+            (None, None, Ok(None)),
+            (None, hold(60), Ok(hold(60))),
+            (hold(59), hold(60), Ok(hold(59))),
+            (hold(60), hold(60), Ok(hold(60))),
+            (hold(61), hold(60), Err(HoldRefusal::TooLong(hold(60).unwrap()))),
+            (hold(1), None, Err(HoldRefusal::NeverExpires)),
+        ] {
+            assert_eq!(HoldDuration::grant(asked, of_shop), granted, "{asked:?} of {of_shop:?}");
+        }
+    }
+
+    #[test]
+    fn a_patch_prolongs_only_an_open_order_and_changes_the_reference_of_any() {
+        let order = |status| Order {
+            id: 1.try_into().unwrap(),
+            pet_id: 1.try_into().unwrap(),
+            status,
+            created_at: SystemTime::UNIX_EPOCH,
+            updated_at: SystemTime::UNIX_EPOCH,
+            expires_at: None,
+            reference: None,
+            metadata: Metadata::default(),
+        };
+        let reference: Reference = "basket 7".to_owned().try_into().unwrap();
+        for status in OrderStatus::ALL {
+            let renamed = OrderPatch { reference: Change::Set(reference.clone()), ..OrderPatch::default() };
+            let becomes = renamed.apply(&order(status), hold(60)).unwrap();
+            assert_eq!((becomes.hold, becomes.reference.as_ref()), (None, Some(&reference)), "{status:?}");
+            let prolonged = OrderPatch { hold: hold(30), ..OrderPatch::default() };
+            let expected = match status {
+                OrderStatus::Placed => Ok(hold(30)),
+                ended => Err(OrderPatchError::NotOpen(ended)),
+            };
+            assert_eq!(prolonged.apply(&order(status), hold(60)).map(|becomes| becomes.hold), expected);
+            let too_long = Err(OrderPatchError::Hold(HoldRefusal::TooLong(hold(20).unwrap())));
+            assert_eq!(prolonged.apply(&order(status), hold(20)), too_long, "{status:?}");
+        }
+    }
+
     #[test]
     fn an_order_ends_once() {
         for end in OrderEnd::ALL {

@@ -211,6 +211,19 @@ mod tests {
     }
 
     #[test]
+    fn a_list_starts_after_the_given_id_or_before_all() {
+        for (sort, after, starts_after) in [
+            (SortOrder::Ascending, None, 0),
+            (SortOrder::Descending, None, i64::MAX),
+            (SortOrder::Ascending, Some(7), 7),
+            (SortOrder::Descending, Some(7), 7),
+        ] {
+            let request = PageRequest::<(), i64> { filter: (), sort, after, limit: PageLimit::DEFAULT };
+            assert_eq!(request.starts_after(), starts_after);
+        }
+    }
+
+    #[test]
     fn an_order_is_parsed_from_its_exact_spelling_only() {
         for order in SortOrder::ALL {
             assert_eq!(order.as_str().parse(), Ok(order));

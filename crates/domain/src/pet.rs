@@ -267,6 +267,33 @@ mod tests {
         }
     }
 
+    fn pet(status: Option<PetStatus>) -> Pet {
+        Pet {
+            id: 7.try_into().unwrap(),
+            name: PetName::try_from("Rex".to_owned()).unwrap(),
+            category_id: CategoryId(1),
+            status,
+            reference: Some("chip 7".to_owned().try_into().unwrap()),
+            metadata: Metadata::default(),
+        }
+    }
+
+    #[test]
+    fn a_patch_changes_any_status_except_sold_to_pending_and_none_during_an_order() {
+        for from in PetStatus::ALL.into_iter().map(Some).chain([None]) {
+            for to in PetStatus::ALL {
+                let patch = PetPatch { status: Some(to), ..PetPatch::default() };
+                let expected = match (from, to) {
+                    (Some(PetStatus::Sold), PetStatus::Pending) => Err(PatchError::Move { from, to }),
+                    _ => Ok(Some(to)),
+                };
+                assert_eq!(patch.apply(&pet(from), false).map(|pet| pet.status), expected);
+                assert_eq!(patch.apply(&pet(from), true), Err(PatchError::OpenOrder));
+            }
+            assert_eq!(PetPatch::default().apply(&pet(from), true), Ok(pet(from)), "nothing changes");
+        }
+    }
+
     #[test]
     fn a_pet_id_is_at_least_1() {
         assert_eq!(PetId::try_from(1).map(PetId::get), Ok(1));
@@ -276,14 +303,7 @@ mod tests {
 
     #[test]
     fn a_page_request_matches_pets_that_meet_every_condition() {
-        let pet = Pet {
-            id: 7.try_into().unwrap(),
-            name: PetName::try_from("Rex".to_owned()).unwrap(),
-            category_id: CategoryId(1),
-            status: Some(PetStatus::Sold),
-            reference: Some("chip 7".to_owned().try_into().unwrap()),
-            metadata: Metadata::default(),
-        };
+        let pet = pet(Some(PetStatus::Sold));
         let request = |status, ids: Option<&[i64]>, after: Option<i64>| PetPageRequest {
             filter: PetFilter {
                 status,

@@ -107,6 +107,9 @@ mod tests {
         for text in ["1/s", "100/s", "600/m", "10000/h", "1000000000/s"] {
             assert_eq!(text.parse::<RateLimit>().unwrap().to_string(), text);
         }
+        let limit: RateLimit = "600/m".parse().unwrap();
+        assert_eq!((limit.requests().get(), limit.seconds()), (600, 60));
+        assert_eq!(RateLimit::new(600, 60), Ok(limit));
     }
 
     #[test]

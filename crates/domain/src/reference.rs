@@ -33,3 +33,18 @@ impl TryFrom<String> for Reference {
         if is_short_text(&text, REFERENCE_MAX_CHARS) { Ok(Self(text)) } else { Err(ReferenceError) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_kept_as_given_and_has_1_to_255_characters() {
+        for good in ["7", " chip 7 ", "🐕", &"x".repeat(255)] {
+            assert_eq!(Reference::try_from(good.to_owned()).unwrap().as_str(), good);
+        }
+        for bad in ["", " \u{3000}", "a\nb", "\u{85}", &"x".repeat(256)] {
+            assert_eq!(Reference::try_from(bad.to_owned()), Err(ReferenceError), "{bad:?}");
+        }
+    }
+}

@@ -418,6 +418,16 @@ mod tests {
     }
 
     #[test]
+    fn a_standby_that_has_followed_another_server_since_is_not_read() {
+        let all = [primary(1, 80), standby(1, 80, 80, 0), standby(1, 80, 80, 0)];
+        let last = LastPrimary::confirmed_by(&all, 0, None);
+        let moved = [primary(1, 100), standby(1, 80, 80, 2), standby(1, 100, 100, 0)];
+        let last = LastPrimary::confirmed_by(&moved, 0, last.as_ref());
+        let after = super::choose(&[None, orphan(0, 1, 100), orphan(0, 1, 80)], last.as_ref(), 0);
+        assert_eq!(after, Err(NotFresh::Behind(Lsn(100))));
+    }
+
+    #[test]
     fn fresh_standbys_take_turns() {
         let reports = [None, standby(1, 100, 100, 0), standby(1, 100, 100, 0)];
         let sources = [0, 1, 2, 3].map(|turn| super::choose(&reports, None, turn).unwrap());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use petstore_config::DatabaseSettings;
 use petstore_domain::api_key::ApiKey;
-use petstore_domain::key_plan::{DeclaredIdentity, DeclaredKey};
+use petstore_domain::key_plan::{DeclaredKey, DeclaredKeyIdentity};
 use petstore_storage::{AppliedKeys, KeysToApply, apply_keys, check_url, plan_keys};
 
 use super::keys_file::{self, KeyEntry};
@@ -111,10 +111,10 @@ fn read(path: &Path) -> Result<Vec<KeyEntry>, CommandError> {
 fn declared_key(entry: KeyEntry, generated: &mut HashMap<String, ApiKey>) -> DeclaredKey {
     let KeyEntry { key, digest } = entry;
     let identity = if let Some(digest) = digest {
-        DeclaredIdentity::Digest(digest)
+        DeclaredKeyIdentity::Digest(digest)
     } else {
         let new = ApiKey::generate(rand::random);
-        let identity = DeclaredIdentity::Named { prefix: new.prefix().to_owned(), digest: new.digest() };
+        let identity = DeclaredKeyIdentity::Named { prefix: new.prefix().to_owned(), digest: new.digest() };
         generated.insert(key.name.as_str().to_owned(), new);
         identity
     };
