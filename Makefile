@@ -121,7 +121,7 @@ generated-clients: build ## generate clients for Go, Java and PHP from openapi.j
 	scripts/install-tools generators
 	$(SERVED) scripts/generated-clients
 
-bench: ## measure against pgbench, the thinnest server and three peers; writes docs/performance.md and its charts
+bench: ## measure against pgbench and three peers; writes docs/performance.md and its charts
 	scripts/suite compare
 
 matrix: ## run the tests on every supported version of PostgreSQL, and compare the throughput

@@ -168,8 +168,6 @@ def compare(table: Table, write) -> None:
     for label, server, alone in [
         ("pgbench, 64 connections", "pgbench", False),
         ("pgbench, 1 connection", "pgbench", True),
-        ("minimal server, 64", "thin", False),
-        ("minimal server, 1", "thin", True),
         ("axum", "axum", False),
         ("Fastify", "Fastify", False),
         ("FastAPI", "FastAPI", False),

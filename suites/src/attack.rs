@@ -15,8 +15,7 @@ use tokio::time::{interval, sleep};
 use crate::Outcome;
 use crate::http::Connection;
 use crate::measure::{Bars, Samples, alternate, p99_of_probe};
-use crate::overload::{new_key, unknown_key};
-use crate::topology::{BEHIND_BALANCER, Balancer, Nodes, Server, database_url, prepare};
+use crate::topology::{BEHIND_BALANCER, Balancer, Nodes, PETSTORE, Server, database_url, output, prepare};
 
 /// Requests per second of the attacker, which is the rate limit of its key.
 const RATE: u32 = 300;
@@ -43,7 +42,9 @@ impl Attack {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
         let key = prepare(&url, 10_000)?;
-        let (limited, _) = new_key(&url, &["--rate-limit", &format!("{RATE}/s")])?;
+        let limit = format!("{RATE}/s");
+        let create = ["keys", "create", "--name", "slow", "--rate-limit", &limit, "--database-url", &url];
+        let limited = output(PETSTORE, &create)?.trim().to_owned();
         let direct = Server::petstore(&url)?;
         let nodes = Nodes::start_with(&url, BEHIND_BALANCER)?;
         let balancer = Balancer::start(&nodes.nodes)?;
@@ -147,4 +148,22 @@ async fn send_invalid_keys(address: SocketAddr, sent: Arc<AtomicU64>) -> Outcome
         outcome??;
     }
     Ok(())
+}
+
+/// A well-formed key that was never issued.
+fn unknown_key(number: u64) -> String {
+    const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let start = format!("psk_{number:032}");
+    let mut checksum = !start.bytes().fold(!0_u32, |sum, byte| {
+        (0..8).fold(
+            sum ^ u32::from(byte),
+            |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xEDB8_8320 } else { sum >> 1 },
+        )
+    });
+    let mut end = ['0'; 6];
+    for character in end.iter_mut().rev() {
+        *character = char::from(BASE62[checksum as usize % 62]);
+        checksum /= 62;
+    }
+    start + &end.iter().collect::<String>()
 }

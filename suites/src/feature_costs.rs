@@ -1,12 +1,10 @@
 //! What features cost: the throughput of the service with and without each of them.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use crate::Outcome;
 use crate::measure::{Bars, Extent, Side, throughput};
-use crate::topology::{Postgres, Server, database_url, fill, output, prepare, psql, sibling};
+use crate::topology::{Postgres, Server, database_url, fill, prepare};
 
 const PETS: u64 = 100_000;
 
@@ -38,56 +36,6 @@ impl IdempotencyCost {
                 format!("{connections} connections: the cost of a create with a key, times one without");
             let cost = without.rate.ratio_to(&with.rate);
             if connections == 64 { bars.at_most(&what, &cost, self.bar) } else { Bars::show(&what, &cost) }
-        }
-        bars.finish()
-    }
-}
-
-/// The service against a version that records no events, on two databases of one server.
-#[derive(Args)]
-pub(crate) struct EventsCost {
-    /// The program without events: `petstore` of version 1.0.0.
-    #[arg(long)]
-    without: PathBuf,
-    /// Rounds.
-    #[arg(long, default_value_t = 9)]
-    rounds: usize,
-    /// Seconds of each measurement.
-    #[arg(long, default_value_t = 4)]
-    seconds: u16,
-    /// The lowest throughput, as a multiple of that without events.
-    #[arg(long, default_value_t = 0.85)]
-    bar: f64,
-}
-
-impl EventsCost {
-    pub(crate) async fn run(self) -> Outcome {
-        let url = database_url()?;
-        let key = prepare(&url, PETS)?;
-        psql(&url, "CREATE DATABASE without_events")?;
-        let without_url = sibling(&url, "without_events");
-        let program = self.without.to_str().ok_or("the path is not UTF-8")?;
-        output(program, &["migrate", "--database-url", &without_url])?;
-        // The same key on both.
-        let copy = "SELECT format('INSERT INTO api_keys (name, prefix, digest, scopes) VALUES (%L, %L, %L, %L)', \
-            name, prefix, digest, scopes) FROM api_keys LIMIT 1";
-        psql(&without_url, psql(&url, copy)?.trim())?;
-        let with = Server::petstore(&url)?;
-        let without = Server::program(program, &without_url, &[], "target/suite-other-version.log")?;
-        let mut bars = Bars::default();
-        for connections in [64, 1] {
-            let extent = Extent { pets: PETS, connections, rounds: self.rounds, seconds: self.seconds };
-            let sides = [&with, &without].map(|server| Side(server, "create_without_key", &key));
-            let [with, without] = throughput(sides, extent).await?;
-            let what = format!("{connections} connections: throughput, times that without events");
-            let ratio = with.rate.ratio_to(&without.rate);
-            if connections == 64 {
-                bars.at_least(&what, &ratio, self.bar);
-            } else {
-                Bars::show(&what, &ratio);
-            }
-            let [with, without] = [&with, &without].map(|side| side.cpu_micros.spread());
-            println!("  CPU time of the service: {with} and {without} microseconds per request");
         }
         bars.finish()
     }

@@ -20,19 +20,19 @@ use crate::topology::{PETSTORE, Server, database_url, output, peak_megabytes, pr
 #[derive(Subcommand)]
 pub(crate) enum ImportExport {
     /// Compares imports and exports with psql's `\copy`.
-    Throughput(Throughput),
+    AgainstCopy(AgainstCopy),
     /// Kills imports and restarts them.
     Kill(Kill),
     /// Measures the service while an import runs.
-    Latency(Latency),
+    LatencyDuringImport(LatencyDuringImport),
 }
 
 impl ImportExport {
     pub(crate) async fn run(self) -> Outcome {
         let outcome = match self {
-            Self::Throughput(throughput) => throughput.run().await,
+            Self::AgainstCopy(throughput) => throughput.run().await,
             Self::Kill(kill) => kill.run(),
-            Self::Latency(latency) => latency.run().await,
+            Self::LatencyDuringImport(latency) => latency.run().await,
         };
         for file in [PLAIN, KEYED, SHUFFLED, EXPORTED] {
             let _ = fs::remove_file(file);
@@ -51,7 +51,7 @@ const LOG: &str = "target/suite-import-export.log";
 const MEGABYTES: f64 = 100.0;
 
 #[derive(Args)]
-pub(crate) struct Throughput {
+pub(crate) struct AgainstCopy {
     /// Rows.
     #[arg(long, default_value_t = 10_000_000)]
     rows: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Throughput {
     bar: f64,
 }
 
-impl Throughput {
+impl AgainstCopy {
     async fn run(self) -> Outcome {
         let url = database_url()?;
         output(PETSTORE, &["migrate", "--database-url", &url])?;
@@ -215,7 +215,7 @@ impl Kill {
 }
 
 #[derive(Args)]
-pub(crate) struct Latency {
+pub(crate) struct LatencyDuringImport {
     /// Rows of the import.
     #[arg(long, default_value_t = 1_000_000)]
     rows: u64,
@@ -236,7 +236,7 @@ pub(crate) struct Latency {
     bar: f64,
 }
 
-impl Latency {
+impl LatencyDuringImport {
     async fn run(self) -> Outcome {
         let url = database_url()?;
         let key = prepare(&url, self.pets)?;

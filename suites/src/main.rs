@@ -18,11 +18,10 @@ mod history;
 mod http;
 mod import_export;
 mod measure;
-mod mirror;
-mod overload;
 mod random;
 mod report;
 mod scale;
+mod sdk_mirror;
 mod topology;
 mod upgrade;
 mod workload;
@@ -44,14 +43,12 @@ struct Cli {
 enum Command {
     /// Measures the latency of a normal client beside slow bodies and invalid keys.
     Attack(attack::Attack),
-    /// Compares the service with pgbench, the thinnest server and peers; writes docs/performance.md.
+    /// Compares the service with pgbench and peers; writes docs/performance.md.
     Compare(compare::Compare),
-    /// Compares in a few minutes; fails when a ratio is much lower than the recorded one.
-    Smoke,
+    /// Compares the throughput with that of the previous release.
+    Regression(compare::Regression),
     /// Compares the throughput on several versions of PostgreSQL.
     PostgresVersions(compare::PostgresVersions),
-    /// Measures API keys and limits under too much load.
-    Overload(overload::Overload),
     /// Measures the cost of an `Idempotency-Key`.
     IdempotencyCost(feature_costs::IdempotencyCost),
     Chaos(chaos::Chaos),
@@ -61,7 +58,7 @@ enum Command {
     #[command(subcommand)]
     Events(events::Events),
     /// Kills a mirror of the Python SDK under two readers, and compares it with the table.
-    Mirror(mirror::Mirror),
+    Mirror(sdk_mirror::Mirror),
     /// Measures memory and latency with many idle and slow connections.
     Connections(connections::Connections),
     /// Measures the throughput of a cluster under Patroni, in whose network it runs, against a single server.
@@ -86,9 +83,8 @@ async fn main() -> Outcome {
     match Cli::parse().command {
         Command::Attack(attack) => attack.run().await,
         Command::Compare(compare) => compare.run().await,
-        Command::Smoke => compare::smoke().await,
+        Command::Regression(regression) => regression.run().await,
         Command::PostgresVersions(versions) => versions.run().await,
-        Command::Overload(overload) => overload.run().await,
         Command::IdempotencyCost(idempotency_cost) => idempotency_cost.run().await,
         Command::Chaos(chaos) => chaos.run().await,
         Command::Clocks(clocks) => clocks.run().await,

@@ -16,7 +16,7 @@ use crate::Outcome;
 use crate::chaos::SHOP;
 use crate::history::feed::Reader;
 use crate::http::Connection;
-use crate::mirror::NewMirror;
+use crate::sdk_mirror::NewMirror;
 use crate::topology::{
     BEHIND_BALANCER, Balancer, Node, PETSTORE, Server, database_url, new_key, output, psql,
 };

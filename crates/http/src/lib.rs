@@ -7,6 +7,7 @@
 //! - everything under `/v1` except `OPTIONS` needs a key, unknown routes too;
 //! - a status code is named in [`error`], and a JSON member in [`petstore_wire`].
 
+mod admin_routes;
 mod admission_control;
 mod api_docs;
 mod authentication;
@@ -18,17 +19,16 @@ mod events;
 mod failure_log;
 mod fault_injection;
 mod get_pet_deprecation;
-mod health;
 mod hex;
 mod idempotency;
 mod incoming_body;
-mod last_pet_page;
 mod links;
 mod orders;
 mod pets;
 mod pipeline;
 mod query;
 mod rate_limits;
+mod rendered_page_cache;
 mod request;
 mod request_id;
 mod response;

@@ -20,8 +20,8 @@ use super::api_docs::{DocsPage, Precompressed};
 use super::authentication::KeyCache;
 use super::failure_log::FailureLog;
 use super::get_pet_deprecation::GetPetDeprecation;
-use super::last_pet_page::LastPetPage;
 use super::links::Links;
+use super::rendered_page_cache::RenderedPageCache;
 
 /// How often the database is asked until it is reached for the first time.
 const STARTUP_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub struct AppState {
     pub(crate) clock: Clock,
     pub(crate) links: Links,
     pub(crate) get_pet_deprecation: GetPetDeprecation,
-    pub(crate) last_page: LastPetPage,
+    pub(crate) rendered_page: RenderedPageCache,
     pub(crate) body_timeout: Duration,
     pub(crate) order_hold: Option<HoldDuration>,
     pub(crate) document: Precompressed,
@@ -69,7 +69,7 @@ impl AppState {
             clock,
             links: Links::new(interface.public_base_url.as_ref()),
             get_pet_deprecation: GetPetDeprecation::new(interface.get_pet_removal),
-            last_page: LastPetPage::default(),
+            rendered_page: RenderedPageCache::default(),
             body_timeout: timeouts.body_timeout,
             order_hold: shop.order_hold,
             docs_page: DocsPage::new(interface, &document),

@@ -6,7 +6,7 @@
 //!   cannot be cancelled safely, and its server process stays even if the connection is closed: so the pool limits the server
 //!   processes, too;
 //! - writes use at most three quarters of the connections, transactions of several statements at most half, and writes that wait
-//!   for the locks of others for longer than [`BRIEF_WAIT`] at most a quarter, those of one operation half of that. So commits that
+//!   for the locks of others for longer than [`BRIEF_LOCK_WAIT`] at most a quarter, those of one operation half of that. So commits that
 //!   wait for a standby never delay reads, and what somebody has locked never delays requests that do not need it.
 
 use std::ops::Deref;
@@ -29,9 +29,9 @@ use super::error::StatementError::{self, Deadline, NotSent, Sent};
 use super::pool::{Connection, ConnectionPool, GetConnectionError, POOL_WAIT, Session};
 
 /// How long a write waits for a lock of another transaction on any connection. Longer than a commit usually takes.
-pub const BRIEF_WAIT: Duration = Duration::from_millis(50);
+pub const BRIEF_LOCK_WAIT: Duration = Duration::from_millis(50);
 /// How long it waits on one of the few connections for that, and to get one.
-pub const LONG_WAIT: Duration = Duration::from_secs(1);
+pub const LONG_LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// A server that has not answered anything for this long is gone, and with it what it was doing. While it is there, the metrics
 /// are read from it every few seconds.

@@ -24,7 +24,7 @@ mod schema_version;
 mod transaction;
 
 pub use availability_log::AvailabilityLog;
-pub use checked_out_connection::{BRIEF_WAIT, LONG_WAIT, Parameters, Step, WaitLimit};
+pub use checked_out_connection::{BRIEF_LOCK_WAIT, LONG_LOCK_WAIT, Parameters, Step, WaitLimit};
 pub use cluster::{Cluster, Guarantee};
 pub use connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};
 pub use credentials::PasswordSourceError;

@@ -16,7 +16,7 @@ use futures_util::future::join;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 
-use super::checked_out_connection::{BRIEF_WAIT, CheckedOutConnection, LONG_WAIT, Step, WaitLimit};
+use super::checked_out_connection::{BRIEF_LOCK_WAIT, CheckedOutConnection, LONG_LOCK_WAIT, Step, WaitLimit};
 use super::connect::Target;
 use super::database::Database;
 use super::error::StatementError::{self, NotSent, Sent};
@@ -76,10 +76,10 @@ impl Database {
         steps: [Step<'_>; N],
     ) -> Result<(Transaction<'_>, [Vec<Row>; N]), StorageError> {
         let (lock_wait, mut permits) = match waits {
-            None => (BRIEF_WAIT, Vec::new()),
+            None => (BRIEF_LOCK_WAIT, Vec::new()),
             Some(operation) => {
-                let until = deadline.min(Instant::now() + LONG_WAIT);
-                (LONG_WAIT, self.wait_permits(operation, until).await?)
+                let until = deadline.min(Instant::now() + LONG_LOCK_WAIT);
+                (LONG_LOCK_WAIT, self.wait_permits(operation, until).await?)
             }
         };
         let until = deadline.min(Instant::now() + QUEUE_WAIT);

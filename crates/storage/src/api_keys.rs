@@ -16,7 +16,7 @@ use petstore_domain::rate_limit::RateLimit;
 use petstore_postgres::{Database, Parameters, StorageError, unexpected};
 use tokio_postgres::Row;
 
-use super::issue_keys::{IssueError, issue};
+use super::show_then_commit::{IssueError, issue};
 use super::storage::Storage;
 
 const FIND: &str = "\

@@ -22,8 +22,8 @@ use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, IsolationLevel, Row, Transaction};
 
 use super::api_keys::{INSERT, REVOKE, columns, rate_limit};
-use super::issue_keys::{IssueError, LIMIT_WAIT, commit_shown};
 use super::migrations::open_migrated;
+use super::show_then_commit::{IssueError, LIMIT_WAIT, commit_shown};
 
 /// Waits for other programs that apply a file.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('petstore keys apply', 0))";

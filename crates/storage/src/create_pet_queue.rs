@@ -17,7 +17,7 @@ use petstore_domain::idempotency::{Digest128, IdempotentRequest};
 use petstore_domain::pet::{NewPet, Pet};
 use petstore_domain::reference::Reference;
 use petstore_postgres::{
-    BRIEF_WAIT, Database, LONG_WAIT, StorageError, WaitLimit, error_message, unexpected,
+    BRIEF_LOCK_WAIT, Database, LONG_LOCK_WAIT, StorageError, WaitLimit, error_message, unexpected,
 };
 use tokio::time::Instant;
 
@@ -108,7 +108,7 @@ impl CreatePetQueue {
     /// Runs a request alone, on a connection that may wait.
     async fn wait(&self, Blocked { request, blocker }: Blocked) -> InsertResult {
         let _waiting = self.waiting.register(blocker.clone());
-        let deadline = (request.arrived + RETRY_LIMIT).min(Instant::now() + LONG_WAIT);
+        let deadline = (request.arrived + RETRY_LIMIT).min(Instant::now() + LONG_LOCK_WAIT);
         match insert_alone(&self.database, &request, LockWait::Until(&self.waits, deadline)).await {
             Ok(AttemptOutcome::Decided(outcome)) => Ok(outcome),
             Ok(AttemptOutcome::Undecided(blocked)) => blocked.blocker.undecided(),
@@ -344,11 +344,11 @@ impl OnceBatch {
 
     /// Inserts a batch. A lock on a table concerns all requests, so they wait for it together.
     async fn insert_batch(&self, batch: &[&OnceRequest]) -> Result<Vec<InsertOutcome>, StorageError> {
-        match insert_requests(&self.0, batch, LockWait::AtMost(BRIEF_WAIT)).await {
+        match insert_requests(&self.0, batch, LockWait::AtMost(BRIEF_LOCK_WAIT)).await {
             Err(error @ StorageError::Locked(_))
                 if !error.names_index(KEY_INDEX) && !error.names_index(REFERENCE_INDEX) =>
             {
-                let inserted = insert_requests(&self.0, batch, LockWait::AtMost(LONG_WAIT)).await;
+                let inserted = insert_requests(&self.0, batch, LockWait::AtMost(LONG_LOCK_WAIT)).await;
                 inserted.map_err(|error| match error {
                     StorageError::Locked(source) => StorageError::Unavailable(source),
                     error => error,

@@ -25,7 +25,7 @@ use super::partitions::DAYS_PREPARED;
 use super::privileges::missing_privileges;
 
 /// How long a write may wait for a lock before its blockers are looked up: less than the `lock_timeout` of the write.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const BLOCKER_LOOKUP_DELAY: Duration = Duration::from_secs(1);
 
 const SERVER_STATUS: &str = "\
     SELECT
@@ -370,7 +370,7 @@ async fn trial_write(connector: &Connector, other: &Client) -> Result<TrialWrite
     let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.try_get(0)?;
     let started = Instant::now();
     let mut writing = pin!(client.batch_execute(TRIAL_WRITE));
-    let in_time = timeout(LOCK_PATIENCE, &mut writing).await;
+    let in_time = timeout(BLOCKER_LOOKUP_DELAY, &mut writing).await;
     let duration = started.elapsed();
     let blockers = other.query(BLOCKERS, &[&pid]).await?;
     let blockers: Vec<BlockingSession> = blockers.iter().map(blocking_session).collect::<Result<_, _>>()?;

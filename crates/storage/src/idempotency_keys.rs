@@ -55,14 +55,14 @@ pub(super) async fn commit_with_result(
     subject: i64,
 ) -> Result<(), StorageError> {
     let Some(IdempotentRequest { digest, fingerprint }) = key else { return transaction.commit(&[]).await };
-    transaction.commit(&[(STORE, &[&StoredDigest(digest), &StoredDigest(fingerprint), &subject])]).await
+    transaction.commit(&[(STORE, &[&DigestAsUuid(digest), &DigestAsUuid(fingerprint), &subject])]).await
 }
 
 /// A digest as a parameter or a column of type `uuid`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StoredDigest(pub(crate) Digest128);
+pub(crate) struct DigestAsUuid(pub(crate) Digest128);
 
-impl<'a> FromSql<'a> for StoredDigest {
+impl<'a> FromSql<'a> for DigestAsUuid {
     fn from_sql(_: &Type, bytes: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
         Ok(Self(Digest128(bytes.try_into()?)))
     }
@@ -72,7 +72,7 @@ impl<'a> FromSql<'a> for StoredDigest {
     }
 }
 
-impl ToSql for StoredDigest {
+impl ToSql for DigestAsUuid {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         out.put_slice(&self.0.0);
         Ok(IsNull::No)
@@ -87,6 +87,6 @@ impl ToSql for StoredDigest {
 
 /// Decodes a digest.
 pub(crate) fn decode_digest(row: &Row, column: &str) -> Result<Option<Digest128>, StorageError> {
-    let stored: Option<StoredDigest> = row.try_get(column).map_err(unexpected)?;
-    Ok(stored.map(|StoredDigest(digest)| digest))
+    let stored: Option<DigestAsUuid> = row.try_get(column).map_err(unexpected)?;
+    Ok(stored.map(|DigestAsUuid(digest)| digest))
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 
 use super::events::count_events;
-use super::idempotency_keys::{StoredDigest, decode_digest};
+use super::idempotency_keys::{DigestAsUuid, decode_digest};
 use super::pets::{id, index};
 use super::pg_enum::PgEnum;
 use super::storage::Storage;
@@ -130,7 +130,7 @@ pub(super) async fn insert_once(
 ) -> Result<Vec<InsertedOnce>, StorageError> {
     let (names, categories, statuses, references, metadata) = columns(pets);
     let stored = |key: &Option<IdempotentRequest>| {
-        (key.map(|key| StoredDigest(key.digest)), key.map(|key| StoredDigest(key.fingerprint)))
+        (key.map(|key| DigestAsUuid(key.digest)), key.map(|key| DigestAsUuid(key.fingerprint)))
     };
     let (digests, fingerprints): (Vec<_>, Vec<_>) = idempotency.iter().map(stored).unzip();
     let limit = match lock_wait {

@@ -25,7 +25,7 @@ use petstore_postgres::{LockTimeout, Parameters, Step, StorageError, unexpected}
 use tokio_postgres::Row;
 
 use super::events::count_events;
-use super::idempotency_keys::{self, EarlierRequest, StoredDigest, commit_with_result};
+use super::idempotency_keys::{self, DigestAsUuid, EarlierRequest, commit_with_result};
 use super::pets;
 use super::pg_enum::PgEnum;
 use super::read_orders::{self, decode_order};
@@ -136,7 +136,7 @@ impl Storage {
         hold_of_shop: Option<HoldDuration>,
         key: Option<IdempotentRequest>,
     ) -> Result<PlaceOrderOutcome, StorageError> {
-        let (pet_id, digest) = (new.pet_id.get(), key.map(|key| StoredDigest(key.digest)));
+        let (pet_id, digest) = (new.pet_id.get(), key.map(|key| DigestAsUuid(key.digest)));
         let of_pet: Parameters<'_> = &[&pet_id];
         let steps = [
             (pets::ADVISORY_LOCK, of_pet),
@@ -204,7 +204,7 @@ impl Storage {
         end: OrderEnd,
         key: Option<IdempotentRequest>,
     ) -> Result<EndOrderOutcome, StorageError> {
-        let digest = key.map(|key| StoredDigest(key.digest));
+        let digest = key.map(|key| DigestAsUuid(key.digest));
         let of_order: Parameters<'_> = &[&id];
         let steps = [
             (PET_ADVISORY_LOCK, of_order),

@@ -6,7 +6,7 @@
 
 mod faults;
 mod scenarios;
-mod shop;
+mod system_under_test;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::workload::{Clients, Kind};
 use faults::Fault;
 use scenarios::SCENARIOS;
 pub(crate) use scenarios::{GIVING_UP, SHOP};
-use shop::{Shop, Topology};
+use system_under_test::{SystemUnderTest, Topology};
 
 /// No request may take longer: the queue, the connection and the statement each have a deadline. Half a second more for the
 /// round trip.
@@ -114,8 +114,8 @@ impl Chaos {
         let length = if self.short { scenario.short } else { scenario.length };
         let length = self.faults.map_or(length, |faults| Length { faults, requests: 0 });
         let seed = printed_seed(self.seed);
-        let shop = Shop::start(scenario, seed, self.slack, self.reads.as_deref()).await?;
-        scenario.run(shop, &faults, length, Random(seed)).await
+        let system = SystemUnderTest::start(scenario, seed, self.slack, self.reads.as_deref()).await?;
+        scenario.run(system, &faults, length, Random(seed)).await
     }
 
     fn injects(&self, fault: &Fault) -> bool {
@@ -134,50 +134,57 @@ impl Scenario {
         self.clients.iter().flat_map(|(_, clients)| clients.mix).any(|(_, kind)| *kind == Kind::PlaceBriefly)
     }
 
-    async fn run(&self, mut shop: Shop, faults: &[Fault], length: Length, mut random: Random) -> Outcome {
-        let reader = Reader::start(&shop.addresses, &shop.key, 100, None);
+    async fn run(
+        &self,
+        mut system: SystemUnderTest,
+        faults: &[Fault],
+        length: Length,
+        mut random: Random,
+    ) -> Outcome {
+        let reader = Reader::start(&system.addresses, &system.key, 100, None);
         let mut tasks = JoinSet::new();
         for (pace, clients) in self.clients {
             match pace {
-                Pace::Clients(count) => shop.load.spawn(&mut tasks, *count, clients),
-                Pace::PerSecond(rate) => shop.load.spawn_at_rate(&mut tasks, *rate, clients),
+                Pace::Clients(count) => system.load.spawn(&mut tasks, *count, clients),
+                Pace::PerSecond(rate) => system.load.spawn_at_rate(&mut tasks, *rate, clients),
             }
         }
         let (started, mut injected, mut queue) = (Instant::now(), 0, Vec::new());
         let mut pauses: BTreeMap<&str, (Samples, Samples)> = BTreeMap::new();
-        while injected < length.faults || shop.load.log().attempts.len() < length.requests {
+        while injected < length.faults || system.load.log().attempts.len() < length.requests {
             let pause = self.pause.start + random.below(self.pause.end - self.pause.start);
             sleep(Duration::from_millis(pause)).await;
             if queue.is_empty() {
                 queue = shuffled(faults, &mut random);
             }
             if let Some(fault) = queue.pop() {
-                let (writes, reads) = shop.inject(&fault).await?;
+                let (writes, reads) = system.inject(&fault).await?;
                 let of_fault = pauses.entry(fault.name).or_default();
                 of_fault.0.push(writes);
                 of_fault.1.push(reads);
                 injected += 1;
             }
         }
-        shop.load.stop();
+        system.load.stop();
         tasks.join_all().await;
 
         fs::create_dir_all("target/chaos")?;
-        fs::write("target/chaos/timeline.csv", shop.load.log().timeline())?;
+        fs::write("target/chaos/timeline.csv", system.load.log().timeline())?;
         for (name, (writes, reads)) in &pauses {
             let (times, writes, reads) = (writes.0.len(), writes.spread(), reads.spread());
             println!("{name:<34} {times:>3} times: no write for {writes} s, no read for {reads} s");
         }
-        let (journal, reading, problems) = shop.load.check_with_feed(shop.database_url(), reader).await?;
-        shop.problems.extend(problems);
-        let (log, counts) = (shop.load.log(), shop.load.history().counts.clone());
+        let (journal, reading, problems) = system.load.check_with_feed(system.database_url(), reader).await?;
+        system.problems.extend(problems);
+        let (log, counts) = (system.load.log(), system.load.history().counts.clone());
         if self.tolerates == Failures::None {
-            shop.problems
+            system
+                .problems
                 .extend(log.first_failure.iter().map(|failure| format!("a request failed: {failure}")));
         }
         let unanswered = log.with_status(0, 0.0, f64::INFINITY).0;
         if self.tolerates == Failures::Errors && unanswered > 0 {
-            shop.problems.push(format!("{unanswered} requests got no answer"));
+            system.problems.push(format!("{unanswered} requests got no answer"));
         }
         let expired = reading.events.iter().filter(|(event, _)| event.kind == "order.expired").count();
         println!("answers: {:?}", log.answers);
@@ -195,16 +202,16 @@ impl Scenario {
             reading.events.len(),
             reading.pages,
             reading.failures,
-            shop.load.history().shown_and_lost(&journal)
+            system.load.history().shown_and_lost(&journal)
         );
         // A run in which little happened proves little.
         if journal.changes.len() < length.requests / 50 {
-            shop.problems.push(format!("only {} changes", journal.changes.len()));
+            system.problems.push(format!("only {} changes", journal.changes.len()));
         }
         if self.lets_orders_expire() && expired < length.requests / 200 {
-            shop.problems.push(format!("only {expired} orders expired"));
+            system.problems.push(format!("only {expired} orders expired"));
         }
-        verdict(&shop.problems)?;
+        verdict(&system.problems)?;
         println!("{}: passed", self.name);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::faults::{nodes, patroni, replication};
+use super::faults::{patroni_cluster, three_servers, two_nodes};
 use super::{Failures, Length, Pace, Scenario, Topology};
 use crate::workload::{Clients, Kind};
 
@@ -13,12 +13,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         clients: &[(Pace::Clients(32), RETRYING), (Pace::Clients(32), GIVING_UP)],
         pets: (0, 300),
         faults: &[
-            nodes::NODE_KILLED,
-            nodes::NODE_KILLED,
-            nodes::DATABASE_CRASHED,
-            nodes::ALL_KILLED,
-            nodes::NODE_PAUSED,
-            nodes::KEY_REVOKED,
+            two_nodes::NODE_KILLED,
+            two_nodes::NODE_KILLED,
+            two_nodes::DATABASE_CRASHED,
+            two_nodes::ALL_KILLED,
+            two_nodes::NODE_PAUSED,
+            two_nodes::KEY_REVOKED,
         ],
         pause: 300..1_500,
         length: Length { faults: 200, requests: 2_000_000 },
@@ -30,7 +30,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         topology: Topology::Pair,
         clients: &[(Pace::Clients(200), BUYERS)],
         pets: (1_000, 1_000),
-        faults: &[nodes::CONNECTION_LOST, nodes::CONNECTION_LOST, nodes::CONNECTION_LOST, nodes::NODE_KILLED],
+        faults: &[
+            two_nodes::CONNECTION_LOST,
+            two_nodes::CONNECTION_LOST,
+            two_nodes::CONNECTION_LOST,
+            two_nodes::NODE_KILLED,
+        ],
         pause: 100..400,
         length: Length { faults: 200, requests: 1_000_000 },
         short: Length { faults: 12, requests: 30_000 },
@@ -52,7 +57,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         topology: Topology::Balanced,
         clients: &[(Pace::PerSecond(300), SHOP)],
         pets: (1_000, 1_000),
-        faults: &[nodes::FIRST_NODE_RESTARTED, nodes::SECOND_NODE_RESTARTED, nodes::SCHEMA_ADVANCED],
+        faults: &[
+            two_nodes::FIRST_NODE_RESTARTED,
+            two_nodes::SECOND_NODE_RESTARTED,
+            two_nodes::SCHEMA_ADVANCED,
+        ],
         pause: 2_000..2_001,
         length: Length { faults: 15, requests: 0 },
         short: Length { faults: 6, requests: 0 },
@@ -63,7 +72,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         topology: Topology::Balanced,
         clients: &[(Pace::Clients(20), PATIENT)],
         pets: (1_000, 1_000),
-        faults: &[nodes::DATABASE_STOPPED],
+        faults: &[two_nodes::DATABASE_STOPPED],
         pause: 3_000..3_001,
         length: Length { faults: 1, requests: 0 },
         short: Length { faults: 1, requests: 0 },
@@ -75,15 +84,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         clients: &[(Pace::Clients(6), RENAMING), (Pace::Clients(6), READING)],
         pets: (0, 36),
         faults: &[
-            replication::NOTHING,
-            replication::STANDBY_LAGS,
-            replication::PRIMARY_CRASHED,
-            replication::KEYS_REVOKED_AROUND_CRASH,
-            replication::PRIMARY_DEPOSED,
-            replication::PRIMARY_HANGS,
-            replication::TWO_CRASHED,
-            replication::STANDBY_RESTARTED,
-            replication::STANDBY_RESTARTED_ALONE,
+            three_servers::NOTHING,
+            three_servers::STANDBY_LAGS,
+            three_servers::PRIMARY_CRASHED,
+            three_servers::KEYS_REVOKED_AROUND_CRASH,
+            three_servers::PRIMARY_DEPOSED,
+            three_servers::PRIMARY_HANGS,
+            three_servers::TWO_CRASHED,
+            three_servers::STANDBY_RESTARTED,
+            three_servers::STANDBY_RESTARTED_ALONE,
         ],
         pause: 2_500..2_501,
         length: Length { faults: 63, requests: 0 },
@@ -96,21 +105,21 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         clients: &[(Pace::PerSecond(100), CONTESTING)],
         pets: (1_000, 50),
         faults: &[
-            nodes::ONE_NODE_KILLED,
-            nodes::KEY_REVOKED,
-            patroni::POSTMASTER_KILLED,
-            patroni::SWITCHOVER,
-            patroni::ETCD_MAJORITY_LOST,
-            patroni::ETCD_LEADER_LOST,
-            patroni::DISK_FULL,
-            patroni::STANDBYS_KILLED,
-            patroni::CHECKPOINTERS_PAUSED,
-            patroni::STANDBY_BEHIND,
-            patroni::PRIMARY_KILLED,
-            patroni::PRIMARY_CUT_OFF,
-            patroni::PRIMARY_ISOLATED,
-            patroni::PRIMARY_PAUSED,
-            patroni::PATRONI_PAUSED,
+            two_nodes::ONE_NODE_KILLED,
+            two_nodes::KEY_REVOKED,
+            patroni_cluster::POSTMASTER_KILLED,
+            patroni_cluster::SWITCHOVER,
+            patroni_cluster::ETCD_MAJORITY_LOST,
+            patroni_cluster::ETCD_LEADER_LOST,
+            patroni_cluster::DISK_FULL,
+            patroni_cluster::STANDBYS_KILLED,
+            patroni_cluster::CHECKPOINTERS_PAUSED,
+            patroni_cluster::STANDBY_BEHIND,
+            patroni_cluster::PRIMARY_KILLED,
+            patroni_cluster::PRIMARY_CUT_OFF,
+            patroni_cluster::PRIMARY_ISOLATED,
+            patroni_cluster::PRIMARY_PAUSED,
+            patroni_cluster::PATRONI_PAUSED,
         ],
         pause: 3_000..3_001,
         length: Length { faults: 45, requests: 0 },
@@ -122,7 +131,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         topology: Topology::PatroniThroughProxy,
         clients: &[(Pace::PerSecond(100), CONTESTING)],
         pets: (1_000, 50),
-        faults: &[patroni::TABLE_LOCKED, patroni::PACKETS_DROPPED, patroni::NETWORK_SLOW],
+        faults: &[
+            patroni_cluster::TABLE_LOCKED,
+            patroni_cluster::PACKETS_DROPPED,
+            patroni_cluster::NETWORK_SLOW,
+        ],
         pause: 3_000..3_001,
         length: Length { faults: 3, requests: 0 },
         short: Length { faults: 3, requests: 0 },
@@ -130,7 +143,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// The load of a shop: none of its requests may fail.
+/// The load of a system: none of its requests may fail.
 pub(crate) const SHOP: Clients = Clients {
     mix: &[
         (4, Kind::Create),

@@ -1,8 +1,7 @@
-//! The service against pgbench, against the thinnest server on the same parts, and against peers; and on several versions
-//! of PostgreSQL.
+//! The service against pgbench, peers and the previous release; and on several versions of PostgreSQL.
 
 mod postgres_versions;
-mod smoke;
+mod regression;
 mod workloads;
 
 use std::sync::Arc;
@@ -12,13 +11,13 @@ use clap::Args;
 use tokio::time::Instant;
 
 pub(crate) use self::postgres_versions::PostgresVersions;
-pub(crate) use self::smoke::smoke;
+pub(crate) use self::regression::Regression;
 use self::workloads::{WORKLOADS, Workload};
 use crate::Outcome;
 use crate::measure::{
     Cost, CostSamples, Measurements, Samples, Table, alternate, grouped, latency, pgbench, wrk, wrk_version,
 };
-use crate::topology::{Server, database_url, prepare, psql, wait_until_idle};
+use crate::topology::{Server, database_url, prepare, psql};
 
 /// The extent of the measurement.
 #[derive(Args)]
@@ -26,7 +25,7 @@ pub(crate) struct Compare {
     /// Pets in the database at the start.
     #[arg(long, default_value_t = 1_000_000)]
     pets: u64,
-    /// Rounds, each on pgbench, the service, the thinnest server and the peers.
+    /// Rounds, each on pgbench, the service and the peers.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of each measurement.
@@ -51,13 +50,19 @@ const PEERS: [&str; 3] = ["FastAPI", "Fastify", "axum"];
 enum Side {
     Pgbench(usize),
     Service(usize),
-    Thin(usize),
     /// One of `PEERS`.
     Peer(usize),
 }
 
-const ALL: [Side; 6] =
-    [Side::Pgbench(0), Side::Service(0), Side::Thin(0), Side::Pgbench(1), Side::Service(1), Side::Thin(1)];
+const SIDES: [Side; 7] = [
+    Side::Pgbench(0),
+    Side::Service(0),
+    Side::Pgbench(1),
+    Side::Service(1),
+    Side::Peer(0),
+    Side::Peer(1),
+    Side::Peer(2),
+];
 
 /// All servers, on one database.
 struct Contest {
@@ -65,10 +70,7 @@ struct Contest {
     key: String,
     pets: u64,
     service: Server,
-    thin: Server,
-    peers: Vec<Server>,
-    /// Until then, each measurement waits until nothing else runs on the machine.
-    wait_until: Option<std::time::Instant>,
+    peers: [Server; 3],
 }
 
 /// The measurements of one workload, one sample per round.
@@ -78,7 +80,6 @@ struct Figures {
     /// At 64 connections and at one, as in the next two.
     pgbench: [CostSamples; 2],
     service: [CostSamples; 2],
-    thin: [CostSamples; 2],
     peers: [CostSamples; 3],
     /// Requests per second at each of the loads, and the latencies of each round.
     latencies: Vec<(f64, Vec<Samples>)>,
@@ -98,8 +99,6 @@ impl Figures {
             ("petstore", alone, &self.service[1]),
             ("pgbench", self.best_clients, &self.pgbench[0]),
             ("pgbench", alone, &self.pgbench[1]),
-            ("thin", many, &self.thin[0]),
-            ("thin", alone, &self.thin[1]),
         ];
         sides.extend(PEERS.into_iter().zip(&self.peers).map(|(name, samples)| (name, many, samples)));
         for (server, connections, CostSamples { rate, cpu_micros }) in sides {
@@ -130,58 +129,35 @@ impl Figures {
             }
         }
     }
-
-    /// The same as a multiple of that of the thinnest server.
-    fn to_thin(&self, place: usize) -> Samples {
-        self.service[place].rate.ratio_to(&self.thin[place].rate)
-    }
-
-    /// The CPU time per request as a multiple of that of the thinnest server.
-    fn cpu_to_thin(&self, place: usize) -> Samples {
-        self.service[place].cpu_micros.ratio_to(&self.thin[place].cpu_micros)
-    }
 }
 
 impl Contest {
     fn start(pets: u64) -> Outcome<Self> {
         let url = database_url()?;
         let key = prepare(&url, pets)?;
-        let (service, thin) = (Server::petstore(&url)?, Server::thin(&url)?);
-        Ok(Self { url, key, pets, service, thin, peers: Vec::new(), wait_until: None })
+        let service = Server::petstore(&url)?;
+        let peers = [Server::fastapi(&url, &key)?, Server::fastify(&url, &key)?, Server::axum(&url, &key)?];
+        Ok(Self { url, key, pets, service, peers })
     }
 
-    /// Measures these sides in alternating rounds. A workload that is not compared with the thinnest server skips that.
-    async fn measure(
-        &self,
-        workload: &Workload,
-        sides: &[Side],
-        rounds: usize,
-        seconds: u16,
-    ) -> Outcome<Figures> {
-        let is_compared = |side: &&Side| workload.to_thin.is_some() || !matches!(side, Side::Thin(_));
-        let sides: Vec<Side> = sides.iter().filter(is_compared).copied().collect();
-        let mut figures = Figures::default();
-        if sides.iter().any(|side| matches!(side, Side::Pgbench(_))) {
-            figures.best_clients = best_clients(&self.url, workload, self.pets)?;
-        }
+    /// Measures all sides in alternating rounds.
+    async fn measure(&self, workload: &Workload, rounds: usize, seconds: u16) -> Outcome<Figures> {
+        let mut figures =
+            Figures { best_clients: best_clients(&self.url, workload, self.pets)?, ..Figures::default() };
         let clients = [figures.best_clients, 1];
-        let measured = alternate(sides.len(), (1, rounds), async |side, is_warm_up| {
+        let measured = alternate(SIDES.len(), (1, rounds), async |side, is_warm_up| {
             let seconds = if is_warm_up { 1 } else { seconds };
-            if let Some(deadline) = self.wait_until {
-                wait_until_idle(deadline)?;
-            }
             let at = |server, script, place: usize| {
                 let seconds = if CONNECTIONS[place] == 1 { seconds.min(2) } else { seconds };
                 wrk(server, script, &self.key, self.pets, CONNECTIONS[place], seconds)
             };
-            match sides[side] {
+            match SIDES[side] {
                 Side::Pgbench(place) => {
                     let seconds = if place == 1 { seconds.min(2) } else { seconds };
                     let rate = pgbench(&self.url, workload.pgbench, self.pets, clients[place], seconds)?;
                     Ok(Cost { rate, cpu_micros: f64::NAN })
                 }
                 Side::Service(place) => at(&self.service, workload.service, place),
-                Side::Thin(place) => at(&self.thin, workload.service, place),
                 // Without the CPU time, which would be that of one of several processes.
                 Side::Peer(peer) => {
                     let server = &self.peers[peer];
@@ -191,12 +167,11 @@ impl Contest {
                 }
             }
         });
-        for (side, costs) in sides.iter().zip(measured.await?) {
+        for (side, costs) in SIDES.iter().zip(measured.await?) {
             let samples = CostSamples::of(&costs);
             match *side {
                 Side::Pgbench(place) => figures.pgbench[place] = samples,
                 Side::Service(place) => figures.service[place] = samples,
-                Side::Thin(place) => figures.thin[place] = samples,
                 Side::Peer(peer) => figures.peers[peer] = samples,
             }
         }
@@ -207,14 +182,11 @@ impl Contest {
 
 impl Compare {
     pub(crate) async fn run(self) -> Outcome {
-        let mut contest = Contest::start(self.pets)?;
+        let contest = Contest::start(self.pets)?;
         let (url, key) = (contest.url.clone(), contest.key.clone());
-        contest.peers =
-            vec![Server::fastapi(&url, &key)?, Server::fastify(&url, &key)?, Server::axum(&url, &key)?];
-        let sides = [&ALL[..], &[Side::Peer(0), Side::Peer(1), Side::Peer(2)]].concat();
         let mut all = Vec::new();
         for workload in &WORKLOADS {
-            let mut figures = contest.measure(workload, &sides, self.rounds, self.seconds).await?;
+            let mut figures = contest.measure(workload, self.rounds, self.seconds).await?;
             let peak = figures.service[0].rate.median();
             let rates = LOADS.map(|load| (peak * load).round());
             let times = alternate(LOADS.len(), (0, self.rounds), async |load, _| {

@@ -1,28 +1,25 @@
-//! The feed of events: whether readers agree while everything is killed, how far a reader is behind, and what the events cost.
+//! The feed of events: whether readers agree while everything is killed, and how far a reader is behind.
 
-mod lag;
-mod model;
+mod reader_consistency;
+mod reader_lag;
 
 use clap::Subcommand;
 
-use crate::{Outcome, feature_costs};
+use crate::Outcome;
 
 #[derive(Subcommand)]
 pub(crate) enum Events {
     /// Lets everybody change everything while nodes and the database are killed; seven readers and an index must agree.
-    Model(model::Model),
+    ReaderConsistency(reader_consistency::ReaderConsistency),
     /// Measures how far a reader is behind, under load and during imports.
-    Lag(lag::Lag),
-    /// Measures the cost of the events, against a version of the service without them.
-    Cost(feature_costs::EventsCost),
+    ReaderLag(reader_lag::ReaderLag),
 }
 
 impl Events {
     pub(crate) async fn run(self) -> Outcome {
         match self {
-            Self::Model(model) => model.run().await,
-            Self::Lag(lag) => lag.run().await,
-            Self::Cost(cost) => cost.run().await,
+            Self::ReaderConsistency(model) => model.run().await,
+            Self::ReaderLag(lag) => lag.run().await,
         }
     }
 }

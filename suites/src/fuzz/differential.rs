@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::connection::RawConnection;
 use super::findings::Record;
-use super::raw::{self, Exchange, Then};
+use super::raw::{self, ConnectionScript, Then};
 use super::valid::Generator;
 use super::{fixtures, place_orders};
 use crate::Outcome;
@@ -73,7 +73,7 @@ impl Differential {
         let addresses = (services.0.address, services.1.address);
         let record = Record::default();
         for request in contract {
-            compare(addresses, &Exchange::one("contract", request), key, &record).await;
+            compare(addresses, &ConnectionScript::one("contract", request), key, &record).await;
         }
         let mut generator = Generator::new(fixtures.clone(), self.seed, 0);
         // Waits would end at another time in each build.
@@ -92,7 +92,7 @@ impl Differential {
     }
 }
 
-async fn compare(addresses: (SocketAddr, SocketAddr), sent: &Exchange, key: &str, record: &Record) {
+async fn compare(addresses: (SocketAddr, SocketAddr), sent: &ConnectionScript, key: &str, record: &Record) {
     let (before, after) = tokio::join!(play(sent, addresses.0, key), play(sent, addresses.1, key));
     let statuses = after.lines().filter_map(|line| line.strip_prefix("HTTP/1.")?.get(2..5));
     statuses.filter_map(|status| status.parse().ok()).for_each(|status| record.answered(status));
@@ -107,7 +107,7 @@ async fn compare(addresses: (SocketAddr, SocketAddr), sent: &Exchange, key: &str
 }
 
 /// Everything that a build answers, without what differs between two runs of the same build, and how it ends.
-async fn play(exchange: &Exchange, address: SocketAddr, key: &str) -> String {
+async fn play(exchange: &ConnectionScript, address: SocketAddr, key: &str) -> String {
     let mut connection = match RawConnection::open(address).await {
         Ok(connection) => connection,
         Err(error) => return error.to_string(),

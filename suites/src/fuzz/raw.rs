@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::Run;
 use super::connection::RawConnection;
 use super::malformed::{self, SENTINEL, Wanted};
-use super::rules::{Case, Expected};
+use super::rules::{Expectation, Expected};
 use super::valid::Generator;
 use crate::random::Random;
 
@@ -31,18 +31,18 @@ pub(super) enum Then {
 }
 
 /// What is sent on one connection.
-pub(super) struct Exchange {
+pub(super) struct ConnectionScript {
     pub(super) label: &'static str,
     /// Sent one after the other, with these pauses.
     pub(super) parts: Vec<Vec<u8>>,
     pause: Duration,
     /// What is known about the first requests.
-    cases: Vec<Case>,
+    cases: Vec<Expectation>,
     wanted: Wanted,
     pub(super) then: Then,
 }
 
-impl Exchange {
+impl ConnectionScript {
     fn new(label: &'static str, parts: Vec<Vec<u8>>, wanted: Wanted, then: Then) -> Self {
         Self { label, parts, pause: Duration::from_millis(5), cases: Vec::new(), wanted, then }
     }
@@ -96,24 +96,25 @@ pub(super) async fn send_slowly(run: Arc<Run>, is_body: bool) {
             ("slow head", format!("{head}X: "), Wanted::Served(0))
         };
         let parts = [start.into()].into_iter().chain(vec![b"x".to_vec(); 25]).collect();
-        let exchange = Exchange::new(label, parts, wanted, Then::Wait);
-        connection(&run, &Exchange { pause: Duration::from_millis(100), ..exchange }).await;
+        let exchange = ConnectionScript::new(label, parts, wanted, Then::Wait);
+        connection(&run, &ConnectionScript { pause: Duration::from_millis(100), ..exchange }).await;
     }
 }
 
-pub(super) fn exchange(generator: &mut Generator) -> Exchange {
+pub(super) fn exchange(generator: &mut Generator) -> ConnectionScript {
     match generator.random.index(100) {
         0..30 => {
             let count = 1 + generator.random.index(8);
             let (requests, cases): (Vec<_>, Vec<_>) = (0..count).map(|_| generator.request(true)).unzip();
             // All at once, or one after the other.
             let parts = if generator.random.chance(50) { vec![requests.concat()] } else { requests };
-            let exchange = Exchange::new("valid requests", parts, Wanted::Served(count), Then::Sentinel);
-            Exchange { cases, ..exchange }
+            let exchange =
+                ConnectionScript::new("valid requests", parts, Wanted::Served(count), Then::Sentinel);
+            ConnectionScript { cases, ..exchange }
         }
         30..55 => {
             let (request, case) = generator.odd_request();
-            Exchange { cases: vec![case], ..Exchange::one("odd request", request) }
+            ConnectionScript { cases: vec![case], ..ConnectionScript::one("odd request", request) }
         }
         55..75 => {
             let step = generator.next_step();
@@ -126,7 +127,7 @@ pub(super) fn exchange(generator: &mut Generator) -> Exchange {
                 Wanted::Served(_) if random.chance(30) => Then::HalfClose,
                 _ => Then::Sentinel,
             };
-            Exchange::new(label, split(random, bytes), wanted, then)
+            ConnectionScript::new(label, split(random, bytes), wanted, then)
         }
         _ => {
             let count = 1 + generator.random.index(2);
@@ -140,7 +141,7 @@ pub(super) fn exchange(generator: &mut Generator) -> Exchange {
                 _ => Then::Reset,
             };
             change(random, &mut bytes);
-            Exchange::new("changed bytes", split(random, bytes), Wanted::Any, then)
+            ConnectionScript::new("changed bytes", split(random, bytes), Wanted::Any, then)
         }
     }
 }
@@ -183,7 +184,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>) {
     }
 }
 
-async fn connection(run: &Run, exchange: &Exchange) {
+async fn connection(run: &Run, exchange: &ConnectionScript) {
     let Some(mut connection) = run.connect().await else { return };
     let sent = exchange.send(&mut connection, &run.fixtures.key).await;
     if matches!(exchange.then, Then::Leave | Then::Reset) {
@@ -201,16 +202,16 @@ async fn answers(
     run: &Run,
     connection: &mut RawConnection,
     sent: &[u8],
-    exchange: &Exchange,
+    exchange: &ConnectionScript,
     answered: &mut Vec<u8>,
 ) -> Result<(), String> {
-    let Exchange { cases, wanted, then, .. } = exchange;
-    let unknown = Case {
+    let ConnectionScript { cases, wanted, then, .. } = exchange;
+    let unknown = Expectation {
         // If some bytes may be a HEAD method, the end of its answer is unknown.
         to_head: cases.is_empty() && sent.windows(4).any(|word| word == b"HEAD"),
-        ..Case::any(exchange.label)
+        ..Expectation::any(exchange.label)
     };
-    let served = Case { expected: Expected::Success, echo: json!([]), ..Case::any("sentinel") };
+    let served = Expectation { expected: Expected::Success, echo: json!([]), ..Expectation::any("sentinel") };
     let (mut seen, mut kept) = (Vec::new(), true);
     loop {
         let case = cases.get(seen.len()).unwrap_or(&unknown);

@@ -23,7 +23,7 @@ pub(super) enum Expected {
 }
 
 /// What is known about a request when its answer is checked.
-pub(super) struct Case {
+pub(super) struct Expectation {
     pub(super) label: &'static str,
     pub(super) to_head: bool,
     pub(super) expected: Expected,
@@ -33,7 +33,7 @@ pub(super) struct Case {
     pub(super) echo: Value,
 }
 
-impl Case {
+impl Expectation {
     /// Any request.
     pub(super) fn any(label: &'static str) -> Self {
         Self { label, to_head: false, expected: Expected::Any, request_id: None, echo: Value::Null }
@@ -61,7 +61,7 @@ impl Rules {
     }
 
     /// Checks a final answer. The error is the same text for every answer with the same problem.
-    pub(super) fn check(&self, case: &Case, answer: &Answer) -> Result<(), String> {
+    pub(super) fn check(&self, case: &Expectation, answer: &Answer) -> Result<(), String> {
         let status = answer.status;
         if case.expected != Expected::Success && is_hypers(answer) {
             return Ok(());
@@ -86,7 +86,7 @@ impl Rules {
     }
 
     /// Checks that an error is documented and has the Error body, and returns its code.
-    fn check_error(&self, case: &Case, answer: &Answer) -> Result<String, String> {
+    fn check_error(&self, case: &Expectation, answer: &Answer) -> Result<String, String> {
         let status = answer.status;
         if answer.header("content-type") != Some("application/json") {
             return Err(format!("{status} with the content type {:?}", answer.header("content-type")));
@@ -125,7 +125,7 @@ fn is_hypers(answer: &Answer) -> bool {
     matches!(answer.status, 400 | 431) && answer.header("x-request-id").is_none() && answer.body.is_empty()
 }
 
-fn check_request_id(case: &Case, answer: &Answer) -> Result<(), String> {
+fn check_request_id(case: &Expectation, answer: &Answer) -> Result<(), String> {
     let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match (answer.header("x-request-id"), &case.request_id) {
         (Some(id), Some(sent)) if sent != id => Err("a different X-Request-Id than was sent".to_owned()),
@@ -134,7 +134,7 @@ fn check_request_id(case: &Case, answer: &Answer) -> Result<(), String> {
     }
 }
 
-fn check_success(case: &Case, answer: &Answer) -> Result<(), String> {
+fn check_success(case: &Expectation, answer: &Answer) -> Result<(), String> {
     let (status, is_certain) = (answer.status, case.expected == Expected::Success);
     let required = match status {
         304 => Some("etag"),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::malformed::with_repetitions;
-use super::rules::{Case, Expected};
+use super::rules::{Expectation, Expected};
 use crate::random::Random;
 
 /// The contents of the database before the first request.
@@ -149,7 +149,7 @@ impl Generator {
     }
 
     /// A valid request. If its bytes are to be changed, the texts in it must have no checksums.
-    pub(super) fn request(&mut self, has_checksums: bool) -> (Vec<u8>, Case) {
+    pub(super) fn request(&mut self, has_checksums: bool) -> (Vec<u8>, Expectation) {
         let template = self.template();
         self.render(template, "", has_checksums)
     }
@@ -159,7 +159,7 @@ impl Generator {
     }
 
     /// A request with an odd header, or with an odd value in its target or body. Its framing is valid.
-    pub(super) fn odd_request(&mut self) -> (Vec<u8>, Case) {
+    pub(super) fn odd_request(&mut self) -> (Vec<u8>, Expectation) {
         let mut template = self.template();
         let words = |text: &'static str| text.split_whitespace().collect::<Vec<_>>();
         let (odd, mut header) = (words(ODD), String::new());
@@ -180,11 +180,11 @@ impl Generator {
         let (bytes, case) = self.render(template, &header, false);
         let expected = if case.expected == Expected::Denied { Expected::Denied } else { Expected::Any };
         let request_id = case.request_id.filter(|_| !header.starts_with("X-Request-Id"));
-        (bytes, Case { expected, request_id, ..case })
+        (bytes, Expectation { expected, request_id, ..case })
     }
 
     /// Fills in a template. The given header replaces the one with the same name.
-    fn render(&mut self, template: Template, header: &str, has_checksums: bool) -> (Vec<u8>, Case) {
+    fn render(&mut self, template: Template, header: &str, has_checksums: bool) -> (Vec<u8>, Expectation) {
         let Template { operation, scope, method, target, body, echo } = template;
         let Self { fixtures, random, created, .. } = self;
         let key = if random.chance(85) { &fixtures.keys[0] } else { random.pick(&fixtures.keys) };
@@ -234,7 +234,7 @@ impl Generator {
                 format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len())
             }
         };
-        let case = Case {
+        let case = Expectation {
             label: operation,
             to_head: method == "HEAD",
             expected: if is_allowed { Expected::Success } else { Expected::Denied },

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::journal::Journal;
+use super::database_journal::Journal;
 use crate::Outcome;
 use crate::http::Connection;
 use crate::topology::psql;

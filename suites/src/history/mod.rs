@@ -6,12 +6,12 @@
 //! - a repeated request with the same `Idempotency-Key` gets the same answer;
 //! - a pet is ordered only while it can be available, is never in two open orders, and an order ends in one way.
 //!
-//! Afterwards [`History::missing`] compares everything that was acknowledged with the [`journal`] of what happened in the
+//! Afterwards [`History::missing`] compares everything that was acknowledged with the [`database_journal`] of what happened in the
 //! database: each effect is there exactly once, and an effect whose outcome is unknown at most once. The journal and the
 //! [`feed`] of events have checks of their own.
 
+pub(crate) mod database_journal;
 pub(crate) mod feed;
-pub(crate) mod journal;
 mod operation;
 mod register;
 #[cfg(test)]
@@ -20,8 +20,8 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Bound, Range};
 
-use journal::Journal;
-pub(crate) use operation::{Answer, Counts, Effect, End, Found, Request};
+use database_journal::Journal;
+pub(crate) use operation::{AcknowledgedWrite, Answer, Counts, End, Found, Request};
 use register::{Floor, Moment, Register, Shown};
 
 /// The longest page of a list.
@@ -61,7 +61,7 @@ pub(crate) struct History {
     pets: BTreeMap<i64, Pet>,
     orders: HashMap<i64, Order>,
     /// What was acknowledged, in that order.
-    pub(crate) effects: Vec<Effect>,
+    pub(crate) effects: Vec<AcknowledgedWrite>,
     /// Names that a read has shown before they were acknowledged, with their pets.
     shown_early: HashSet<(i64, String)>,
     /// Whether somebody else changes pets, too: then a name that no client wrote is no problem.
@@ -174,12 +174,12 @@ impl History {
                 if id != pet {
                     self.problem(format!("a patch of pet {pet} was answered with pet {id}"));
                 }
-                self.effects.push(Effect::Patched { pet, name, status });
+                self.effects.push(AcknowledgedWrite::Patched { pet, name, status });
             }
             Request::Place { pet, reference, expires } => {
                 self.check_was(&ticket.expected, "available", &format!("ordered as {id}"));
                 self.place(id, pet, expires);
-                self.effects.push(Effect::Placed { order: id, pet, reference });
+                self.effects.push(AcknowledgedWrite::Placed { order: id, pet, reference });
             }
             Request::End { order, end } => {
                 if is_certain {
@@ -189,7 +189,7 @@ impl History {
                 if earlier.is_some_and(|earlier| earlier != end) {
                     self.problem(format!("order {order} ended twice: {earlier:?}, and then {end:?}"));
                 }
-                self.effects.push(Effect::Ended { order, end });
+                self.effects.push(AcknowledgedWrite::Ended { order, end });
             }
             _ => {}
         }
@@ -204,7 +204,7 @@ impl History {
         if self.pets.insert(id, pet).is_some() {
             self.problem(format!("pet {id} was created twice, the second time as {name}"));
         }
-        self.effects.push(Effect::Created { name, pet: id });
+        self.effects.push(AcknowledgedWrite::Created { name, pet: id });
     }
 
     fn place(&mut self, order: i64, pet: i64, expires: bool) {
@@ -297,21 +297,21 @@ impl History {
 }
 
 /// What is wrong with the journal's record of an effect.
-fn missing(effect: &Effect, journal: &Journal) -> Option<String> {
+fn missing(effect: &AcknowledgedWrite, journal: &Journal) -> Option<String> {
     match effect {
-        Effect::Created { name, pet } => match journal.created_as(name) {
+        AcknowledgedWrite::Created { name, pet } => match journal.created_as(name) {
             [id] if id == pet => None,
             ids => Some(format!("{name} was acknowledged as pet {pet}, and created as {ids:?}")),
         },
-        Effect::Patched { pet, name, status } => match journal.named(*pet, name) {
+        AcknowledgedWrite::Patched { pet, name, status } => match journal.named(*pet, name) {
             [now] if status.is_none_or(|status| status == now) => None,
             found => Some(format!("pet {pet} was acknowledged as {name}, {status:?}, but was {found:?}")),
         },
-        Effect::Placed { order, pet, reference } => match journal.placed_as(reference) {
+        AcknowledgedWrite::Placed { order, pet, reference } => match journal.placed_as(reference) {
             [placed] if *placed == (*order, *pet) => None,
             found => Some(format!("order {order} of pet {pet} was acknowledged, and placed as {found:?}")),
         },
-        Effect::Ended { order, end } => {
+        AcknowledgedWrite::Ended { order, end } => {
             let end = if *end == End::Completed { "completed" } else { "cancelled" };
             let found = journal.end_of(*order);
             (found != Some(end))

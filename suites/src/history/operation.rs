@@ -78,7 +78,7 @@ pub(crate) struct Found {
 
 /// Something that was acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum AcknowledgedWrite {
     Created { name: String, pet: i64 },
     Patched { pet: i64, name: String, status: Option<&'static str> },
     Placed { order: i64, pet: i64, reference: String },

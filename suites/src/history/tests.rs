@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
+use super::database_journal::{Change, Journal, State, Step};
 use super::feed::{Event, Reading};
-use super::journal::{Change, Journal, State, Step};
 use super::{Answer, End, Found, History, Request};
 
 fn create(name: &str) -> Request {

@@ -2,14 +2,14 @@
 //!
 //! Many short rounds, and each side goes first in turn, so that other load on the machine affects all sides alike.
 
-mod latency;
-mod wrk;
+mod load_tools;
+mod open_loop_client;
 
 use crate::Outcome;
 pub(crate) use crate::report::{Measurements, Samples, Table, grouped, readable, verdict};
 use crate::topology::Server;
-pub(crate) use latency::{latency, p99_of_probe, probe};
-pub(crate) use wrk::{Cost, Load, load, pgbench, wrk, wrk_version};
+pub(crate) use load_tools::{Cost, Load, load, pgbench, wrk, wrk_version};
+pub(crate) use open_loop_client::{latency, p99_of_probe};
 
 /// Measures each side once per round, after rounds that warm up, which are not recorded. The measurement gets the number of
 /// the side, and whether it only warms up. Returns what was measured, by side.

@@ -1,8 +1,8 @@
 //! The plan for growth: what a shop of a certain size needs, calculated from the costs that were measured.
 
 use super::Maintenance;
+use super::capacity_model::CapacityModel;
 use super::grid::OPERATIONS;
-use super::model::Model;
 use crate::measure::{Table, grouped, readable};
 
 /// A shop's requests, as fractions, in the order of `OPERATIONS`: look at a pet, browse, create, change, order. Requests of
@@ -48,7 +48,7 @@ const STEPS: [Step; 5] = [
 ];
 
 /// The table of all steps, with these costs of each operation and bytes per row.
-pub(super) fn table(models: &[Model; OPERATIONS.len()], stored: &Maintenance) -> String {
+pub(super) fn table(models: &[CapacityModel; OPERATIONS.len()], stored: &Maintenance) -> String {
     let mut table = Table::new(
         "| | pets | requests/s | followers | cores: service, database | with copies | memory, disk | dollars per month |",
     );
@@ -86,14 +86,14 @@ impl Step {
     }
 
     /// The cores of all nodes, and of each database machine: an even number, of which only a part is busy.
-    fn cores(&self, models: &[Model; OPERATIONS.len()], with_copies: bool) -> [f64; 2] {
+    fn cores(&self, models: &[CapacityModel; OPERATIONS.len()], with_copies: bool) -> [f64; 2] {
         let least = if self.is_one_machine() { [2.0; 2] } else { [4.0, 2.0] };
         let busy = self.busy_cores(models, with_copies);
         [0, 1].map(|who| ((busy[who] / BUSY / 2.0).ceil() * 2.0).max(least[who]))
     }
 
     /// The cores that are busy at the peak: of the service, and of the database.
-    fn busy_cores(&self, models: &[Model; OPERATIONS.len()], with_copies: bool) -> [f64; 2] {
+    fn busy_cores(&self, models: &[CapacityModel; OPERATIONS.len()], with_copies: bool) -> [f64; 2] {
         let mut rates = MIX.map(|share| share * f64::from(self.requests));
         let events: f64 = rates.iter().zip(EVENTS).map(|(rate, events)| rate * events).sum();
         if with_copies {
@@ -103,7 +103,7 @@ impl Step {
         let pages = f64::from(self.followers) * events.min(PAGES_PER_SECOND).max(events / EVENTS_PER_PAGE);
         rates[1] += pages;
         [0, 1].map(|who| {
-            let cost = |model: &Model| model.costs[who].of(BATCH, super::grid::float(self.pets));
+            let cost = |model: &CapacityModel| model.costs[who].of(BATCH, super::grid::float(self.pets));
             rates.iter().chain([&pages]).zip(models).map(|(rate, model)| rate * cost(model)).sum()
         })
     }
@@ -128,17 +128,17 @@ fn rounded(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scale::model::{Configuration, Measured};
+    use crate::scale::capacity_model::{Deployment, Measured};
 
     /// A model in which each request costs 50 µs of the service and 100 µs of the database, batched or not.
-    fn model() -> Model {
+    fn model() -> CapacityModel {
         let points = [(16, 1e6), (64, 1e8), (256, 1e7)].map(|(connections, pets)| Measured {
-            configuration: Configuration { nodes: 1, connections, pets },
+            configuration: Deployment { nodes: 1, connections, pets },
             rate: 10_000.0,
             batch: f64::INFINITY,
             seconds: [50e-6, 100e-6, 10e-6],
         });
-        Model::fit(&points)
+        CapacityModel::fit(&points)
     }
 
     #[test]

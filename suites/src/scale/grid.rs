@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use super::model::{Configuration, Measured, Model};
+use super::capacity_model::{CapacityModel, Deployment, Measured};
 use super::{Database, with_retries};
 use crate::Outcome;
 use crate::measure::{Load, Measurements, Samples, load};
@@ -43,10 +43,10 @@ struct Cell {
 
 /// All measurements, and a model for each operation.
 pub(super) struct Grid {
-    configurations: Vec<Configuration>,
+    configurations: Vec<Deployment>,
     /// One row per configuration, one column per operation.
     cells: Vec<[Cell; OPERATIONS.len()]>,
-    pub(super) models: [Model; OPERATIONS.len()],
+    pub(super) models: [CapacityModel; OPERATIONS.len()],
     /// The pets in the configurations with all nodes and connections.
     pets: f64,
 }
@@ -89,7 +89,7 @@ impl Grid {
         }
         let configurations: Vec<_> = places
             .iter()
-            .map(|(place, nodes, connections)| Configuration {
+            .map(|(place, nodes, connections)| Deployment {
                 nodes: *nodes,
                 connections: *connections,
                 pets: float(databases[*place].pets),
@@ -108,15 +108,14 @@ impl Grid {
                 })
                 .map(|(configuration, cells)| cells[operation].measured(*configuration))
                 .collect();
-            Model::fit(&points)
+            CapacityModel::fit(&points)
         });
         Ok(Self { configurations, cells, models, pets: float(databases[middle].pets) })
     }
 
     /// A row for each round of each configuration and operation.
     pub(super) fn add_to(&self, measurements: &mut Measurements) {
-        for (Configuration { nodes, connections, pets }, cells) in self.configurations.iter().zip(&self.cells)
-        {
+        for (Deployment { nodes, connections, pets }, cells) in self.configurations.iter().zip(&self.cells) {
             for ((_, name, _), cell) in OPERATIONS.iter().zip(cells) {
                 for (place, round) in (1..=cell.rate.0.len()).enumerate() {
                     let micros = cell.seconds.each_ref().map(|samples| samples.0[place] * 1e6);
@@ -147,7 +146,7 @@ impl Grid {
     /// The relative error of the prediction for the held-out configuration.
     pub(super) fn error(&self, operation: usize) -> f64 {
         let (nodes, connections) = HELD_OUT;
-        let held_out = Configuration { nodes, connections, pets: self.pets };
+        let held_out = Deployment { nodes, connections, pets: self.pets };
         let place = self.configurations.iter().position(|one| *one == held_out);
         place.map_or(f64::NAN, |place| {
             self.models[operation].rate(held_out) / self.cells[place][operation].rate.median() - 1.0
@@ -214,7 +213,7 @@ impl Cell {
         Ok(())
     }
 
-    fn measured(&self, configuration: Configuration) -> Measured {
+    fn measured(&self, configuration: Deployment) -> Measured {
         let seconds = self.seconds.each_ref().map(Samples::median);
         Measured { configuration, rate: self.rate.median(), batch: self.batch.median(), seconds }
     }

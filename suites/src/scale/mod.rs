@@ -1,9 +1,9 @@
 //! How throughput and latency grow with the number of pets, nodes and connections, and whether a model predicts
 //! configurations that it was not fitted to.
 
+mod capacity_model;
 mod capacity_plan;
 mod grid;
-mod model;
 mod performance_page;
 
 use std::fs;

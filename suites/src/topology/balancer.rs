@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::nodes::Node;
 use super::process::{free_address, output};
+use super::service_nodes::Node;
 use crate::Outcome;
 
 /// The load balancer's configuration, as shipped.

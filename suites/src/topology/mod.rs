@@ -5,17 +5,17 @@
 mod balancer;
 mod clock;
 mod cluster;
-mod nodes;
 mod postgres;
 mod process;
 mod proxy;
 mod server;
+mod service_nodes;
 
 pub(crate) use balancer::Balancer;
 pub(crate) use clock::Clock;
 pub(crate) use cluster::{Cluster, Process};
-pub(crate) use nodes::{BEHIND_BALANCER, DIRECT, Node, Nodes};
 pub(crate) use postgres::{Postgres, database_url, fill, new_key, prepare, psql, sibling};
-pub(crate) use process::{cpu_seconds, output, peak_megabytes, wait_until_idle};
+pub(crate) use process::{cpu_seconds, output, peak_megabytes};
 pub(crate) use proxy::{NetworkFault, Proxy};
 pub(crate) use server::{LOG, PETSTORE, Server};
+pub(crate) use service_nodes::{BEHIND_BALANCER, DIRECT, Node, Nodes};

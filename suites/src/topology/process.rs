@@ -3,8 +3,6 @@
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use crate::Outcome;
 
@@ -37,31 +35,6 @@ pub(crate) fn cpu_seconds(id: u32) -> Outcome<CpuTime> {
         Ok((user.parse::<f64>()? + system.parse::<f64>()?) / 100.0)
     };
     Ok(CpuTime { own: seconds(11)?, exited_children: seconds(13)? })
-}
-
-/// Waits until nothing else runs on the machine, or until the deadline.
-pub(crate) fn wait_until_idle(deadline: Instant) -> Outcome {
-    const IDLE: f64 = 0.85;
-    while Instant::now() < deadline {
-        let (idle_before, all_before) = cpu_ticks()?;
-        sleep(Duration::from_millis(250));
-        let (idle, all) = cpu_ticks()?;
-        if idle - idle_before >= IDLE * (all - all_before) {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// The ticks that the CPUs were idle, and all ticks, since the machine started.
-fn cpu_ticks() -> Outcome<(f64, f64)> {
-    let statistics = fs::read_to_string("/proc/stat")?;
-    let first = statistics.lines().next().unwrap_or_default();
-    // user, nice, system, idle, iowait, irq, softirq, steal; the rest is contained in user and nice.
-    let ticks: Vec<f64> =
-        first.split_whitespace().skip(1).take(8).map(str::parse).collect::<Result<_, _>>()?;
-    let [_, _, _, idle, iowait, ..] = ticks[..] else { return Err("no CPU times in /proc/stat".into()) };
-    Ok((idle + iowait, ticks.iter().sum()))
 }
 
 /// The peak resident memory of a process, in megabytes.

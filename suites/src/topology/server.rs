@@ -129,14 +129,6 @@ impl Server {
         Self::start(command, address)
     }
 
-    /// The thinnest server on the same parts.
-    pub(crate) fn thin(url: &str) -> Outcome<Self> {
-        let address = free_address()?;
-        let mut command = Command::new(PETSTORE.replace("petstore", "petstore-thin"));
-        command.env("DATABASE_URL", url).env("PORT", address.port().to_string());
-        Self::start(command, address)
-    }
-
     fn start(mut command: Command, address: SocketAddr) -> Outcome<Self> {
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = spawned.map_err(|error| format!("{}: {error}", command.get_program().display()))?;

@@ -18,9 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::Outcome;
+use crate::history::database_journal::{Journal, PREFIX, State};
 use crate::history::feed::{Reader, Reading};
-use crate::history::journal::{Journal, PREFIX, State};
-use crate::history::{Effect, History};
+use crate::history::{AcknowledgedWrite, History};
 use crate::http::Connection;
 use crate::random::Random;
 pub(crate) use client::Client;
@@ -204,7 +204,7 @@ impl Load {
     pub(crate) fn created_in_sql(&self, id: i64, name: &str, status: &str) {
         let mut history = self.history();
         history.add_pet(id, name, status);
-        history.effects.push(Effect::Created { name: name.to_owned(), pet: id });
+        history.effects.push(AcknowledgedWrite::Created { name: name.to_owned(), pet: id });
     }
 
     /// Everything that is wrong so far: with the answers, with what the database has of them, and with the database itself.

@@ -13,9 +13,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::support::interleaving::hold_idempotency_key;
-use crate::support::pet_operations::ORDERS;
 use crate::support::postgres::wait_for_blocked_statement;
 use crate::support::wait::eventually;
+use crate::support::write_requests::ORDERS;
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
 /// The pets of the tests: 1 is available, and 2 and 3 have the orders 1 and 2. Of these, 1 and 3 and the order 2 are held, or none.

@@ -1,6 +1,7 @@
 //! The database: its schema, the statements, and what happens when it is locked, slow, unavailable or replicated.
 
 mod clocks;
+mod credentials;
 mod failover;
 mod fresh_reads;
 mod least_privilege;
@@ -10,4 +11,3 @@ mod partitions;
 mod poolers;
 mod query_plans;
 mod schema;
-mod secrets;

@@ -186,3 +186,20 @@ async fn metrics_and_doctor_report_how_many_days_have_partitions() {
     database.batch_execute(&format!("DROP TABLE {tomorrow}")).await.unwrap();
     assert!(doctor().contains(" 1 "), "{}", doctor());
 }
+
+#[tokio::test]
+async fn old_partitions_are_dropped_and_future_ones_are_created_in_advance() {
+    let service = TestService::start().await;
+    let database = service.database.connect().await;
+    database.batch_execute(OLD_PARTITION).await.unwrap();
+    let partitions = async || -> Vec<String> {
+        let names = "SELECT relname::text FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
+            WHERE inhparent = 'idempotency_keys'::regclass ORDER BY 1";
+        database.query(names, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    };
+    // A node does so when it starts.
+    let _another = service.start_another().await;
+    let is_dropped = |names: &Vec<String>| !names.contains(&"idempotency_keys_20200101".to_owned());
+    let names = poll("the old partition is dropped", partitions, is_dropped).await;
+    assert_eq!(names.len(), 4, "yesterday, today and the next two days");
+}

@@ -9,7 +9,7 @@ use reqwest::Method;
 use reqwest::header::HeaderMap;
 
 use crate::support::TestService;
-use crate::support::document::DOCUMENT;
+use crate::support::openapi::DOCUMENT;
 
 const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::support::TestService;
-use crate::support::document::{DOCUMENT, operations};
+use crate::support::openapi::{DOCUMENT, operations};
 use crate::support::program::run;
 
 #[tokio::test]

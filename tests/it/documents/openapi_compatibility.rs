@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::document::{DOCUMENT, parse};
+use crate::support::openapi::{DOCUMENT, parse};
 use crate::support::repository::ROOT;
 
 /// Whether a value is sent by clients or by the service.

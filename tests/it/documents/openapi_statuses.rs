@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::document::{operations, path_with_id};
 use crate::support::interleaving::hold_idempotency_key;
+use crate::support::openapi::{operations, path_with_id};
 use crate::support::postgres::key;
 use crate::support::raw_http::exchange;
 use crate::support::wait::poll;

@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 
 use crate::support::events::{EVENTS, follow, from_now, pets, types};
 use crate::support::folder::Folder;
-use crate::support::pet_operations::ORDERS;
 use crate::support::program::{petstore, run};
 use crate::support::wait::{eventually, poll};
+use crate::support::write_requests::ORDERS;
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
 async fn place(client: &Client, pet: i64) -> Answer {

@@ -1,18 +1,28 @@
-//! Clients that send too slowly, too little, or nonsense.
+//! Clients that are hostile, slow or careless, which others must not notice.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use futures_util::future::select_all;
+use petstore_config::{PoolSettings, ReadFrom};
+use petstore_domain::api_key::ApiKey;
+use petstore_domain::pet::{Pet, PetId};
+use petstore_storage::Storage;
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::support::TestDatabase;
-use crate::support::postgres::key;
-use crate::support::program::ServeProcess;
-use crate::support::raw_http::{exchange, is_hypers, parse, post_incomplete_body, read_to_end};
-use crate::support::wait::PROMPTLY;
+use crate::support::memory::{KILOBYTES_PER_CONNECTION, resident_kilobytes};
+use crate::support::metrics::wait_for_requests_in_flight;
+use crate::support::postgres::{key, wait_for_blocked_statement};
+use crate::support::program::{ServeProcess, new_key};
+use crate::support::raw_http::{
+    exchange, head, is_hypers, json_head, parse, post_incomplete_body, read_to_end,
+};
+use crate::support::wait::{PROMPTLY, eventually};
+use crate::support::{TestDatabase, TestService};
 
 #[tokio::test]
 async fn five_thousand_incomplete_requests_time_out_while_a_well_behaved_client_is_served() {
@@ -202,4 +212,192 @@ async fn a_connection_in_use_outlives_the_header_timeout_and_an_idle_or_slow_one
 
 fn with_key(request: &[u8], key: &str) -> Vec<u8> {
     String::from_utf8_lossy(request).replacen("\r\n\r\n", key, 1).into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_never_sends_its_bodies_does_not_block_other_keys() {
+    let service = TestService::start_with(&["--max-requests", "20"]).await;
+    let slow = new_key(&service.database.url(), &[]);
+    let length = "Content-Type: application/json\r\nContent-Length: 1000\r\n";
+    let request = head("POST /v1/pets", slow.reveal(), length) + "{";
+    let mut sockets = Vec::new();
+    for _ in 0..60 {
+        let mut socket = TcpStream::connect(service.address).await.unwrap();
+        socket.write_all(request.as_bytes()).await.unwrap();
+        sockets.push(socket);
+    }
+    // Those beyond the key's share are refused, whichever they are, and their connections are closed.
+    let answers = sockets.iter_mut().map(|socket| {
+        Box::pin(async move {
+            let mut answer = String::new();
+            socket.read_to_string(&mut answer).await.unwrap();
+            answer
+        })
+    });
+    let (refused, ..) = select_all(answers).await;
+    let refused = parse(&refused);
+    assert_eq!(refused.error(), (503, "unavailable".into()));
+    assert_eq!(refused.header("connection"), "close");
+    // At first, all of them are in flight for a moment.
+    eventually("another key is served", async || service.client.get("/v1/pets").await.status == 200).await;
+    for _ in 0..40 {
+        assert_eq!(service.client.get("/v1/pets").await.status, 200);
+        service.client.add("Rex", None).await;
+    }
+    drop(sockets);
+}
+
+/// The 90th percentile: a busy machine may delay a few.
+fn percentile_90(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() * 9 / 10]
+}
+
+async fn lock_pet(database: &TestDatabase, pet: i64) -> tokio_postgres::Client {
+    let connection = database.connect().await;
+    connection.batch_execute("BEGIN").await.unwrap();
+    connection.query("SELECT FROM pets WHERE id = $1 FOR UPDATE", &[&pet]).await.unwrap();
+    connection
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_pet_does_not_delay_unrelated_reads() {
+    let service = TestService::start().await;
+    let (held, other) = (service.client.add("Rex", None).await, service.client.add("Max", None).await);
+    let _lock = lock_pet(&service.database, held).await;
+    let body = r#"{"name":"Bello"}"#;
+    let request = json_head(&format!("PATCH /v1/pets/{held}"), body.len()) + body;
+    let mut sockets = Vec::new();
+    for _ in 0..32 {
+        let mut socket = TcpStream::connect(service.address).await.unwrap();
+        socket.write_all(request.as_bytes()).await.unwrap();
+        sockets.push(socket);
+    }
+    wait_for_requests_in_flight(service.admin_address, 32).await;
+    wait_for_blocked_statement(&service.database.connect().await).await;
+    // Half of the clients disconnect, the others go on waiting.
+    sockets.truncate(16);
+    // The changes wait for the lock for longer than this.
+    let (started, mut times) = (Instant::now(), Vec::new());
+    while started.elapsed() < Duration::from_secs(2) {
+        for path in [&format!("/v1/pets/{other}"), "/v1/pets?limit=1"] {
+            let sent = Instant::now();
+            assert_eq!(service.client.get(path).await.status, 200);
+            times.push(sent.elapsed());
+        }
+    }
+    assert!(percentile_90(times.clone()) < Duration::from_millis(500), "{times:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_with_an_abandoned_statement_is_not_reused_before_the_statement_finishes() {
+    let database = TestDatabase::new().await;
+    database.add_pets(2).await;
+    let lock = lock_pet(&database, 1).await;
+    let settings = PoolSettings {
+        database_connections: 2,
+        database_timeout: Duration::from_secs(5),
+        reads: ReadFrom::default(),
+    };
+    let storage = Storage::new(&database.url().into(), &settings).unwrap();
+    let (held, other): (PetId, PetId) = (1.try_into().unwrap(), 2.try_into().unwrap());
+    let rename =
+        |pet: &Pet, _: bool| Ok::<_, ()>(Pet { name: "Bello".to_owned().try_into().unwrap(), ..pet.clone() });
+    for _ in 0..2 {
+        let changing = timeout(Duration::from_millis(300), storage.change_pet(held, rename)).await;
+        assert!(changing.is_err(), "the pet is locked");
+    }
+    wait_for_blocked_statement(&database.connect().await).await;
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let sent = Instant::now();
+        assert!(storage.find_pet(other).await.unwrap().is_some());
+        times.push(sent.elapsed());
+    }
+    assert!(percentile_90(times.clone()) < Duration::from_millis(500), "{times:?}");
+    lock.batch_execute("COMMIT").await.unwrap();
+    // The abandoned changes have released their locks.
+    eventually("the pet can be changed", async || {
+        timeout(Duration::from_millis(300), storage.change_pet(held, rename)).await.is_ok()
+    })
+    .await;
+}
+
+/// How many bytes, and connections, wait in the kernel for the service at this address.
+fn unread_bytes(address: SocketAddr) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let port = format!(":{:04X}", address.port());
+    // Columns: number, local address, remote address, state, transmit queue:receive queue.
+    let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let own = rows.filter(|row| row[1].ends_with(&port));
+    own.map(|row| u64::from_str_radix(row[4].split_once(':').unwrap().1, 16).unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_incomplete_request_heads_use_less_than_60_megabytes() {
+    let database = TestDatabase::new().await;
+    // About as much as is read before the client is refused, and much more.
+    for bytes in [31_000, 126_000] {
+        let service = ServeProcess::start(&database.url(), &["--header-timeout", "60s"]);
+        let before = resident_kilobytes(service.id(), "VmRSS:");
+        let request = format!("GET /v1/pets HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(bytes));
+        let mut sockets = Vec::new();
+        for _ in 0..1_000 {
+            let mut socket = TcpStream::connect(service.address).await.unwrap();
+            let _ = socket.write_all(request.as_bytes()).await;
+            sockets.push(socket);
+        }
+        eventually("the service has read everything", async || unread_bytes(service.address) == 0).await;
+        let added = resident_kilobytes(service.id(), "VmRSS:").saturating_sub(before);
+        eprintln!("1000 heads of {bytes} bytes take {added} kB");
+        assert!(added < 1_000 * KILOBYTES_PER_CONNECTION, "{bytes} bytes: {added} kB");
+    }
+}
+
+/// Sends requests with keys that were never issued, over one connection from another address, and counts the answers.
+async fn flood_with_unknown_keys(service: SocketAddr, number: u64, time: Duration) -> u64 {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.9:0".parse().unwrap()).unwrap();
+    let mut socket = socket.connect(service).await.unwrap();
+    let (started, mut answers) = (Instant::now(), 0);
+    let mut buffer = [0; 4096];
+    while started.elapsed() < time {
+        let mut digits = format!("{number:08}{answers:024}").into_bytes().into_iter().rev();
+        let unknown = ApiKey::generate(|| digits.next().map_or(0, |digit| digit - b'0'));
+        socket.write_all(head("GET /v1/pets", unknown.reveal(), "").as_bytes()).await.unwrap();
+        let read = socket.read(&mut buffer).await.unwrap();
+        assert!(buffer[..read].starts_with(b"HTTP/1.1 401 "), "{}", String::from_utf8_lossy(&buffer[..read]));
+        answers += 1;
+    }
+    answers
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn lookups_of_keys_that_were_never_issued_are_rate_limited() {
+    let service = TestService::start_with(&["--trusted-proxy", "192.0.2.1"]).await;
+    assert_eq!(service.client.get("/v1/pets").await.status, 200);
+    // The limit is a rate: it shows only over a few seconds.
+    let time = Duration::from_secs(3);
+    let mut floods = JoinSet::new();
+    for number in 1..=8 {
+        floods.spawn(flood_with_unknown_keys(service.address, number, time));
+    }
+    let started = Instant::now();
+    while started.elapsed() < time {
+        assert_eq!(service.client.get("/v1/pets").await.status, 200, "a known key is served");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let answers: u64 = floods.join_all().await.into_iter().sum();
+    eprintln!("{answers} answers to unknown keys in {time:?}");
+    // A burst of 20, then one per second and connection, and a few more at the start of a second.
+    assert!((20..200).contains(&answers), "{answers}");
+    // Another client whose key is not cached yet does not wait. On a busy machine, that holds for at least one of three.
+    let mut fastest = Duration::MAX;
+    for _ in 0..3 {
+        let other = service.client_with_new_key(&[]);
+        let sent = Instant::now();
+        assert_eq!(other.get("/v1/pets").await.status, 200);
+        fastest = fastest.min(sent.elapsed());
+    }
+    assert!(fastest < Duration::from_millis(900), "{fastest:?}");
 }

@@ -1,8 +1,8 @@
 //! HTTP, whatever the operation: rules for all routes, limits, retries, and clients that are slow or hostile.
 
-mod attacks;
+mod every_route;
 mod hostile_clients;
+mod http1_protocol;
 mod rate_and_connection_limits;
 mod retries;
-mod routes;
 mod stored_text;

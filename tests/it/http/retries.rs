@@ -19,11 +19,10 @@ use tokio_postgres::types::ToSql;
 
 use crate::support::interleaving::hold_idempotency_key;
 use crate::support::metrics::scrape;
-use crate::support::partitions::OLD_PARTITION;
 use crate::support::postgres::{count_pets, key, wait_for_blocked_statement};
 use crate::support::program::ServeProcess;
 use crate::support::repository::{ROOT, read};
-use crate::support::wait::{eventually, poll};
+use crate::support::wait::eventually;
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
 /// Adds a pet with an idempotency key.
@@ -157,23 +156,6 @@ async fn idempotency_keys_are_kept_for_24_hours_across_midnight() {
     let latest = add_with_key(&service.client, "a", &rex()).await;
     assert!(latest.is_replayed());
     assert_eq!(latest.body, forgotten.body);
-}
-
-#[tokio::test]
-async fn old_partitions_are_dropped_and_future_ones_are_created_in_advance() {
-    let service = TestService::start().await;
-    let database = service.database.connect().await;
-    database.batch_execute(OLD_PARTITION).await.unwrap();
-    let partitions = async || -> Vec<String> {
-        let names = "SELECT relname::text FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid \
-            WHERE inhparent = 'idempotency_keys'::regclass ORDER BY 1";
-        database.query(names, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
-    };
-    // A node does so when it starts.
-    let _another = service.start_another().await;
-    let is_dropped = |names: &Vec<String>| !names.contains(&"idempotency_keys_20200101".to_owned());
-    let names = poll("the old partition is dropped", partitions, is_dropped).await;
-    assert_eq!(names.len(), 4, "yesterday, today and the next two days");
 }
 
 /// The statement that adds a pet with an idempotency key, with another current time.

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::support::TestService;
-use crate::support::document::{operations, path_with_id};
+use crate::support::openapi::{operations, path_with_id};
 use crate::support::postgres::key;
 use crate::support::program::new_key;
 use crate::support::raw_http::exchange;

@@ -4,4 +4,4 @@ mod apply;
 mod authentication;
 mod life_cycle;
 mod retries_after_rotation;
-mod revocation;
+mod revoked_while_waiting;

@@ -8,8 +8,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::pet_operations::ORDERS;
 use crate::support::wait::eventually;
+use crate::support::write_requests::ORDERS;
 use crate::support::{Answer, Client, TestService};
 
 async fn place(client: &Client, mut order: Value) -> Value {

@@ -13,11 +13,11 @@ use tokio_postgres::Client as Session;
 use crate::support::interleaving::Between::{self, LocksAndWrites, WritesAndCommit};
 use crate::support::interleaving::{FrozenRequest, Gate, Holder};
 use crate::support::metrics::wait_for_requests_in_flight;
-use crate::support::pet_operations::{
-    ORDERS, PATIENT, Request, add, add_ordered, cancel, complete, place, rename, stored, while_waiting,
-};
 use crate::support::program::ServeProcess;
 use crate::support::wait::{PROMPTLY, eventually, poll};
+use crate::support::write_requests::{
+    ORDERS, PATIENT, Request, add, add_ordered, cancel, complete, place, rename, stored, while_waiting,
+};
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
 /// Requests of each kind that all fail or are stopped, each with what is stored as long as nothing has changed: a new pet each.

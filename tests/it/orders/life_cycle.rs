@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::support::pet_operations::ORDERS;
+use crate::support::write_requests::ORDERS;
 use crate::support::{Answer, Client, TestService};
 
 async fn place(client: &Client, pet: i64) -> Answer {

@@ -5,12 +5,12 @@ use serde_json::json;
 use tokio_postgres::Client as Session;
 
 use crate::support::interleaving::{Gate, Holder, hold_idempotency_key, wait_for_waiter_of};
-use crate::support::pet_operations::{
+use crate::support::program::ServeProcess;
+use crate::support::wait::{eventually, poll};
+use crate::support::write_requests::{
     ORDERS, PATIENT, PET_IS_WRITTEN, Request, add, add_ordered, cancel, complete, patch, place, rename,
     status_of_order, status_of_pet, stored, while_waiting,
 };
-use crate::support::program::ServeProcess;
-use crate::support::wait::{eventually, poll};
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
 #[derive(Clone, Copy, PartialEq)]

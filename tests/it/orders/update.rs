@@ -4,8 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::pet_operations::ORDERS;
 use crate::support::wait::eventually;
+use crate::support::write_requests::ORDERS;
 use crate::support::{Answer, Client, TestService};
 
 async fn shop() -> TestService {

@@ -10,11 +10,11 @@ use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 
 use crate::support::interleaving::{Gate, Holder, wait_for_waiter_of};
-use crate::support::pet_operations::{
+use crate::support::wait::eventually;
+use crate::support::write_requests::{
     ORDERS, PATIENT, PET_IS_WRITTEN, Request, add, add_ordered, cancel, complete, delete, place, rename,
     while_waiting,
 };
-use crate::support::wait::eventually;
 use crate::support::{Answer, Client, TestService};
 
 /// Where a [`Gate`] stops every request that deletes a pet, when it holds all of its locks.

@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 
 use crate::support::events::{follow, types};
 use crate::support::memory::resident_kilobytes;
-use crate::support::pet_operations::ORDERS;
 use crate::support::postgres::key;
 use crate::support::program::ServeProcess;
+use crate::support::write_requests::ORDERS;
 use crate::support::{Answer, Client, TestService};
 
 fn rex(metadata: &Value) -> Value {

@@ -2,7 +2,7 @@
 
 mod create;
 mod delete;
-mod fields;
+mod field_round_trip;
 mod get;
 mod list;
 mod metadata;

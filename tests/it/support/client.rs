@@ -8,7 +8,7 @@ use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use super::document;
+use super::openapi;
 
 /// Sends requests to one address, with one key or none.
 #[derive(Clone)]
@@ -109,7 +109,7 @@ impl Client {
             body: response.text().await?,
         };
         answer.check(&method);
-        document::check(&method, path, &answer);
+        openapi::check(&method, path, &answer);
         Ok(answer)
     }
 }

@@ -59,3 +59,17 @@ pub(crate) fn parse(text: &str) -> Answer {
     rest[..answer.header("content-length").parse().unwrap_or(0)].clone_into(&mut answer.body);
     answer
 }
+
+/// The head of a request, as sent.
+pub(crate) fn head(first_line: &str, key: &str, more: &str) -> String {
+    format!("{first_line} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\n{more}\r\n")
+}
+
+/// The same with a JSON body of this length.
+pub(crate) fn json_head(first_line: &str, length: usize) -> String {
+    head(
+        first_line,
+        key().reveal(),
+        &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n"),
+    )
+}

@@ -13,8 +13,8 @@ use thiserror::Error;
 use crate::conditional::{IfNoneMatchParameter, with_tag};
 use crate::cursor::after_cursor;
 use crate::error::ApiError;
-use crate::last_pet_page::RenderedPetPage;
 use crate::query::distinct;
+use crate::rendered_page_cache::RenderedPetPage;
 use crate::request::{ApiRequest, id_in_text};
 use crate::response::Response;
 
@@ -42,7 +42,7 @@ pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiEr
     let app = request.app;
     let wanted = request.query::<ListPetsQuery>()?.page_request()?;
     let page = app.storage.list_pets(wanted.clone()).await?;
-    let RenderedPetPage { body, tag, next } = app.last_page.rendered(page, |page| {
+    let RenderedPetPage { body, tag, next } = app.rendered_page.rendered(page, |page| {
         let next = app.links.next_page("/pets", &wanted, filters(&wanted.filter), page.next_after)?;
         let pets: Vec<Pet<'_>> = page.items.iter().map(Pet::from).collect();
         let (body, tag) = with_tag(json::render(&pets), next.as_ref());

@@ -25,10 +25,10 @@ use opentelemetry::context::FutureExt as _;
 use petstore_config::ServeSettings;
 use petstore_telemetry::metrics::REQUESTS_RATE_LIMITED;
 
+use super::admin_routes;
 use super::authentication::{Caller, required_authorization};
 use super::client_presence::ClientPresence;
 use super::error::ApiError;
-use super::health;
 use super::incoming_body::IncomingBody;
 use super::request::ApiRequest;
 use super::response::{self, Response};
@@ -239,10 +239,10 @@ impl RequestPipeline {
             Endpoint::Document => app.document.answer(head),
             Endpoint::DocsFile(file) => app.docs_page.answer(file, head),
             Endpoint::Redirect(path) => Ok(response::see_other(path)),
-            Endpoint::Livez => Ok(health::livez()),
-            Endpoint::Startupz => health::startupz(app),
-            Endpoint::Readyz => health::readyz(app),
-            Endpoint::Metrics => Ok(health::metrics(app)),
+            Endpoint::Livez => Ok(admin_routes::livez()),
+            Endpoint::Startupz => admin_routes::startupz(app),
+            Endpoint::Readyz => admin_routes::readyz(app),
+            Endpoint::Metrics => Ok(admin_routes::metrics(app)),
         }
     }
 }

@@ -8,10 +8,10 @@ mod cluster_view;
 mod fresh_read;
 mod observation;
 mod probe;
+mod replication_status;
 mod server;
 mod server_log;
 mod server_metrics;
-mod server_report;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,10 +30,10 @@ use super::error::StatementError::{self, NoConnection, NotSent, Sent};
 use super::pool::{self, ConnectionPool};
 use cluster_view::ClusterView;
 pub use cluster_view::Guarantee;
-use probe::Rounds;
+use probe::ProbeState;
+use replication_status::{REPORT, UpstreamFinder};
 use server::ClusterServer;
 use server_metrics::start_counting_reads;
-use server_report::{REPORT, UpstreamFinder};
 
 /// A cluster of at least two servers. Cheap to clone.
 #[derive(Clone)]
@@ -45,7 +45,7 @@ struct ClusterInner {
     deadline: Duration,
     reads: ReadFrom,
     view: RwLock<ClusterView>,
-    rounds: Mutex<Rounds>,
+    rounds: Mutex<ProbeState>,
     round_wanted: Notify,
     /// The server to read first: the confirmed primary, or else the one that was read last.
     source: AtomicUsize,

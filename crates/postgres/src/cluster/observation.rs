@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
 use super::Cluster;
-use super::server_report::REPORT;
+use super::replication_status::REPORT;
 use crate::error::StatementError::{self, NotSent, Sent};
 
 /// Whether replication is synchronous, and the names of the standbys that may acknowledge; the name under which a standby

@@ -32,7 +32,7 @@ const ROUND_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// What one round leaves for the next one.
 #[derive(Default)]
-pub(super) struct Rounds {
+pub(super) struct ProbeState {
     last: Option<Instant>,
     /// The names under which the servers receive.
     names: Vec<Option<String>>,
@@ -85,7 +85,7 @@ impl Cluster {
     }
 
     /// Asks all servers, and updates the view.
-    async fn round(&self, rounds: &mut Rounds) {
+    async fn round(&self, rounds: &mut ProbeState) {
         let observed = self.observe_all(&mut rounds.names).await;
         let before = self.view();
         self.update(before.after_round(&observed, &rounds.names));

@@ -1,13 +1,13 @@
 //! The faults. A new one is an entry here and in the list of a scenario.
 
-pub(super) mod nodes;
-pub(super) mod patroni;
-pub(super) mod replication;
+pub(super) mod patroni_cluster;
+pub(super) mod three_servers;
+pub(super) mod two_nodes;
 
 use std::future::Future;
 use std::pin::Pin;
 
-use super::shop::Shop;
+use super::system_under_test::SystemUnderTest;
 use crate::Outcome;
 
 /// No limit.
@@ -24,5 +24,5 @@ pub(super) struct Fault {
     /// The same without a successful read.
     pub(super) reads: f64,
     /// Causes it, and ends it.
-    pub(super) cause: for<'a> fn(&'a mut Shop) -> Injection<'a>,
+    pub(super) cause: for<'a> fn(&'a mut SystemUnderTest) -> Injection<'a>,
 }

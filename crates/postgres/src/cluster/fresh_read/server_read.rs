@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 
 use crate::checked_out_connection::{CheckedOutConnection, Parameters};
 use crate::cluster::Cluster;
-use crate::cluster::server_report::REPORT;
+use crate::cluster::replication_status::REPORT;
 use crate::error::StatementError::{self, Deadline, NotSent, Sent};
 
 /// How long a server that may be read takes before it is asked whether it is still there.

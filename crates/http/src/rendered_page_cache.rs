@@ -1,4 +1,4 @@
-//! The page of pets that was rendered last.
+//! A cache of one page of pets: the one that was rendered last.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,9 +20,9 @@ pub(crate) struct RenderedPetPage {
 /// The page that was rendered last. Equal requests that arrive together get the same page from the storage; it is rendered once for
 /// all of them. Without this, the first page was about a tenth slower at 64 connections.
 #[derive(Default)]
-pub(crate) struct LastPetPage(Mutex<Option<(Arc<Page<Pet>>, RenderedPetPage)>>);
+pub(crate) struct RenderedPageCache(Mutex<Option<(Arc<Page<Pet>>, RenderedPetPage)>>);
 
-impl LastPetPage {
+impl RenderedPageCache {
     pub(crate) fn rendered(
         &self,
         page: Arc<Page<Pet>>,

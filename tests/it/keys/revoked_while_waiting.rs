@@ -8,9 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::document::operations;
 use crate::support::events::follow;
 use crate::support::metrics::wait_for_metric;
+use crate::support::openapi::operations;
 use crate::support::program::new_key;
 use crate::support::raw_http::parse;
 use crate::support::wait::eventually;

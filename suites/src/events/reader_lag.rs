@@ -18,7 +18,7 @@ use crate::topology::{PETSTORE, Server, database_url, prepare};
 
 /// One node, one reader.
 #[derive(Args)]
-pub(crate) struct Lag {
+pub(crate) struct ReaderLag {
     /// Changes per second, by 64 clients.
     #[arg(long, default_value_t = 1_000)]
     rate: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Lag {
 
 const FILE: &str = "target/suite-events.csv";
 
-impl Lag {
+impl ReaderLag {
     pub(crate) async fn run(self) -> Outcome {
         let url = database_url()?;
         let key = prepare(&url, 100_000)?;

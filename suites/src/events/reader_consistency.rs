@@ -26,7 +26,7 @@ use crate::workload::{Load, none_of};
 
 /// A private PostgreSQL, two nodes, writers of every kind, seven readers.
 #[derive(Args)]
-pub(crate) struct Model {
+pub(crate) struct ReaderConsistency {
     /// Kills: of the one node, of the other, and of the database, in turn.
     #[arg(long, default_value_t = 45)]
     rounds: u32,
@@ -57,7 +57,7 @@ const OPERATOR: [&str; 6] = [
 
 const IMPORT: &str = "target/events-model.ndjson";
 
-impl Model {
+impl ReaderConsistency {
     pub(crate) async fn run(self) -> Outcome {
         let postgres = Postgres::temporary();
         let url = postgres.start()?;

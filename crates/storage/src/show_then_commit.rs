@@ -1,4 +1,4 @@
-//! Issues API keys: a new key is shown before the transaction that makes it valid commits.
+//! A new API key is shown before the transaction that makes it valid commits.
 //!
 //! **Invariant:** no key is valid that nobody could see. If a key cannot be shown, or the program ends before it is shown,
 //! nothing is changed.

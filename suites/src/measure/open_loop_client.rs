@@ -13,15 +13,14 @@ use crate::http::{Connection, cursor};
 use crate::random::Random;
 use crate::topology::Server;
 
-/// A normal client: sends requests at a steady rate over one connection, each of which must succeed. Returns their
-/// latencies in milliseconds.
-pub(crate) async fn probe(
+/// The p99 in milliseconds of a normal client, which sends requests at a steady rate over one connection. Each must succeed.
+pub(crate) async fn p99_of_probe(
     address: SocketAddr,
     key: &str,
     rate: u32,
     requests: u32,
     request: impl Fn(u32) -> (&'static str, String, &'static str),
-) -> Outcome<Samples> {
+) -> Outcome<f64> {
     let mut connection = Connection::open(address, key).await?;
     let mut times = Samples::default();
     let mut ticks = interval(Duration::from_secs(1) / rate);
@@ -35,18 +34,7 @@ pub(crate) async fn probe(
         }
         times.push(started.elapsed().as_secs_f64() * 1_000.0);
     }
-    Ok(times)
-}
-
-/// The 99th percentile of the latencies of a normal client.
-pub(crate) async fn p99_of_probe(
-    address: SocketAddr,
-    key: &str,
-    rate: u32,
-    requests: u32,
-    request: impl Fn(u32) -> (&'static str, String, &'static str),
-) -> Outcome<f64> {
-    Ok(probe(address, key, rate, requests, request).await?.at(0.99))
+    Ok(times.at(0.99))
 }
 
 /// The latency of each request in milliseconds, when requests are sent at a fixed rate, whether or not earlier ones are

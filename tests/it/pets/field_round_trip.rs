@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use crate::support::TestService;
-use crate::support::document::DOCUMENT;
 use crate::support::folder::Folder;
 use crate::support::import::import_with_code;
+use crate::support::openapi::DOCUMENT;
 use crate::support::program::run;
 
 type Pet = Map<String, Value>;

@@ -16,7 +16,7 @@ const LARGEST_BATCH: f64 = 128.0;
 
 /// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Configuration {
+pub(crate) struct Deployment {
     pub(crate) nodes: u32,
     /// Client connections to all nodes.
     pub(crate) connections: u32,
@@ -26,7 +26,7 @@ pub(crate) struct Configuration {
 /// The measurements of a configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
-    pub(crate) configuration: Configuration,
+    pub(crate) configuration: Deployment,
     /// Requests per second.
     pub(crate) rate: f64,
     /// Requests per batch, on average; infinite if the operation is not batched.
@@ -62,7 +62,7 @@ impl Cost {
 
 /// Fitted to some configurations, to predict others.
 #[derive(Debug)]
-pub(crate) struct Model {
+pub(crate) struct CapacityModel {
     /// The share of a node's connections whose requests are in one batch.
     share: f64,
     /// Seconds of the whole machine.
@@ -71,7 +71,7 @@ pub(crate) struct Model {
     pub(crate) costs: [Cost; 3],
 }
 
-impl Model {
+impl CapacityModel {
     /// Fits the costs to the measurements.
     pub(crate) fn fit(points: &[Measured]) -> Self {
         let is_batched = points.iter().all(|point| point.batch.is_finite());
@@ -93,13 +93,13 @@ impl Model {
     }
 
     /// Requests per second.
-    pub(crate) fn rate(&self, configuration: Configuration) -> f64 {
+    pub(crate) fn rate(&self, configuration: Deployment) -> f64 {
         1.0 / self.machine.of(batch(configuration, self.share), configuration.pets)
     }
 }
 
 /// The batch size, given this share of a node's connections.
-fn batch(configuration: Configuration, share: f64) -> f64 {
+fn batch(configuration: Deployment, share: f64) -> f64 {
     if share.is_infinite() { share } else { (per_node(configuration) * share).clamp(1.0, LARGEST_BATCH) }
 }
 
@@ -107,7 +107,7 @@ fn decades(pets: f64) -> f64 {
     (pets / 1e6).log10()
 }
 
-fn per_node(configuration: Configuration) -> f64 {
+fn per_node(configuration: Deployment) -> f64 {
     f64::from(configuration.connections) / f64::from(configuration.nodes)
 }
 
@@ -166,7 +166,7 @@ mod tests {
 
     /// A measurement that follows the model exactly.
     fn measured(nodes: u32, connections: u32, pets: f64) -> Measured {
-        let configuration = Configuration { nodes, connections, pets };
+        let configuration = Deployment { nodes, connections, pets };
         let batch = batch(configuration, 0.4);
         let seconds = [30e-6 + 5e-6 / batch, 4e-6 + 40e-6 / batch + 1e-6 * decades(pets), 10e-6];
         Measured { configuration, rate: 2.0 * 0.9 / seconds.iter().sum::<f64>(), batch, seconds }
@@ -177,7 +177,7 @@ mod tests {
         let points: Vec<_> = [(1, 16, 1e6), (1, 64, 1e8), (4, 64, 1e6), (4, 1024, 1e8), (1, 1024, 1e6)]
             .map(|(nodes, connections, pets)| measured(nodes, connections, pets))
             .into();
-        let model = Model::fit(&points);
+        let model = CapacityModel::fit(&points);
         let database = model.costs[1];
         for (found, is) in [(database.own, 4e-6), (database.statement, 40e-6), (database.decade, 1e-6)] {
             assert!((found - is).abs() < 1e-9, "{found} is not {is}");
@@ -197,7 +197,7 @@ mod tests {
                 point
             })
             .into();
-        let Cost { own, statement, decade } = Model::fit(&points).costs[1];
+        let Cost { own, statement, decade } = CapacityModel::fit(&points).costs[1];
         assert!(own >= 0.0 && statement > 0.0 && decade >= 0.0, "{own} {statement} {decade}");
     }
 
@@ -211,7 +211,7 @@ mod tests {
                 ..measured(nodes, connections, pets)
             })
             .into();
-        let model = Model::fit(&points);
+        let model = CapacityModel::fit(&points);
         assert!((model.costs[1].of(8.0, 1e7) - 320e-6).abs() < 1e-9, "{model:?}");
         assert!((model.rate(points[0].configuration) - 4_000.0).abs() < 1e-6, "{model:?}");
     }
@@ -219,6 +219,6 @@ mod tests {
     #[test]
     fn a_feature_that_never_varied_has_no_cost() {
         let points: Vec<_> = [16, 64, 256].map(|connections| measured(1, connections, 1e6)).into();
-        assert!(Model::fit(&points).costs[1].decade.abs() < 1e-12);
+        assert!(CapacityModel::fit(&points).costs[1].decade.abs() < 1e-12);
     }
 }

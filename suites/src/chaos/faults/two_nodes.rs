@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::{ANY, Fault, Shop};
+use super::{ANY, Fault, SystemUnderTest};
 use crate::Outcome;
 use crate::http::Connection;
 use crate::topology::{PETSTORE, output, psql};
@@ -21,10 +21,10 @@ pub(crate) const NODE_KILLED: Fault = Fault {
     name: "node-killed",
     writes: ANY,
     reads: ANY,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let node = shop.random.index(2);
-            shop.nodes.restart(node, &shop.url)
+            let node = system.random.index(2);
+            system.nodes.restart(node, &system.url)
         })
     },
 };
@@ -34,7 +34,7 @@ pub(crate) const ONE_NODE_KILLED: Fault = Fault {
     name: "node-killed",
     writes: 1.0,
     reads: 1.0,
-    cause: |shop| Box::pin(async { shop.nodes.restart(0, &shop.url) }),
+    cause: |system| Box::pin(async { system.nodes.restart(0, &system.url) }),
 };
 
 /// SIGSTOP and, three seconds later, SIGCONT. The other node goes on: some clients stay on one node.
@@ -42,10 +42,10 @@ pub(crate) const NODE_PAUSED: Fault = Fault {
     name: "node-paused",
     writes: 1.5,
     reads: 1.5,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let node = shop.random.index(2);
-            let paused = shop.nodes.nodes[node].freeze()?;
+            let node = system.random.index(2);
+            let paused = system.nodes.nodes[node].freeze()?;
             sleep(Duration::from_secs(3)).await;
             drop(paused);
             Ok(())
@@ -58,14 +58,14 @@ pub(crate) const FIRST_NODE_RESTARTED: Fault = Fault {
     name: "first-node-restarted",
     writes: 1.5,
     reads: 1.5,
-    cause: |shop| Box::pin(shop.restart_node(0)),
+    cause: |system| Box::pin(system.restart_node(0)),
 };
 
 pub(crate) const SECOND_NODE_RESTARTED: Fault = Fault {
     name: "second-node-restarted",
     writes: 1.5,
     reads: 1.5,
-    cause: |shop| Box::pin(shop.restart_node(1)),
+    cause: |system| Box::pin(system.restart_node(1)),
 };
 
 /// As after the rollback of the next release: its schema has additions that this one does not know.
@@ -73,14 +73,14 @@ pub(crate) const SCHEMA_ADVANCED: Fault = Fault {
     name: "schema-advanced",
     writes: 1.5,
     reads: 1.5,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
             let next = "SET lock_timeout = '500ms'; BEGIN; \
                 ALTER TABLE pets ADD COLUMN IF NOT EXISTS of_the_next_version text; \
                 INSERT INTO refinery_schema_history (version, name, applied_on, checksum) \
                   VALUES (1000, 'next', now()::text, '0') ON CONFLICT DO NOTHING; \
                 COMMIT";
-            psql(shop.database_url(), next).map(drop)
+            psql(system.database_url(), next).map(drop)
         })
     },
 };
@@ -89,12 +89,12 @@ pub(crate) const CONNECTION_LOST: Fault = Fault {
     name: "connection-lost",
     writes: ANY,
     reads: ANY,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
             let terminate = "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity \
                 WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND datname = current_database() \
                 ORDER BY random() LIMIT 1) AS one";
-            psql(shop.database_url(), terminate).map(drop)
+            psql(system.database_url(), terminate).map(drop)
         })
     },
 };
@@ -103,11 +103,11 @@ pub(crate) const DATABASE_CRASHED: Fault = Fault {
     name: "database-crashed",
     writes: ANY,
     reads: ANY,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let postgres = shop.database.postgres()?;
+            let postgres = system.database.postgres()?;
             postgres.crash()?;
-            postgres.start_again(&shop.url)
+            postgres.start_again(&system.url)
         })
     },
 };
@@ -117,7 +117,7 @@ pub(crate) const ALL_KILLED: Fault = Fault {
     name: "all-killed",
     writes: ANY,
     reads: ANY,
-    cause: |shop| Box::pin(async { shop.nodes.restart_all(shop.database.postgres()?, &shop.url) }),
+    cause: |system| Box::pin(async { system.nodes.restart_all(system.database.postgres()?, &system.url) }),
 };
 
 /// Each node must log one line for the loss and one for the return, and the cause of each failed request.
@@ -125,18 +125,18 @@ pub(crate) const DATABASE_STOPPED: Fault = Fault {
     name: "database-stopped",
     writes: ANY,
     reads: ANY,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let from = shop.load.now();
-            let postgres = shop.database.postgres()?;
+            let from = system.load.now();
+            let postgres = system.database.postgres()?;
             postgres.stop()?;
             sleep(OUTAGE).await;
-            postgres.start_again(&shop.url)?;
+            postgres.start_again(&system.url)?;
             sleep(Duration::from_secs(4)).await;
-            if shop.load.log().with_status(503, from, f64::INFINITY).0 == 0 {
+            if system.load.log().with_status(503, from, f64::INFINITY).0 == 0 {
                 return Err("no request failed: the database was not away".into());
             }
-            let logs = [shop.nodes.nodes[0].log()?, shop.nodes.nodes[1].log()?];
+            let logs = [system.nodes.nodes[0].log()?, system.nodes.nodes[1].log()?];
             logs.iter().try_for_each(|log| check_log(log))
         })
     },
@@ -167,11 +167,11 @@ pub(crate) const KEY_REVOKED: Fault = Fault {
     name: "key-revoked",
     writes: ANY,
     reads: ANY,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let key = shop.new_key().await?;
-            let refused = shop.revoke(&key)?;
-            shop.must_be_refused("", refused).await
+            let key = system.new_key().await?;
+            let refused = system.revoke(&key)?;
+            system.must_be_refused("", refused).await
         })
     },
 };
@@ -185,7 +185,7 @@ pub(super) struct Key {
 /// For how many seconds a revoked key was accepted.
 pub(super) type Refused = JoinHandle<Result<f64, String>>;
 
-impl Shop {
+impl SystemUnderTest {
     async fn restart_node(&mut self, node: usize) -> Outcome {
         let stopped_in = self.nodes.nodes[node].restart(PETSTORE, &self.url).await?;
         self.note(format!("stopped in {:.1} s", stopped_in.as_secs_f64()));

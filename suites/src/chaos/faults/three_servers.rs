@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::{ANY, Fault, Shop};
+use super::{ANY, Fault, SystemUnderTest};
 use crate::Outcome;
 use crate::topology::{Cluster, Process};
 
@@ -31,17 +31,17 @@ pub(crate) const STANDBY_LAGS: Fault = Fault {
     name: "standby-lags",
     writes: ANY,
     reads: READS,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
             let end = Instant::now() + Duration::from_secs(6);
             while Instant::now() < end {
-                let standbys = shop.servers()?.standbys();
-                let standby = *shop.random.pick(&standbys);
-                let process = *shop.random.pick(&[Process::Receiver, Process::Replay]);
-                let frozen = shop.servers()?.freeze(standby, process)?;
-                shop.pause(50, 400).await;
+                let standbys = system.servers()?.standbys();
+                let standby = *system.random.pick(&standbys);
+                let process = *system.random.pick(&[Process::Receiver, Process::Replay]);
+                let frozen = system.servers()?.freeze(standby, process)?;
+                system.pause(50, 400).await;
                 drop(frozen);
-                shop.pause(20, 100).await;
+                system.pause(20, 100).await;
             }
             Ok(())
         })
@@ -53,21 +53,21 @@ pub(crate) const PRIMARY_CRASHED: Fault = Fault {
     name: "primary-crashed",
     writes: ANY,
     reads: READS,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
             let mut behind = None;
-            if shop.random.chance(50) {
-                let standbys = shop.servers()?.standbys();
-                let standby = *shop.random.pick(&standbys);
-                behind = shop.servers()?.freeze(standby, Process::Receiver)?;
-                shop.pause(50, 300).await;
+            if system.random.chance(50) {
+                let standbys = system.servers()?.standbys();
+                let standby = *system.random.pick(&standbys);
+                behind = system.servers()?.freeze(standby, Process::Receiver)?;
+                system.pause(50, 300).await;
             }
-            shop.crash_primary()?;
+            system.crash_primary()?;
             if let Some(receiver) = behind {
                 receiver.terminate()?;
             }
-            shop.without_primary().await?;
-            shop.fail_over().await
+            system.without_primary().await?;
+            system.fail_over().await
         })
     },
 };
@@ -77,16 +77,16 @@ pub(crate) const KEYS_REVOKED_AROUND_CRASH: Fault = Fault {
     name: "keys-revoked-around-crash",
     writes: ANY,
     reads: READS,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let (one, other) = (shop.new_key().await?, shop.new_key().await?);
-            let before = shop.revoke(&one)?;
-            shop.crash_primary()?;
-            shop.without_primary().await?;
-            shop.fail_over().await?;
-            let after = shop.revoke(&other)?;
-            shop.must_be_refused(" before the crash", before).await?;
-            shop.must_be_refused(" after the promotion", after).await
+            let (one, other) = (system.new_key().await?, system.new_key().await?);
+            let before = system.revoke(&one)?;
+            system.crash_primary()?;
+            system.without_primary().await?;
+            system.fail_over().await?;
+            let after = system.revoke(&other)?;
+            system.must_be_refused(" before the crash", before).await?;
+            system.must_be_refused(" after the promotion", after).await
         })
     },
 };
@@ -97,22 +97,22 @@ pub(crate) const PRIMARY_DEPOSED: Fault = Fault {
     name: "primary-deposed",
     writes: ANY,
     reads: READS,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let standbys = shop.servers()?.standbys();
-            let new = *shop.random.pick(&standbys);
+            let standbys = system.servers()?.standbys();
+            let new = *system.random.pick(&standbys);
             let other = standbys[usize::from(standbys[0] == new)];
-            let cluster = shop.servers()?;
+            let cluster = system.servers()?;
             cluster.follow(other, new)?;
             cluster.wait_for_standbys(new, 1).await?;
             let needed = cluster.received(other)?;
             cluster.wait_for("standby that has everything", || Ok(cluster.received(new)? >= needed)).await?;
             cluster.promote(new)?;
-            let mark = shop.load.now();
-            shop.servers()?.wait_for_standbys(new, 1).await?;
-            shop.write_directly()?;
-            shop.wait_for(Kind::Writes, mark).await?;
-            shop.write_directly_for_some_time().await
+            let mark = system.load.now();
+            system.servers()?.wait_for_standbys(new, 1).await?;
+            system.write_directly()?;
+            system.wait_for(Kind::Writes, mark).await?;
+            system.write_directly_for_some_time().await
         })
     },
 };
@@ -122,15 +122,15 @@ pub(crate) const PRIMARY_HANGS: Fault = Fault {
     name: "primary-hangs",
     writes: ANY,
     reads: READS,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let cluster = shop.servers()?;
+            let cluster = system.servers()?;
             let hung = cluster.freeze_all(cluster.primary)?;
-            shop.pause(2_000, 4_000).await;
-            shop.fail_over().await?;
-            shop.write_directly()?;
+            system.pause(2_000, 4_000).await;
+            system.fail_over().await?;
+            system.write_directly()?;
             drop(hung);
-            shop.write_directly_for_some_time().await
+            system.write_directly_for_some_time().await
         })
     },
 };
@@ -140,31 +140,31 @@ pub(crate) const TWO_CRASHED: Fault = Fault {
     name: "two-crashed",
     writes: ANY,
     reads: ANY,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let survivor = shop.random.index(3);
-            let cluster = shop.servers()?;
+            let survivor = system.random.index(3);
+            let cluster = system.servers()?;
             let (primary, [one, other]) = (cluster.primary, cluster.standbys());
             // Without the primary, a standby that restarts does not know how far it was.
             let (first, second) =
                 if survivor == primary { (one, other) } else { (primary, one + other - survivor) };
             cluster.crash(second)?;
             cluster.crash(first)?;
-            let begin = shop.load.now();
-            shop.pause(2_000, 4_000).await;
-            let mark = shop.load.now();
-            shop.servers()?.start_server(first)?;
-            shop.wait_for(Kind::Reads, mark).await?;
+            let begin = system.load.now();
+            system.pause(2_000, 4_000).await;
+            let mark = system.load.now();
+            system.servers()?.start_server(first)?;
+            system.wait_for(Kind::Reads, mark).await?;
             let unproven = {
-                let log = shop.load.log();
+                let log = system.load.log();
                 let reads =
                     log.between(begin, mark).filter(|attempt| !attempt.is_write && attempt.succeeded());
                 reads.filter(|read| read.began() > begin).count()
             };
             if unproven > 0 {
-                shop.problem(format!("{unproven} reads were answered by a single server"));
+                system.problem(format!("{unproven} reads were answered by a single server"));
             }
-            let cluster = shop.servers()?;
+            let cluster = system.servers()?;
             cluster.start_server(second)?;
             cluster.wait_for_standbys(primary, 2).await.map(drop)
         })
@@ -176,7 +176,7 @@ pub(crate) const STANDBY_RESTARTED: Fault = Fault {
     name: "standby-restarted",
     writes: ANY,
     reads: READS,
-    cause: |shop| Box::pin(async { shop.restart_standby(false).await }),
+    cause: |system| Box::pin(async { system.restart_standby(false).await }),
 };
 
 /// The same without a primary, and the other standby has received less: nothing can be proven until the primary returns.
@@ -184,7 +184,7 @@ pub(crate) const STANDBY_RESTARTED_ALONE: Fault = Fault {
     name: "standby-restarted-alone",
     writes: ANY,
     reads: ANY,
-    cause: |shop| Box::pin(async { shop.restart_standby(true).await }),
+    cause: |system| Box::pin(async { system.restart_standby(true).await }),
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -193,7 +193,7 @@ enum Kind {
     Writes,
 }
 
-impl Shop {
+impl SystemUnderTest {
     fn servers(&mut self) -> Outcome<&mut Cluster> {
         self.database.servers()
     }

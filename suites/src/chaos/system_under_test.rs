@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::faults::{Fault, patroni};
+use super::faults::{Fault, patroni_cluster};
 use super::{DEADLINE, Scenario};
 use crate::Outcome;
 use crate::random::Random;
@@ -38,7 +38,7 @@ pub(super) enum Database {
     Patroni(String, Option<Proxy>),
 }
 
-pub(super) struct Shop {
+pub(super) struct SystemUnderTest {
     pub(super) nodes: Nodes,
     _balancer: Option<Balancer>,
     /// The database as the nodes reach it.
@@ -57,7 +57,7 @@ pub(super) struct Shop {
     baseline: Option<(f64, f64)>,
 }
 
-impl Shop {
+impl SystemUnderTest {
     pub(super) async fn start(
         scenario: &Scenario,
         seed: u64,
@@ -87,7 +87,7 @@ impl Shop {
             Topology::PatroniThroughProxy => {
                 let direct = database_url()?;
                 let key = fill(&direct, pets)?;
-                let proxy = Proxy::start(patroni::leader_address().await?).await?;
+                let proxy = Proxy::start(patroni_cluster::leader_address().await?).await?;
                 let url = format!("postgresql://petstore:petstore@{}/petstore", proxy.address);
                 (Database::Patroni(direct, Some(proxy)), url, key)
             }
@@ -145,7 +145,7 @@ impl Shop {
         let recovered = self.until_written(ended).await? - ended;
         match &mut self.database {
             Database::Servers(cluster) => cluster.rebuild_deposed().await?,
-            Database::Patroni(_, None) => patroni::wait_until_healthy().await?,
+            Database::Patroni(_, None) => patroni_cluster::wait_until_healthy().await?,
             _ => {}
         }
         // A standby shows a commit before the primary does.

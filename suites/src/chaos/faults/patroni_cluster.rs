@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::{Fault, Shop};
+use super::{Fault, SystemUnderTest};
 use crate::Outcome;
 use crate::topology::{NetworkFault, output, psql};
 
@@ -83,7 +83,7 @@ pub(crate) const CHECKPOINTERS_PAUSED: Fault = Fault {
     name: "checkpointers-paused",
     writes: 8.0,
     reads: 1.5,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
             let leader = leader().await?;
             let standbys = SERVERS.into_iter().filter(|&server| server != leader);
@@ -99,7 +99,7 @@ pub(crate) const CHECKPOINTERS_PAUSED: Fault = Fault {
             }
             cluster(&["resume"]).await?;
             if unreplicated > 0 {
-                shop.problem(format!("{unreplicated} writes were acknowledged that no standby had"));
+                system.problem(format!("{unreplicated} writes were acknowledged that no standby had"));
             }
             Ok(())
         })
@@ -126,15 +126,15 @@ pub(crate) const PRIMARY_KILLED: Fault = Fault {
     name: "primary-killed",
     writes: 25.0,
     reads: 1.5,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let from = shop.load.now();
+            let from = system.load.now();
             let server = cluster(&["kill", "leader"]).await?;
-            shop.until_written(shop.load.now() + 1.0).await?;
+            system.until_written(system.load.now() + 1.0).await?;
             cluster(&["start", server.trim()]).await?;
-            let (_, p99) = shop.load.log().with_status(503, from, shop.load.now());
-            if p99 > REFUSED_WITHIN * shop.slack {
-                shop.problem(format!("p99 of the refusals without a primary: {p99:.2} s"));
+            let (_, p99) = system.load.log().with_status(503, from, system.load.now());
+            if p99 > REFUSED_WITHIN * system.slack {
+                system.problem(format!("p99 of the refusals without a primary: {p99:.2} s"));
             }
             Ok(())
         })
@@ -146,7 +146,7 @@ pub(crate) const PRIMARY_CUT_OFF: Fault = Fault {
     name: "primary-cut-off",
     writes: 30.0,
     reads: 1.5,
-    cause: |shop| Box::pin(partition(shop, &["cut"])),
+    cause: |system| Box::pin(partition(system, &["cut"])),
 };
 
 /// From the other servers; the nodes still reach it.
@@ -154,7 +154,7 @@ pub(crate) const PRIMARY_ISOLATED: Fault = Fault {
     name: "primary-isolated",
     writes: 30.0,
     reads: 1.5,
-    cause: |shop| Box::pin(partition(shop, &["cut", "--from-peers"])),
+    cause: |system| Box::pin(partition(system, &["cut", "--from-peers"])),
 };
 
 pub(crate) const PRIMARY_PAUSED: Fault = Fault {
@@ -170,7 +170,7 @@ pub(crate) const PATRONI_PAUSED: Fault = Fault {
     name: "patroni-paused",
     writes: 30.0,
     reads: 1.5,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
             let started = Instant::now();
             let old = cluster(&["pause", "--only", "patroni", "leader"]).await?;
@@ -181,15 +181,15 @@ pub(crate) const PATRONI_PAUSED: Fault = Fault {
                     _ => sleep(Duration::from_millis(100)).await,
                 }
             };
-            shop.note(format!("{new} was the primary after {:.1} s", started.elapsed().as_secs_f64()));
+            system.note(format!("{new} was the primary after {:.1} s", started.elapsed().as_secs_f64()));
             let url = url_of(&new);
             while started.elapsed() < FROZEN {
-                let (url, name) = (url.clone(), shop.load.new_name());
+                let (url, name) = (url.clone(), system.load.new_name());
                 let insert = format!(
                     "INSERT INTO pets (name, category_id, status) VALUES ('{name}', 1, 'available') RETURNING id"
                 );
                 let id = spawn_blocking(move || psql(&url, &insert)).await??.trim().parse()?;
-                shop.load.created_in_sql(id, &name, "available");
+                system.load.created_in_sql(id, &name, "available");
                 sleep(Duration::from_millis(200)).await;
             }
             cluster(&["resume"]).await.map(drop)
@@ -201,9 +201,9 @@ pub(crate) const TABLE_LOCKED: Fault = Fault {
     name: "table-locked",
     writes: 7.0,
     reads: 7.0,
-    cause: |shop| {
+    cause: |system| {
         Box::pin(async {
-            let url = shop.database_url().to_owned();
+            let url = system.database_url().to_owned();
             let lock = "BEGIN; LOCK TABLE pets IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(5); COMMIT";
             spawn_blocking(move || psql(&url, lock)).await?.map(drop)
         })
@@ -214,7 +214,7 @@ pub(crate) const PACKETS_DROPPED: Fault = Fault {
     name: "packets-dropped",
     writes: 7.0,
     reads: 7.0,
-    cause: |shop| Box::pin(break_network(shop, NetworkFault::BlackHole, 5)),
+    cause: |system| Box::pin(break_network(system, NetworkFault::BlackHole, 5)),
 };
 
 /// 50 ms each way, and one send in twenty closes the connection.
@@ -222,11 +222,11 @@ pub(crate) const NETWORK_SLOW: Fault = Fault {
     name: "network-slow",
     writes: 12.0,
     reads: 12.0,
-    cause: |shop| Box::pin(break_network(shop, NetworkFault::Slow, 10)),
+    cause: |system| Box::pin(break_network(system, NetworkFault::Slow, 10)),
 };
 
-async fn break_network(shop: &mut Shop, fault: NetworkFault, seconds: u64) -> Outcome {
-    let proxy = shop.database.proxy()?;
+async fn break_network(system: &mut SystemUnderTest, fault: NetworkFault, seconds: u64) -> Outcome {
+    let proxy = system.database.proxy()?;
     proxy.set(fault);
     sleep(Duration::from_secs(seconds)).await;
     proxy.set(NetworkFault::None);
@@ -246,7 +246,7 @@ async fn for_a_while(begin: &[&str], end: &str, seconds: u64) -> Outcome {
 }
 
 /// Cuts the primary off for 40 s. It must not acknowledge a write to a client on its side.
-async fn partition(shop: &mut Shop, cut: &[&str]) -> Outcome {
+async fn partition(system: &mut SystemUnderTest, cut: &[&str]) -> Outcome {
     let server = leader().await?;
     // The write that must fail behind the partition must succeed without it.
     let before = server.clone();
@@ -257,7 +257,7 @@ async fn partition(shop: &mut Shop, cut: &[&str]) -> Outcome {
     let acknowledged = spawn_blocking(move || acknowledged_on(&server, Duration::from_secs(40))).await??;
     cluster(&["heal"]).await?;
     if acknowledged > 0 {
-        shop.problem(format!("{acknowledged} writes were acknowledged behind the partition"));
+        system.problem(format!("{acknowledged} writes were acknowledged behind the partition"));
     }
     Ok(())
 }

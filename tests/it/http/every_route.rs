@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::support::TestService;
-use crate::support::document::{operations, path_with_id};
+use crate::support::openapi::{operations, path_with_id};
 use crate::support::postgres::{key, wait_for_blocked_statement};
 use crate::support::raw_http::{exchange, is_hypers, parse};
 use crate::support::wait::eventually;
