@@ -138,16 +138,16 @@ class Cluster:
 
     @contextlib.contextmanager
     def few_partitions(self):
-        """Leaves partitions for today and two more days, as if no node had created any for days."""
+        """Leaves partitions of events for today and two more days, as if no node had created any for days."""
         self.execute(
             "DO $$ DECLARE partition regclass; BEGIN"
             " FOR partition IN SELECT inhrelid FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
-            " WHERE inhparent = 'idempotency_keys'::regclass AND relname >= 'idempotency_keys_' ||"
-            " to_char((now() AT TIME ZONE 'UTC')::date + 3, 'YYYYMMDD')"
+            " WHERE inhparent = 'events'::regclass AND relname >="
+            " to_char((now() AT TIME ZONE 'UTC')::date + 3, '\"events_\"YYYYMMDD')"
             " LOOP EXECUTE format('DROP TABLE %s', partition); END LOOP; END $$"
         )
         yield
-        self.execute("SELECT create_idempotency_partitions()")
+        self.execute("SELECT create_event_partitions()")
 
     @contextlib.contextmanager
     def failing_archive(self):
