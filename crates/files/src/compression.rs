@@ -25,7 +25,7 @@ const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 /// The largest window of a zstd file, as a power of two: 32 MiB. `zstd` exceeds it only with `--long` or `--ultra`.
 const ZSTD_WINDOW: u32 = 25;
 
-const BUFFER: usize = 128 * 1024;
+const BUFFER: usize = 131_072;
 
 impl Compression {
     /// The compression that the extension of a file names.
@@ -99,22 +99,44 @@ impl<W: Write> ExportWriter<W> {
             Self::Zstd(output) => output.finish()?.flush(),
         }
     }
+
+    fn encoder(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Plain(output) => output,
+            Self::Gzip(output) => output,
+            Self::Zstd(output) => output,
+        }
+    }
 }
 
 impl<W: Write> Write for ExportWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(output) => output.write(bytes),
-            Self::Gzip(output) => output.write(bytes),
-            Self::Zstd(output) => output.write(bytes),
-        }
+        self.encoder().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(output) => output.flush(),
-            Self::Gzip(output) => output.flush(),
-            Self::Zstd(output) => output.flush(),
+        self.encoder().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_flushed_can_be_read_before_the_end_of_the_file() {
+        for compression in [Compression::Plain, Compression::Gzip, Compression::Zstd] {
+            let mut writer = ExportWriter::new(Vec::new(), compression).unwrap();
+            writer.write_all(b"Rex").unwrap();
+            writer.flush().unwrap();
+            let written = match &writer {
+                ExportWriter::Plain(output) => output.get_ref(),
+                ExportWriter::Gzip(output) => output.get_ref().get_ref(),
+                ExportWriter::Zstd(output) => output.get_ref().get_ref(),
+            };
+            let mut read = [0; 3];
+            decompressed(Cursor::new(written.clone())).unwrap().read_exact(&mut read).unwrap();
+            assert_eq!(&read, b"Rex", "{compression:?}");
         }
     }
 }

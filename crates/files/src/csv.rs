@@ -272,10 +272,46 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::super::tests::outcomes;
-    use super::super::{FileError, FileFormat};
+    use super::super::{FileError, FileFormat, ImportRows};
     use super::MAX_ROW;
+    use std::io::Cursor;
 
     const HEADER: &str = "name,categoryId";
+
+    #[test]
+    fn a_header_names_columns_of_pets_each_once_and_the_keys() {
+        let read = |header: &str, key_column: Option<&str>| {
+            let input = Box::new(Cursor::new(format!("{header}\n")));
+            match ImportRows::read(input, FileFormat::Csv, key_column.map(str::to_owned)) {
+                Ok(_) => String::new(),
+                Err(FileError::Header(problem)) => problem,
+                Err(other) => panic!("{other}"),
+            }
+        };
+        for (header, key_column, problem) in [
+            ("name,categoryId", None, ""),
+            ("id,categoryId,name", Some("id"), ""),
+            ("name,categoryId,metadata.a,metadata.b", None, ""),
+            ("name,categoryId,metadata,metadata.key", Some("metadata.key"), ""),
+            ("name,categoryId,metadata.a,metadata", Some("metadata"), ""),
+            (
+                "name,categoryId,metadata,metadata.a",
+                None,
+                "it has a column `metadata` and columns for its members",
+            ),
+            ("name,categoryId,metadata.", None, "the column `metadata.` "),
+            ("name,categoryId,name", None, "the column `name` appears twice"),
+            ("name", None, "the column `categoryId` is missing"),
+            ("name,categoryId", Some("id"), "the column `id` is missing"),
+            ("name,categoryId,id", None, "`--key-column id` uses it as the source's key"),
+            ("name,categoryId,sku", None, "there is no column `sku`"),
+            ("name,categoryId,sku", Some("name"), "there is no column `sku`"),
+        ] {
+            let found = read(header, key_column);
+            assert!(found.contains(problem) && found.is_empty() == problem.is_empty(), "{header}: {found}");
+        }
+        assert!(!read("name,categoryId,sku", None).contains("--key-column"));
+    }
 
     #[test]
     fn a_rejected_row_is_reported_with_the_line_it_starts_on() {

@@ -448,6 +448,46 @@ mod tests {
     }
 
     #[test]
+    fn a_repeat_shares_the_outcome_of_its_key_and_the_wait_for_its_reference() {
+        let pet = || request(None, 0, None).pet.with_id(7.try_into().unwrap());
+        let decided = |outcome| Ok(AttemptOutcome::Decided(outcome));
+        let inserted = || decided(InsertOutcome::Inserted(pet()));
+        let first = request(Some(1), 1, Some("a"));
+        assert_eq!(
+            decision(share(&first, &inserted(), &request(Some(1), 1, Some("a")))),
+            Some(InsertOutcome::Replayed(pet()))
+        );
+        assert_eq!(
+            decision(share(&first, &decided(InsertOutcome::InProgress), &request(Some(1), 1, None))),
+            Some(InsertOutcome::InProgress)
+        );
+        for other in [request(Some(1), 2, None), request(Some(2), 1, Some("a")), request(None, 0, Some("a"))]
+        {
+            assert!(share(&first, &inserted(), &other).is_none(), "{other:?}");
+        }
+        let (key, reference) =
+            (Blocker::Key(Digest128([1; 16])), Blocker::Reference("a".to_owned().try_into().unwrap()));
+        for (blocker, repeat) in
+            [(key, request(Some(1), 2, Some("b"))), (reference, request(Some(2), 1, Some("a")))]
+        {
+            let waits = Blocked { request: first.clone(), blocker: blocker.clone() };
+            let undecided = Ok(AttemptOutcome::Undecided(Box::new(waits)));
+            let Some(Ok(AttemptOutcome::Undecided(shared))) = share(&first, &undecided, &repeat) else {
+                panic!("it would wait once more for the same transaction");
+            };
+            assert_eq!((shared.request.idempotency, shared.blocker), (repeat.idempotency, blocker));
+            assert!(share(&first, &undecided, &request(Some(2), 1, Some("b"))).is_none());
+        }
+    }
+
+    fn decision(shared: Option<AttemptResult>) -> Option<InsertOutcome> {
+        match shared? {
+            Ok(AttemptOutcome::Decided(outcome)) => Some(outcome),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
     fn a_request_knows_what_it_would_wait_for_while_another_waits_for_it() {
         let waiting = WaitingRequests::default();
         let (key, reference) =

@@ -143,7 +143,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// The load of a system: none of its requests may fail.
+/// The load of a shop: none of its requests may fail.
 pub(crate) const SHOP: Clients = Clients {
     mix: &[
         (4, Kind::Create),

@@ -34,10 +34,10 @@ impl Regression {
             for connections in CONNECTIONS {
                 let extent = Extent { pets: PETS, connections, rounds: self.rounds, seconds: 1 };
                 let sides = [&now, &before].map(|server| Side(server, workload.service, &key));
-                let [now, before] = throughput(sides, extent).await?;
+                let [of_now, of_before] = throughput(sides, extent).await?;
                 let what =
                     format!("{}, {connections} connections: times the previous release", workload.name);
-                bars.at_least(&what, &now.rate.ratio_to(&before.rate), LEAST);
+                bars.at_least(&what, &of_now.rate.ratio_to(&of_before.rate), LEAST);
             }
         }
         bars.finish()

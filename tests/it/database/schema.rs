@@ -1,7 +1,7 @@
 //! The schema: migrations, constraints, and TLS to the database.
 
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use petstore_config::{DatabaseUrl, PoolSettings, ReadFrom};
 use petstore_storage::{SCHEMA_LATEST, SCHEMA_NEEDED, Storage, StorageError, migrate};
@@ -314,7 +314,7 @@ async fn migrate_does_not_block_requests_while_it_waits_for_a_long_transaction()
     wait_for_blocked_statement(&watch).await;
     // A request queues behind an attempt of the migration, and is served when that gives up, long before the transaction
     // ends.
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     watch.batch_execute("BEGIN; LOCK TABLE pets IN SHARE MODE; COMMIT").await.unwrap();
     assert!(started.elapsed() < PROMPTLY, "{:?}", started.elapsed());
     assert!(migrating.try_wait().unwrap().is_none(), "it retries");
@@ -367,4 +367,16 @@ async fn migrate_gives_up_when_its_patience_runs_out_and_changes_nothing() {
     let version = "SELECT max(version) FROM refinery_schema_history";
     let row = database.connect().await.query_one(version, &[]).await.unwrap();
     assert_eq!(row.get::<_, i32>(0), 4);
+}
+
+#[tokio::test]
+async fn migrate_gives_up_at_once_if_more_patience_does_not_help() {
+    let database = TestDatabase::empty().await;
+    database.connect().await.batch_execute("CREATE TABLE pets ()").await.unwrap();
+    let started = Instant::now();
+    let output = run(&["migrate", "--patience", "60s"], &[("DATABASE_URL", &database.url())]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains(r#"relation "pets" already exists"#), "{error}");
+    assert!(started.elapsed() < PROMPTLY, "{:?}", started.elapsed());
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::support::events::{EVENTS, from_now};
 use crate::support::metrics::{metric, wait_for_metric};
@@ -30,7 +31,7 @@ async fn a_waiting_request_is_answered_when_something_happens() {
     });
     wait_for_waiting_request(&service).await;
     let pet = client.add("Rex", None).await;
-    let page = waiting.await.unwrap();
+    let page = timeout(PROMPTLY, waiting).await.expect("it does not wait any longer").unwrap();
     assert_eq!(page.json()[0]["petId"], pet);
     assert!(page.next().unwrap().contains("wait=25"), "{:?}", page.next());
 

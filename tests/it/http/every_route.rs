@@ -380,14 +380,14 @@ async fn cors_headers_are_sent_only_to_listed_origins() {
 async fn a_preflight_from_a_listed_origin_gets_the_allowed_methods_and_headers() {
     let service = TestService::start_with(&["--cors-origin", "https://shop.example"]).await;
     let key = key();
-    let send = |origin: &str| {
+    let send = |path: &str, origin: &str| {
         let head = format!(
-            "OPTIONS /v1/pets HTTP/1.1\r\nHost: a\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: POST\r\n\
+            "OPTIONS {path} HTTP/1.1\r\nHost: a\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: POST\r\n\
              Access-Control-Request-Headers: authorization\r\nConnection: close\r\n\r\n"
         );
         async move { exchange(service.address, head.as_bytes()).await }
     };
-    let listed = send("https://shop.example").await;
+    let listed = send("/v1/pets", "https://shop.example").await;
     assert!(listed.starts_with("HTTP/1.1 204 "), "{listed}");
     assert!(listed.contains("access-control-allow-methods: DELETE, GET, HEAD, PATCH, POST\r\n"), "{listed}");
     assert!(
@@ -396,8 +396,11 @@ async fn a_preflight_from_a_listed_origin_gets_the_allowed_methods_and_headers()
         ),
         "{listed}"
     );
-    let other = send("https://evil.example").await;
+    let other = send("/v1/pets", "https://evil.example").await;
     assert!(!other.contains("access-control-allow"), "{other}");
+    // So that the browser shows the page the 404 of the request itself.
+    let misspelt = send("/v1/petz", "https://shop.example").await;
+    assert!(misspelt.starts_with("HTTP/1.1 204 "), "{misspelt}");
     // The page can read errors, too.
     let without_key = service.client.without_key();
     let denied = without_key.get_with_header("/v1/pets", "origin", "https://shop.example").await;

@@ -68,7 +68,7 @@ async fn five_thousand_incomplete_requests_time_out_while_a_well_behaved_client_
 async fn a_client_that_does_not_read_is_disconnected() {
     let database = TestDatabase::new().await;
     database.add_pets(100).await;
-    let service = ServeProcess::start(&database.url(), &["--body-timeout", "1s"]);
+    let service = ServeProcess::start(&database.url(), &["--body-timeout", "1s", "--drain-timeout", "60s"]);
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut socket = socket.connect(service.address).await.unwrap();
@@ -80,6 +80,9 @@ async fn a_client_that_does_not_read_is_disconnected() {
     let sending = async { while socket.write_all(request.as_bytes()).await.is_ok() {} };
     timeout(Duration::from_mins(1), sending).await.expect("the client is disconnected");
     assert_eq!(service.client.get("/v1/pets").await.status, 200);
+    let stopping = Instant::now();
+    assert!(service.terminate().0);
+    assert!(stopping.elapsed() < PROMPTLY, "nothing goes on writing to it");
 }
 
 /// Requests that are malformed or not HTTP.

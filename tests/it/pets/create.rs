@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
 
@@ -385,6 +386,28 @@ async fn create_pet_assigns_unique_increasing_ids_under_concurrency() {
     assert_eq!(ids.len(), 100);
     let later = service.client.add("later", None).await;
     assert!(ids.iter().all(|id| *id < later));
+}
+
+#[tokio::test]
+async fn a_pet_that_the_database_refuses_fails_alone() {
+    let service = TestService::start().await;
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$; \
+        CREATE TRIGGER refuse BEFORE INSERT ON pets FOR EACH ROW WHEN (NEW.name = '30') EXECUTE FUNCTION refuse()";
+    service.database.connect().await.batch_execute(refuse).await.unwrap();
+    // Requests with a key are inserted by another statement.
+    for key in [None, Some("key")] {
+        let adding = (0..60).map(|number| {
+            service.client.send(Method::POST, "/v1/pets", move |request| {
+                let request = request.header("content-type", "application/json");
+                let request = request.body(format!(r#"{{"name":"{number}","categoryId":1}}"#));
+                let key = key.map(|key| format!("{key}-{number}"));
+                key.into_iter().fold(request, |request, key| request.header("idempotency-key", key))
+            })
+        });
+        for (number, answer) in join_all(adding).await.into_iter().enumerate() {
+            assert_eq!(answer.status, if number == 30 { 500 } else { 201 }, "{number}: {}", answer.body);
+        }
+    }
 }
 
 #[tokio::test]
