@@ -25,7 +25,7 @@ const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 /// The largest window of a zstd file, as a power of two: 32 MiB. `zstd` exceeds it only with `--long` or `--ultra`.
 const ZSTD_WINDOW: u32 = 25;
 
-const BUFFER: usize = 131_072;
+const BUFFER: usize = 128 * 1024;
 
 impl Compression {
     /// The compression that the extension of a file names.

@@ -271,15 +271,16 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::super::tests::outcomes;
     use super::super::{FileError, FileFormat, ImportRows};
     use super::MAX_ROW;
-    use std::io::Cursor;
 
     const HEADER: &str = "name,categoryId";
 
     #[test]
-    fn a_header_names_columns_of_pets_each_once_and_the_keys() {
+    fn a_header_with_an_unknown_a_repeated_or_a_missing_column_is_refused() {
         let read = |header: &str, key_column: Option<&str>| {
             let input = Box::new(Cursor::new(format!("{header}\n")));
             match ImportRows::read(input, FileFormat::Csv, key_column.map(str::to_owned)) {

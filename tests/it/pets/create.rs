@@ -395,14 +395,14 @@ async fn a_pet_that_the_database_refuses_fails_alone() {
         CREATE TRIGGER refuse BEFORE INSERT ON pets FOR EACH ROW WHEN (NEW.name = '30') EXECUTE FUNCTION refuse()";
     service.database.connect().await.batch_execute(refuse).await.unwrap();
     // Requests with a key are inserted by another statement.
-    for key in [None, Some("key")] {
-        let adding = (0..60).map(|number| {
-            service.client.send(Method::POST, "/v1/pets", move |request| {
-                let request = request.header("content-type", "application/json");
-                let request = request.body(format!(r#"{{"name":"{number}","categoryId":1}}"#));
-                let key = key.map(|key| format!("{key}-{number}"));
-                key.into_iter().fold(request, |request, key| request.header("idempotency-key", key))
-            })
+    for has_key in [false, true] {
+        let adding = (0..60).map(async |number: usize| {
+            let pet = json!({"name": number.to_string(), "categoryId": 1});
+            if has_key {
+                service.client.post_with_key("/v1/pets", &format!("key-{number}"), &pet).await
+            } else {
+                service.client.post("/v1/pets", &pet).await
+            }
         });
         for (number, answer) in join_all(adding).await.into_iter().enumerate() {
             assert_eq!(answer.status, if number == 30 { 500 } else { 201 }, "{number}: {}", answer.body);
@@ -417,15 +417,8 @@ async fn create_pet_says_that_the_outcome_is_unknown_if_it_cannot_read_the_commi
     // An id that no pet can have: the row is committed, but cannot be returned to the client.
     let broken = "ALTER TABLE pets ALTER COLUMN id SET MINVALUE -10 RESTART WITH -10";
     database.batch_execute(broken).await.unwrap();
-    for key in [None, Some("once")] {
-        let added = service
-            .client
-            .send(Method::POST, "/v1/pets", |request| {
-                let request = request.header("content-type", "application/json");
-                let request = request.body(r#"{"name":"Rex","categoryId":1}"#);
-                key.into_iter().fold(request, |request, key: &str| request.header("idempotency-key", key))
-            })
-            .await;
+    let (client, pet) = (&service.client, json!({"name": "Rex", "categoryId": 1}));
+    for added in [client.post("/v1/pets", &pet).await, client.post_with_key("/v1/pets", "once", &pet).await] {
         assert_eq!(added.error(), (503, "outcome_unknown".into()));
     }
     let rows: i64 = database.query_one("SELECT count(*) FROM pets", &[]).await.unwrap().get(0);
