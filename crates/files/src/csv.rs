@@ -1,6 +1,7 @@
 //! CSV, RFC 4180: commas, quotes where they are needed, and a header that names the columns.
 
 use std::io::{self, BufRead, Read, Write};
+use std::iter;
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 use petstore_domain::import_key::ImportKey;
@@ -128,10 +129,9 @@ impl CsvColumns {
 }
 
 impl<'a> NamedValues<'a> for CsvRow<'a> {
+    /// None: the header has no unknown ones, see [`CsvColumns::find`].
     fn names(&self) -> impl Iterator<Item = &str> {
-        let Self { columns: CsvColumns { names, key }, .. } = self;
-        let of_pet = names.iter().enumerate().filter(|(index, _)| Some(*index) != *key);
-        of_pet.map(|(_, name)| if name.starts_with(METADATA_MEMBER) { METADATA } else { name })
+        iter::empty()
     }
 
     fn get(&self, name: &str) -> UnparsedValue<'a> {
@@ -275,7 +275,7 @@ mod tests {
 
     use super::super::tests::outcomes;
     use super::super::{FileError, FileFormat, ImportRows};
-    use super::MAX_ROW;
+    use super::{MAX_ROW, may_be_formula, write_text};
 
     const HEADER: &str = "name,categoryId";
 
@@ -312,6 +312,42 @@ mod tests {
             assert!(found.contains(problem) && found.is_empty() == problem.is_empty(), "{header}: {found}");
         }
         assert!(!read("name,categoryId,sku", None).contains("--key-column"));
+    }
+
+    #[test]
+    fn neither_an_empty_cell_nor_the_key_is_a_member_of_the_metadata() {
+        let content = "name,categoryId,metadata.a,metadata.b,metadata.key\nRex,1,,x,7\n";
+        let input = Box::new(Cursor::new(content));
+        let mut rows = ImportRows::read(input, FileFormat::Csv, Some("metadata.key".to_owned())).unwrap();
+        let metadata = rows.next().unwrap().unwrap().unwrap().pet.metadata;
+        assert_eq!(serde_json::to_string(&metadata).unwrap(), r#"{"b":"x"}"#);
+    }
+
+    #[test]
+    fn a_text_is_quoted_only_where_another_program_might_read_it_differently() {
+        for (text, quoted) in [
+            ("Rex = 'the' dog; 7", "Rex = 'the' dog; 7"),
+            ("Rex, the dog", "\"Rex, the dog\""),
+            ("Rex \"the\" dog", "\"Rex \"\"the\"\" dog\""),
+            ("Rex\nthe dog", "\"Rex\nthe dog\""),
+            ("Rex\rthe dog", "\"Rex\rthe dog\""),
+            (" Rex", "\" Rex\""),
+            ("Rex\u{3000}", "\"Rex\u{3000}\""),
+        ] {
+            let mut out = Vec::new();
+            write_text(&mut out, text);
+            assert_eq!(String::from_utf8(out).unwrap(), quoted);
+        }
+    }
+
+    #[test]
+    fn a_text_may_be_a_formula_if_it_starts_like_one() {
+        for text in ["=1", "+1", "-1", "@a", "＝1", "＋1", "－1", "＠a", " \t=1"] {
+            assert!(may_be_formula(text), "{text}");
+        }
+        for text in ["", "Rex", "1=1", "'=1"] {
+            assert!(!may_be_formula(text), "{text}");
+        }
     }
 
     #[test]

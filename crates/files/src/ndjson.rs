@@ -6,13 +6,13 @@ use petstore_domain::import_key::ImportKey;
 use petstore_domain::pet as domain;
 use petstore_wire::json::JsonObject;
 use petstore_wire::pet::{NewPet, Pet};
-use petstore_wire::request_body::{BodyError, RequestBody};
+use petstore_wire::request_body::{BodyError, MAX_BODY_BYTES, RequestBody};
 use petstore_wire::unparsed_value::{UnparsedValue, UnparsedValueError};
 
 use super::{FileError, ImportRow, RejectedRow};
 
-/// The longest line without its end: the same as the longest request body.
-const MAX_LINE: usize = 16 * 1024;
+/// The longest line without its end.
+const MAX_LINE: usize = MAX_BODY_BYTES;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -121,13 +121,31 @@ pub(super) fn write_line(out: &mut Vec<u8>, pet: &domain::Pet) {
 mod tests {
     use super::super::FileFormat;
     use super::super::tests::outcomes;
-    use super::MAX_LINE;
+    use super::{MAX_LINE, row};
 
     /// A good row on a line of this length, without its end.
     fn line(length: usize, category_id: i64) -> String {
         let object = format!("{{\"name\": \"Rex\", \"categoryId\": {category_id}");
         let spaces = " ".repeat(length - object.len() - 1);
         format!("{object}{spaces}}}")
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_said_without_a_line_number_of_its_own() {
+        for (text, problem) in [
+            ("[7]", "The line is not valid: it is not an object."),
+            ("{7}", "The line is not valid: there is a syntax error at column 2."),
+            (r#"{"name": "Rex"}"#, "`/categoryId` is required: it must be an integer."),
+        ] {
+            assert_eq!(row(3, text.as_bytes(), None).map(|_| ()), Err(problem.to_owned()));
+        }
+    }
+
+    #[test]
+    fn only_the_first_line_may_start_with_a_byte_order_mark() {
+        let line = line(50, 1);
+        let content = format!("\u{feff}{line}\n\u{feff}{line}\n{line}");
+        assert_eq!(outcomes(&content, FileFormat::Ndjson).unwrap(), [Ok(1), Err(2), Ok(1)]);
     }
 
     #[test]

@@ -142,6 +142,32 @@ mod tests {
     }
 
     #[test]
+    fn a_name_without_a_directory_is_in_the_working_directory() {
+        for (name, expected) in [("a", "."), ("./a", "."), ("b/a", "b"), ("/a", "/")] {
+            assert_eq!(directory(Path::new(name)), Path::new(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_another_name_is_not_taken_for_a_leftover() {
+        let folder = std::env::temp_dir().join(format!("petstore-test-{:016x}", rand::random::<u64>()));
+        fs::create_dir(&folder).unwrap();
+        let others =
+            ["a.0000002.part", "a.0000002A.part", "a.0000002g.part", "b.0000002a.part", "a.0000002a"];
+        for other in others {
+            fs::write(folder.join(other), "not ours").unwrap();
+        }
+        fs::write(folder.join("a.0000002b.part"), "a leftover").unwrap();
+        let partial = PartialFile::create(&folder.join("a"), || 42).unwrap();
+        for other in others {
+            assert!(folder.join(other).exists(), "{other}");
+        }
+        assert!(!folder.join("a.0000002b.part").exists());
+        drop(partial);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn files_that_are_created_at_the_same_time_do_not_remove_each_other() {
         let folder = std::env::temp_dir().join(format!("petstore-test-{:016x}", rand::random::<u64>()));
         fs::create_dir(&folder).unwrap();

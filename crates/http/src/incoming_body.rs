@@ -8,13 +8,11 @@ use http_body_util::BodyExt;
 use hyper::HeaderMap;
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderValue};
-use petstore_wire::request_body::BodyError;
+use petstore_wire::request_body::{BodyError, MAX_BODY_BYTES};
 use tokio::time::timeout;
 
 use super::error::ApiError;
 
-/// The maximum size of a body.
-pub(crate) const MAX_BODY_BYTES: usize = 16 * 1024;
 /// How long to wait for the rest of a body. Most often it has arrived with the head.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 

@@ -135,6 +135,11 @@ mod tests {
     }
 
     #[test]
+    fn a_body_is_rendered_without_white_space() {
+        assert_eq!(render(&[Some("Rex"), None]), br#"["Rex",null]"#);
+    }
+
+    #[test]
     fn the_time_to_parse_an_object_is_linear_in_its_members() {
         let (few, many) = (time_to_parse(100), time_to_parse(1_000));
         assert!(many < 30 * few, "{many} ns against {few} ns");

@@ -10,6 +10,9 @@ use super::struct_deserializer::{self, FieldsError};
 use super::suggestions::{listed, shown, similar};
 use super::unparsed_value::UnparsedValueError;
 
+/// The longest body.
+pub const MAX_BODY_BYTES: usize = 16_384;
+
 /// Why a body is refused. The message is for the client.
 #[derive(Debug, Error)]
 pub enum BodyError {
@@ -152,6 +155,8 @@ fn has_member<Resource: PartialSchema>(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use petstore_domain::change::Change;
+    use petstore_domain::pet as domain;
     use utoipa::PartialSchema;
 
     use super::*;
@@ -170,6 +175,29 @@ mod tests {
         check::<PetPatch>();
         check::<NewOrder>();
         check::<OrderPatch>();
+    }
+
+    #[test]
+    fn an_error_names_the_member_that_is_wrong() {
+        for (body, field) in [
+            (r#"{"categoryId": 7}"#, Some("name")),
+            (r#"{"name": 7}"#, Some("name")),
+            (r#"{"name": "Rex", "categoryId": 7, "metadata": {"price": 129}}"#, Some("metadata")),
+            (r#"{"id": 7}"#, Some("id")),
+            (r#"{"sku": "7"}"#, Some("sku")),
+            ("[]", None),
+        ] {
+            assert_eq!(NewPet::parse(body.as_bytes()).unwrap_err().field(), field, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_a_patch_leaves_out_stays_and_null_removes_it() {
+        let reference =
+            |body: &str| domain::PetPatch::from(PetPatch::parse(body.as_bytes()).unwrap()).reference;
+        assert_eq!(reference("{}"), Change::Keep);
+        assert_eq!(reference(r#"{"reference": null}"#), Change::Remove);
+        assert_eq!(reference(r#"{"reference": "A-1"}"#), Change::Set("A-1".to_owned().try_into().unwrap()));
     }
 
     #[test]

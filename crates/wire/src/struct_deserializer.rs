@@ -15,7 +15,7 @@ use super::unparsed_value::{UnparsedValue, UnparsedValueError};
 
 /// Values by name.
 pub trait NamedValues<'a> {
-    /// The names, none of them twice.
+    /// The names that may be unknown, none of them twice.
     fn names(&self) -> impl Iterator<Item = &str>;
 
     /// The value with this name.

@@ -265,6 +265,8 @@ fn json_integer(number: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
 
     #[test]
@@ -282,6 +284,24 @@ mod tests {
                 assert_eq!(json_integer(text), Some(value), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn an_integer_of_a_query_has_digits_only_perhaps_after_a_minus() {
+        for (text, value) in [("0", 0), ("7", 7), ("12", 12), ("-7", -7), ("-9223372036854775808", i64::MIN)]
+        {
+            assert_eq!(signed_decimal(text), Some(value), "{text}");
+        }
+        for text in ["", "-", "-0", "07", "-07", "+7", "--7", "7.0", "7e0", " 7", "9223372036854775808"] {
+            assert_eq!(signed_decimal(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_value_of_a_repeated_parameter_is_read() {
+        let values = [Cow::from("available"), Cow::from("sold")];
+        let read: Vec<String> = Deserialize::deserialize(UnparsedValue::Query(&values)).unwrap();
+        assert_eq!(read, values);
     }
 
     #[test]
