@@ -5,8 +5,9 @@ use std::fmt::Write;
 
 use reqwest::Method;
 use serde_json::json;
+use tokio::task::JoinSet;
 
-use crate::support::metrics::{scrape, value};
+use crate::support::metrics::{scrape, value, wait_for_metric};
 use crate::support::postgres::TestDatabase;
 use crate::support::program::ServeProcess;
 use crate::support::repository::read;
@@ -73,6 +74,32 @@ async fn key_lookups_rate_limits_batches_and_the_pool_are_counted() {
         assert_eq!(value(&metrics, series), Some(expected), "{series}\n{metrics}");
     }
     assert!(value(&metrics, "db_client_connections{state=\"idle\"}").unwrap() >= 1.0);
+}
+
+#[tokio::test]
+async fn a_request_that_waits_too_long_in_its_queue_is_counted() {
+    // Much longer than a request may wait in its queue.
+    let service = TestService::start_with(&["--database-timeout", "6s"]).await;
+    let blocker = service.database.connect().await;
+    blocker.batch_execute("BEGIN; LOCK TABLE pets IN SHARE MODE").await.unwrap();
+    let add = || {
+        let client = service.client.clone();
+        async move { client.post("/v1/pets", &json!({"name": "Rex", "categoryId": 1})).await.status }
+    };
+    let mut adding = JoinSet::new();
+    // As many batches as may be in progress at the same time.
+    for batches in [1.0, 2.0] {
+        adding.spawn(add());
+        let series = "petstore_batch_size_count{queue=\"insert_pet\"}";
+        wait_for_metric(service.admin_address, series, batches).await;
+    }
+    adding.spawn(add());
+    assert_eq!(adding.join_all().await, [503; 3]);
+    let metrics = scrape(service.admin_address).await;
+    for (reason, expected) in [("late", 1.0), ("queue", 0.0)] {
+        let series = format!("petstore_requests_shed_total{{reason=\"{reason}\"}}");
+        assert_eq!(value(&metrics, &series), Some(expected), "{series}");
+    }
 }
 
 #[tokio::test]
