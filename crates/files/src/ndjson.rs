@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_line_is_said_without_a_line_number_of_its_own() {
+    fn the_problem_with_a_line_is_reported_without_the_line_number_of_the_parser() {
         for (text, problem) in [
             ("[7]", "The line is not valid: it is not an object."),
             ("{7}", "The line is not valid: there is a syntax error at column 2."),

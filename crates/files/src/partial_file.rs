@@ -106,10 +106,15 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn an_existing_file_or_link_at_the_temporary_name_is_not_touched() {
+    fn create_folder() -> PathBuf {
         let folder = std::env::temp_dir().join(format!("petstore-test-{:016x}", rand::random::<u64>()));
         fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn an_existing_file_or_link_at_the_temporary_name_is_not_touched() {
+        let folder = create_folder();
         let (name, planted, target) =
             (folder.join("a"), folder.join("a.0000002a.part"), folder.join("target"));
         for there in ["a file in use", "a link to a file", "a link to nothing"] {
@@ -150,8 +155,7 @@ mod tests {
 
     #[test]
     fn a_file_with_another_name_is_not_taken_for_a_leftover() {
-        let folder = std::env::temp_dir().join(format!("petstore-test-{:016x}", rand::random::<u64>()));
-        fs::create_dir(&folder).unwrap();
+        let folder = create_folder();
         let others =
             ["a.0000002.part", "a.0000002A.part", "a.0000002g.part", "b.0000002a.part", "a.0000002a"];
         for other in others {
@@ -169,8 +173,7 @@ mod tests {
 
     #[test]
     fn files_that_are_created_at_the_same_time_do_not_remove_each_other() {
-        let folder = std::env::temp_dir().join(format!("petstore-test-{:016x}", rand::random::<u64>()));
-        fs::create_dir(&folder).unwrap();
+        let folder = create_folder();
         let name = folder.join("a");
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_a_patch_leaves_out_stays_and_null_removes_it() {
+    fn a_patch_keeps_what_it_leaves_out_and_removes_what_is_null() {
         let reference =
             |body: &str| domain::PetPatch::from(PetPatch::parse(body.as_bytes()).unwrap()).reference;
         assert_eq!(reference("{}"), Change::Keep);

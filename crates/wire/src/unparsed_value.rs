@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_integer_of_a_query_has_digits_only_perhaps_after_a_minus() {
+    fn an_integer_in_a_query_is_digits_after_an_optional_minus() {
         for (text, value) in [("0", 0), ("7", 7), ("12", 12), ("-7", -7), ("-9223372036854775808", i64::MIN)]
         {
             assert_eq!(signed_decimal(text), Some(value), "{text}");
