@@ -44,7 +44,7 @@ GRANT SELECT, INSERT ON idempotency_keys TO :"service";
 -- Triggers write the events, with the privileges of the owner.
 GRANT SELECT ON events, event_feed TO :"service";
 GRANT EXECUTE ON FUNCTION create_idempotency_partitions(), drop_idempotency_partitions() TO :"service";
-GRANT EXECUTE ON FUNCTION stored_results(uuid[]), result_days() TO :"service";
+GRANT EXECUTE ON FUNCTION stored_results(uuid[]), stored_results_with_versions(uuid[]), result_days() TO :"service";
 GRANT EXECUTE ON FUNCTION event_origin(), create_event_partitions(), drop_event_partitions(interval) TO :"service";
 -- Called by nodes of the previous release during an upgrade.
 GRANT EXECUTE ON FUNCTION turn_idempotency_pages() TO :"service";

@@ -5,10 +5,11 @@ use std::str::FromStr;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use super::change::Change;
 use super::key_record::KeyId;
-use super::metadata::Metadata;
-use super::order::{HoldDuration, NewOrder, OrderEnd, OrderId};
-use super::pet::NewPet;
+use super::metadata::{Metadata, MetadataPatch};
+use super::order::{HoldDuration, NewOrder, OrderEnd, OrderId, OrderPatch};
+use super::pet::{NewPet, PetId, PetName, PetPatch, PetStatus};
 use super::reference::Reference;
 
 /// The client's name for a request that it may retry: 1 to 255 visible ASCII characters.
@@ -102,6 +103,37 @@ impl IdempotentRequest {
         Self { digest: Self::digest(lineage, operation, key), fingerprint: content.into() }
     }
 
+    /// A request to change a pet.
+    #[must_use]
+    pub fn update_pet(lineage: KeyId, key: &IdempotencyKey, pet: PetId, patch: &PetPatch) -> Self {
+        let PetPatch { name, category_id, status, reference, metadata } = patch;
+        let mut content = PatchContent::of(pet.get());
+        content.set(b'n', name.as_ref().map(PetName::as_str));
+        content.set(b'c', category_id.map(|category| category.0.to_be_bytes()));
+        content.set(b's', status.map(PetStatus::as_str));
+        content.change(b'r', reference, |reference| reference.as_str().into());
+        content.change(b'm', metadata, metadata_changes);
+        Self { digest: Self::digest(lineage, "updatePet", key), fingerprint: content.0.into() }
+    }
+
+    /// A request to delete a pet.
+    #[must_use]
+    pub fn delete_pet(lineage: KeyId, key: &IdempotencyKey, pet: PetId) -> Self {
+        let content = Sha256::new().chain_update(pet.get().to_be_bytes());
+        Self { digest: Self::digest(lineage, "deletePet", key), fingerprint: content.into() }
+    }
+
+    /// A request to change an order.
+    #[must_use]
+    pub fn update_order(lineage: KeyId, key: &IdempotencyKey, order: OrderId, patch: &OrderPatch) -> Self {
+        let OrderPatch { hold, reference, metadata } = patch;
+        let mut content = PatchContent::of(order.get());
+        content.set(b'h', hold.map(|hold| hold.seconds().to_be_bytes()));
+        content.change(b'r', reference, |reference| reference.as_str().into());
+        content.change(b'm', metadata, metadata_changes);
+        Self { digest: Self::digest(lineage, "updateOrder", key), fingerprint: content.0.into() }
+    }
+
     fn digest(lineage: KeyId, operation: &str, key: &IdempotencyKey) -> Digest128 {
         let mut digest = Sha256::new();
         digest.update(lineage.0.to_be_bytes());
@@ -122,12 +154,53 @@ fn add_metadata(content: &mut Sha256, metadata: &Metadata) {
     }
 }
 
+/// Hashes a patch: the id, and each member that the patch has. A member that is absent adds nothing, so that a patch keeps its
+/// fingerprint when there are more members. What is `null` differs from what is absent or empty.
+struct PatchContent(Sha256);
+
+impl PatchContent {
+    fn of(id: i64) -> Self {
+        Self(Sha256::new().chain_update(id.to_be_bytes()))
+    }
+
+    /// Each member has a letter of its own, and its length comes before it: no two patches hash the same bytes.
+    fn set(&mut self, member: u8, value: Option<impl AsRef<[u8]>>) {
+        let Some(value) = value else { return };
+        let value = value.as_ref();
+        self.0.update([member, 1]);
+        self.0.update((value.len() as u64).to_be_bytes());
+        self.0.update(value);
+    }
+
+    fn change<T>(&mut self, member: u8, change: &Change<T>, bytes: impl FnOnce(&T) -> Vec<u8>) {
+        match change {
+            Change::Keep => {}
+            Change::Remove => self.0.update([member, 0]),
+            Change::Set(value) => self.set(member, Some(bytes(value))),
+        }
+    }
+}
+
+/// The changes in the order of their names, separated by characters that no text has.
+fn metadata_changes(patch: &MetadataPatch) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (name, value) in patch.iter() {
+        bytes.push(1);
+        bytes.extend(name.as_bytes());
+        if let Some(value) = value {
+            bytes.push(0);
+            bytes.extend(value.as_bytes());
+        }
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::pet::{CategoryId, PetName, PetStatus};
+    use crate::pet::CategoryId;
 
     fn key(text: &str) -> IdempotencyKey {
         text.parse().unwrap()
@@ -208,6 +281,62 @@ mod tests {
         assert_eq!(fingerprints.len(), orders.len() + 1);
     }
 
+    fn metadata_patch(changes: &[(&str, Option<&str>)]) -> Change<MetadataPatch> {
+        Change::Set(MetadataPatch::of(changes))
+    }
+
+    #[test]
+    fn patches_differ_by_pet_and_by_each_member_and_null_is_neither_absent_nor_empty() {
+        let unchanged = PetPatch::default;
+        let name = |text: &str| Some(PetName::try_from(text.to_owned()).unwrap());
+        let reference = |text: &str| Change::Set(text.to_owned().try_into().unwrap());
+        let patches = [
+            unchanged(),
+            PetPatch { name: name("a"), ..unchanged() },
+            PetPatch { name: name("b"), ..unchanged() },
+            PetPatch { category_id: Some(CategoryId(1)), ..unchanged() },
+            PetPatch { category_id: Some(CategoryId(2)), ..unchanged() },
+            PetPatch { status: Some(PetStatus::Sold), ..unchanged() },
+            PetPatch { status: Some(PetStatus::Available), ..unchanged() },
+            PetPatch { reference: reference("a"), ..unchanged() },
+            PetPatch { reference: Change::Remove, ..unchanged() },
+            PetPatch { metadata: Change::Remove, ..unchanged() },
+            PetPatch { metadata: metadata_patch(&[]), ..unchanged() },
+            PetPatch { metadata: metadata_patch(&[("a", None)]), ..unchanged() },
+            PetPatch { metadata: metadata_patch(&[("a", Some("b"))]), ..unchanged() },
+            PetPatch { metadata: metadata_patch(&[("a", Some("b")), ("b", None)]), ..unchanged() },
+            PetPatch { metadata: metadata_patch(&[("a", None), ("b", Some("b"))]), ..unchanged() },
+        ];
+        let mut fingerprints = HashSet::new();
+        for pet in [7, 8] {
+            for patch in &patches {
+                let pet = PetId::try_from(pet).unwrap();
+                let request = IdempotentRequest::update_pet(KeyId(7), &key("a"), pet, patch);
+                assert!(fingerprints.insert(request.fingerprint), "{pet:?}: {patch:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn patches_of_orders_differ_by_each_member() {
+        let reference = |text: &str| text.to_owned().try_into().unwrap();
+        let unchanged = OrderPatch::default();
+        let patches = [
+            unchanged.clone(),
+            OrderPatch { hold: 60.try_into().ok(), ..unchanged.clone() },
+            OrderPatch { hold: 61.try_into().ok(), ..unchanged.clone() },
+            OrderPatch { reference: Change::Remove, ..unchanged.clone() },
+            OrderPatch { reference: Change::Set(reference("a")), ..unchanged.clone() },
+            OrderPatch { metadata: Change::Remove, ..unchanged.clone() },
+            OrderPatch { metadata: metadata_patch(&[]), ..unchanged },
+        ];
+        let order = OrderId::try_from(7).unwrap();
+        let fingerprint =
+            |patch| IdempotentRequest::update_order(KeyId(7), &key("a"), order, patch).fingerprint;
+        let fingerprints: HashSet<Digest128> = patches.iter().map(fingerprint).collect();
+        assert_eq!(fingerprints.len(), patches.len());
+    }
+
     #[test]
     fn digests_and_fingerprints_are_frozen() {
         let request =
@@ -228,6 +357,36 @@ mod tests {
                 "76f26e09bf35e3985c16ea068f7a8231",
                 "8ed7bd2d4e2a6fe6295e932a4bef45e2",
                 "bdb845c9d0806bdc61ec45bf42689d67",
+            ]
+        );
+        let pet = PetId::try_from(7).unwrap();
+        let all = PetPatch {
+            name: Some("Rex".to_owned().try_into().unwrap()),
+            category_id: Some(CategoryId(3)),
+            metadata: metadata_patch(&[("note", None), ("price", Some("129.00"))]),
+            reference: Change::Remove,
+            status: None,
+        };
+        let changes = [
+            IdempotentRequest::update_pet(KeyId(7), &key("order-4711"), pet, &all),
+            IdempotentRequest::delete_pet(KeyId(7), &key("order-4711"), pet),
+            IdempotentRequest::update_order(KeyId(7), &key("order-4711"), order, &OrderPatch::default()),
+        ];
+        assert_eq!(
+            changes.map(|request| (hex(request.digest), hex(request.fingerprint))),
+            [
+                (
+                    "2157916f3ed301252c7ebcdaf03593c4".to_owned(),
+                    "53b61959c6aa4d114f9e82160505cdb6".to_owned()
+                ),
+                (
+                    "17df002dffe7ccbf39aafeaf3e902ba8".to_owned(),
+                    "a3eb8db89fc5123ccfd49585059f292b".to_owned()
+                ),
+                (
+                    "3585637149f4a070f02ff79293b91570".to_owned(),
+                    "a3eb8db89fc5123ccfd49585059f292b".to_owned()
+                ),
             ]
         );
     }

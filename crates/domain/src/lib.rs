@@ -22,3 +22,4 @@ pub mod pet;
 pub mod rate_limit;
 pub mod reference;
 mod short_text;
+pub mod version;

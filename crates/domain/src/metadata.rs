@@ -145,6 +145,26 @@ impl TryFrom<BTreeMap<MetadataName, MetadataValue>> for Metadata {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MetadataPatch(BTreeMap<MetadataName, Change<MetadataValue>>);
 
+impl MetadataPatch {
+    #[cfg(test)]
+    pub(crate) fn of(changes: &[(&str, Option<&str>)]) -> Self {
+        let change = |text: &str| Change::Set(MetadataValue(text.to_owned()));
+        let changes = changes
+            .iter()
+            .map(|(name, text)| (MetadataName((*name).to_owned()), text.map_or(Change::Remove, change)));
+        Self(changes.collect())
+    }
+
+    /// The new value of each member that is set, and none for each that is removed, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.0.iter().filter_map(|(name, change)| match change {
+            Change::Keep => None,
+            Change::Remove => Some((name.as_str(), None)),
+            Change::Set(MetadataValue(value)) => Some((name.as_str(), Some(value.as_str()))),
+        })
+    }
+}
+
 impl Change<MetadataPatch> {
     /// The metadata afterwards, which must keep to the limits if it has changed.
     pub fn merge(&self, metadata: &Metadata) -> Result<Metadata, MetadataError> {
@@ -184,10 +204,7 @@ mod tests {
     }
 
     fn patch(changes: &[(&str, Option<&str>)]) -> Change<MetadataPatch> {
-        let change =
-            |text: Option<&str>| text.map_or(Change::Remove, |text| Change::Set(value(text).unwrap()));
-        let changes = changes.iter().map(|(key, text)| (name(key).unwrap(), change(*text)));
-        Change::Set(MetadataPatch(changes.collect()))
+        Change::Set(MetadataPatch::of(changes))
     }
 
     #[test]

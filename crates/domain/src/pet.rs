@@ -6,8 +6,9 @@ use thiserror::Error;
 use super::change::Change;
 use super::identifier::identifier;
 use super::metadata::{Metadata, MetadataError, MetadataPatch};
-use super::page::{HasId, PageRequest};
+use super::page::{HasId, Page, PageRequest};
 use super::reference::Reference;
+use super::version::{Version, Versioned};
 use crate::keywords;
 
 /// The maximum length of a name, in characters.
@@ -207,6 +208,30 @@ impl HasId for Pet {
 
     fn id(&self) -> PetId {
         self.id
+    }
+}
+
+/// A page of pets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PetPage {
+    /// The pets.
+    pub page: Page<Pet>,
+    /// Their versions, if the request names the pets. Clients compare the other pages only to see whether their content has changed,
+    /// and a page takes a twentieth more time with versions.
+    pub versions: Vec<Version>,
+}
+
+impl From<Page<Pet>> for PetPage {
+    fn from(page: Page<Pet>) -> Self {
+        Self { page, versions: Vec::new() }
+    }
+}
+
+impl From<Page<Versioned<Pet>>> for PetPage {
+    fn from(Page { items, next_after }: Page<Versioned<Pet>>) -> Self {
+        let versions = items.iter().map(|pet| pet.version).collect();
+        let items = items.into_iter().map(|pet| pet.content).collect();
+        Self { page: Page { items, next_after }, versions }
     }
 }
 

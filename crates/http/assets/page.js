@@ -6,7 +6,7 @@ import { boundsOf, fieldsOf, operationsOf, parametersOf, resolveIn } from "./ope
 import { samplesOf } from "./samples.js";
 
 const STABILITIES = {
-  beta: "May change with notice: removed at the earliest 90 days after its deprecation.",
+  beta: "May change with a minor release. The changelog says so first.",
   experimental: "May change or be removed at any time.",
 };
 const { serviceVersion } = document.getElementById("page").dataset;

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hasher};
 use bytes::Bytes;
 use hyper::header::{self, GetAll, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
+use petstore_domain::version::Version;
 
 use super::hex::hex_digits;
 use super::response::{self, Response, ascii_value};
@@ -73,33 +74,45 @@ impl<'a> IfMatch<'a> {
         Self(headers.get_all(header::IF_MATCH))
     }
 
-    /// Whether one of the current representations has one of the tags, or the header is absent.
-    pub(crate) fn is_satisfied_by(&self, representations: impl FnOnce() -> [Vec<u8>; 2]) -> bool {
+    /// Whether one of the current representations of this version has one of the tags, or the header is absent.
+    pub(crate) fn is_satisfied_by(
+        &self,
+        version: Version,
+        representations: impl FnOnce() -> [Vec<u8>; 2],
+    ) -> bool {
         if self.0.iter().next().is_none() {
             return true;
         }
-        let current = representations().map(|body| with_etag(body).1);
+        let current = representations().map(|body| with_etag(body, version).1);
         tags(&self.0).any(|tag| tag == "*" || current.iter().any(|etag| tag.as_bytes() == etag.as_bytes()))
     }
 }
 
-/// A body with its strong `ETag`. `link` is part of the representation: a page that gains a next page gets a new tag
-/// even if its pets are the same.
+/// A body with its strong `ETag`, which covers the body, the versions of what it shows, and the link to the next page: a page that
+/// gains a next page gets a new tag even if its pets are the same.
+///
+/// The versions are what `If-Match` is for: a pet that has been sold and returned looks as before, but it is another version. The
+/// body is covered because a version can come back after a restore.
 ///
 /// A fast hash is enough: a tag is only compared with tags of the same URL, and a client gains nothing from a collision.
 /// A new release may hash differently; then clients fetch once more, and a change with `If-Match` is refused once.
-pub(crate) fn with_tag(body: impl Into<Bytes>, link: Option<&Bytes>) -> (Bytes, Bytes) {
+pub(crate) fn with_tag(
+    body: impl Into<Bytes>,
+    versions: impl IntoIterator<Item = Version>,
+    link: Option<&Bytes>,
+) -> (Bytes, Bytes) {
     let body = body.into();
     let mut hasher = DefaultHasher::new();
     hasher.write(&body);
+    versions.into_iter().for_each(|Version(version)| hasher.write_u32(version));
     hasher.write(link.map_or(&[], |link| link));
     let digits = hex_digits(hasher.finish().into());
     let tag = [b"\"", &digits[16..], b"\""].concat();
     (body, tag.into())
 }
 
-/// The same as [`with_tag`], with the tag as a header value.
-pub(crate) fn with_etag(body: impl Into<Bytes>) -> (Bytes, HeaderValue) {
-    let (body, tag) = with_tag(body, None);
+/// The same for one pet or order, with the tag as a header value.
+pub(crate) fn with_etag(body: impl Into<Bytes>, version: Version) -> (Bytes, HeaderValue) {
+    let (body, tag) = with_tag(body, [version], None);
     (body, ascii_value(tag))
 }

@@ -5,12 +5,29 @@ use std::borrow::Cow;
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use petstore_domain::idempotency::IdempotencyKey;
+use petstore_storage::Outcome;
 
 use super::error::ApiError;
 use super::response::Response;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// Answers a request that may have an idempotency key. `gone` is the error if what an earlier attempt has changed was deleted since.
+pub(crate) fn answer<T, R: Into<ApiError>>(
+    outcome: Outcome<T, R>,
+    gone: ApiError,
+    render: impl FnOnce(T) -> Response,
+) -> Result<Response, ApiError> {
+    match outcome {
+        Outcome::Done(changed) => Ok(render(changed)),
+        Outcome::Replayed(Some(changed)) => Ok(mark_replayed(render(changed))),
+        Outcome::Replayed(None) => Ok(mark_replayed(gone.into_response())),
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        Outcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
+        Outcome::InProgress => Err(ApiError::IdempotencyInProgress),
+    }
+}
 
 /// Marks the response to a request that took effect before.
 pub(crate) fn mark_replayed(mut response: Response) -> Response {

@@ -3,8 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use petstore_domain::page::Page;
-use petstore_domain::pet::Pet;
+use petstore_domain::pet::PetPage;
 
 use super::error::ApiError;
 
@@ -20,13 +19,13 @@ pub(crate) struct RenderedPetPage {
 /// The page that was rendered last. Equal requests that arrive together get the same page from the storage; it is rendered once for
 /// all of them. Without this, the first page was about a tenth slower at 64 connections.
 #[derive(Default)]
-pub(crate) struct RenderedPageCache(Mutex<Option<(Arc<Page<Pet>>, RenderedPetPage)>>);
+pub(crate) struct RenderedPageCache(Mutex<Option<(Arc<PetPage>, RenderedPetPage)>>);
 
 impl RenderedPageCache {
     pub(crate) fn rendered(
         &self,
-        page: Arc<Page<Pet>>,
-        render: impl FnOnce(&Page<Pet>) -> Result<RenderedPetPage, ApiError>,
+        page: Arc<PetPage>,
+        render: impl FnOnce(&PetPage) -> Result<RenderedPetPage, ApiError>,
     ) -> Result<RenderedPetPage, ApiError> {
         if let Some((known, rendered)) = &*self.lock()
             && Arc::ptr_eq(known, &page)
@@ -38,7 +37,7 @@ impl RenderedPageCache {
         Ok(rendered)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(Arc<Page<Pet>>, RenderedPetPage)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Arc<PetPage>, RenderedPetPage)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

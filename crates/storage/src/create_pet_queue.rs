@@ -14,8 +14,9 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use petstore_batcher::BatchHandler;
 use petstore_domain::idempotency::{Digest128, IdempotentRequest};
-use petstore_domain::pet::{NewPet, Pet};
+use petstore_domain::pet::{NewPet, Pet, PetId};
 use petstore_domain::reference::Reference;
+use petstore_domain::version::{Version, Versioned};
 use petstore_postgres::{
     BRIEF_LOCK_WAIT, Database, LONG_LOCK_WAIT, StorageError, WaitLimit, error_message, unexpected,
 };
@@ -41,9 +42,9 @@ const KEY_INDEX: &str = "idempotency_keys_";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InsertOutcome {
     /// The pet was inserted.
-    Inserted(Pet),
-    /// An earlier request with the same key and content inserted the pet.
-    Replayed(Pet),
+    Inserted(Versioned<Pet>),
+    /// An earlier request with the same key and content inserted the pet, which is shown as it was then.
+    Replayed(Versioned<Pet>),
     /// The key was used for a different request. Nothing was inserted.
     KeyReused,
     /// A request with the same key is in progress on another node. This one inserted nothing.
@@ -124,7 +125,7 @@ struct PlainBatch(Database);
 
 impl BatchHandler for PlainBatch {
     type Request = NewPet;
-    type Response = Result<Pet, StorageError>;
+    type Response = Result<Versioned<Pet>, StorageError>;
 
     async fn handle(&self, pets: Vec<NewPet>) -> Vec<Self::Response> {
         let started = Instant::now();
@@ -144,12 +145,12 @@ impl BatchHandler for PlainBatch {
 }
 
 impl PlainBatch {
-    async fn insert(&self, pets: &[&NewPet]) -> Result<Vec<Pet>, StorageError> {
+    async fn insert(&self, pets: &[&NewPet]) -> Result<Vec<Versioned<Pet>>, StorageError> {
         let ids = match insert(&self.0, pets).await {
             Err(StorageError::Deadlock(_)) => insert(&self.0, pets).await?,
             ids => ids?,
         };
-        Ok(pets.iter().zip(ids).map(|(pet, id)| pet.with_id(id)).collect())
+        Ok(pets.iter().zip(ids).map(|(pet, (id, version))| with_id(pet, id, version)).collect())
     }
 }
 
@@ -397,17 +398,21 @@ async fn insert_requests(
         rows => rows?,
     };
     let outcomes = requests.iter().zip(rows).map(|(request, row)| match row {
-        InsertedOnce::New(id) => InsertOutcome::Inserted(request.pet.with_id(id)),
+        InsertedOnce::New(id, version) => InsertOutcome::Inserted(with_id(&request.pet, id, version)),
         // The same request gets the same response, even if the pet has changed since.
-        InsertedOnce::Stored { id, fingerprint }
+        InsertedOnce::Stored { id, version, fingerprint }
             if request.idempotency.is_some_and(|key| key.fingerprint == fingerprint) =>
         {
-            InsertOutcome::Replayed(request.pet.with_id(id))
+            InsertOutcome::Replayed(with_id(&request.pet, id, version))
         }
         InsertedOnce::Stored { .. } => InsertOutcome::KeyReused,
         InsertedOnce::ReferenceTaken => InsertOutcome::ReferenceTaken,
     });
     Ok(outcomes.collect())
+}
+
+fn with_id(pet: &NewPet, id: PetId, version: Version) -> Versioned<Pet> {
+    Versioned { content: pet.with_id(id), version }
 }
 
 #[cfg(test)]
@@ -449,7 +454,7 @@ mod tests {
 
     #[test]
     fn a_repeat_shares_the_outcome_of_its_key_and_the_wait_for_its_reference() {
-        let pet = || request(None, 0, None).pet.with_id(7.try_into().unwrap());
+        let pet = || with_id(&request(None, 0, None).pet, 7.try_into().unwrap(), Version(1));
         let decided = |outcome| Ok(AttemptOutcome::Decided(outcome));
         let inserted = || decided(InsertOutcome::Inserted(pet()));
         let first = request(Some(1), 1, Some("a"));

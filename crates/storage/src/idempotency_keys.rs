@@ -1,7 +1,8 @@
 //! SQL on the `idempotency_keys` table: the stored results of requests with an `Idempotency-Key`.
 //!
 //! The functions `stored_results` and `result_days` in the database have the rules: how long a result is found, and for which days
-//! it is stored. Orders use the statements here. createPet calls the functions in its own statement, which also inserts the pets.
+//! it is stored. createPet calls `stored_results_with_versions` and `result_days` in its own statement, which also inserts the pets;
+//! all other operations use the statements here.
 //!
 //! If two concurrent transactions store the same digest, the second waits for the first. If the first commits, the second fails with
 //! a unique violation; repeated, it finds the stored result.
@@ -27,7 +28,46 @@ const STORE: &str = "\
     -- In the same order in every transaction, so that two of them cannot deadlock.
     ORDER BY day";
 
-pub(super) const STATEMENTS: &[&str] = &[FIND, STORE];
+pub(super) const STATEMENTS: &[&str] = &[FIND, STORE, WAIT_FOR_STANDBY];
+
+/// Makes the commit wait for a standby although nothing else may have been written: a replay acknowledges the change that an earlier
+/// request has made, and PostgreSQL does not wait for what a statement only found.
+const WAIT_FOR_STANDBY: &str = "\
+    SELECT pg_logical_emit_message(true, 'petstore', '')";
+
+/// The outcome of a request that may have an idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome<T, R> {
+    /// The request took effect, or changed nothing because everything is as it asks for.
+    Done(T),
+    /// An earlier request with the same key and content took effect. What it changed is shown as it is now, and is none if it has
+    /// been deleted since.
+    Replayed(Option<T>),
+    /// A rule of the operation forbids it. Nothing was changed, and the key can be used again.
+    Refused(R),
+    /// The key was used for a different request.
+    KeyReused,
+    /// Another transaction had a lock for too long. It may be an earlier attempt of this request, which has the same key.
+    InProgress,
+}
+
+impl<T, R> Outcome<T, R> {
+    /// A request that another transaction kept from its locks, or that lost every race, has changed nothing. If it has a key, that
+    /// other transaction may be an earlier attempt of the same request, and the client is told so.
+    pub(super) fn or_in_progress(
+        outcome: Result<Self, StorageError>,
+        key: Option<IdempotentRequest>,
+    ) -> Result<Self, StorageError> {
+        match outcome {
+            Err(StorageError::Locked(_) | StorageError::Raced(_) | StorageError::Deadlock(_))
+                if key.is_some() =>
+            {
+                Ok(Self::InProgress)
+            }
+            outcome => outcome,
+        }
+    }
+}
 
 /// The earlier request with the same key.
 pub(super) enum EarlierRequest {
@@ -56,6 +96,12 @@ pub(super) async fn commit_with_result(
 ) -> Result<(), StorageError> {
     let Some(IdempotentRequest { digest, fingerprint }) = key else { return transaction.commit(&[]).await };
     transaction.commit(&[(STORE, &[&DigestAsUuid(digest), &DigestAsUuid(fingerprint), &subject])]).await
+}
+
+/// Commits a transaction that has found the result of an earlier request.
+pub(super) async fn commit_replay(transaction: Transaction<'_>) -> Result<(), StorageError> {
+    let (transaction, _) = transaction.read([(WAIT_FOR_STANDBY, &[])]).await?;
+    transaction.commit(&[]).await
 }
 
 /// A digest as a parameter or a column of type `uuid`.

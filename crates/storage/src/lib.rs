@@ -38,6 +38,7 @@ mod place_and_end_orders;
 mod privileges;
 mod queue;
 mod read_orders;
+mod row_version;
 mod show_then_commit;
 mod storage;
 mod stored_metadata;
@@ -52,7 +53,7 @@ pub use petstore_postgres::{
 pub use api_keys::{insert_api_key, rotate_api_key};
 pub use apply_keys::{AppliedKeys, ApplyKeysError, KeysToApply, apply_keys, plan_keys};
 pub use create_pet_queue::InsertOutcome;
-pub use delete_pet::DeleteOutcome;
+pub use delete_pet::DeletePetRefusal;
 pub use demo_database_check::{DatabaseContents, database_contents};
 pub use diagnostics::{
     BlockingSession, Diagnosis, EVENT_TRIGGERS, Encryption, ExamineError, ReadFreshness, ServerDiagnosis,
@@ -60,15 +61,16 @@ pub use diagnostics::{
 };
 pub use events::{FeedEpoch, FeedOutcome, FeedSubscription};
 pub use exports::ExportStream;
+pub use idempotency_keys::Outcome;
 pub use imports::{AddedChunk, ChunkBuffer, ImportChunk, ImportMode, ImportSession, TakenReference};
 pub use migrations::{MigrateError, SCHEMA_LATEST, SCHEMA_NEEDED, check_encoding, migrate, migrate_within};
 pub use partitions::{DAYS_AHEAD, KEY_DAYS_AHEAD};
-pub use pets::UpdateOutcome;
-pub use place_and_end_orders::{EndOrderOutcome, PlaceOrderOutcome};
+pub use pets::UpdatePetRefusal;
+pub use place_and_end_orders::{EndOrderRefusal, PlaceOrderRefusal};
 pub use privileges::{GrantPrivilegesError, grant};
 pub use show_then_commit::IssueError;
 pub use storage::Storage;
-pub use update_order::UpdateOrderOutcome;
+pub use update_order::UpdateOrderRefusal;
 
 /// Every statement that serves requests, so that tests can check each.
 pub const STATEMENTS: [&[&str]; 13] = [

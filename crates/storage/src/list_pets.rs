@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use petstore_batcher::BatchHandler;
-use petstore_domain::page::{Page, PageLimit, SortOrder};
-use petstore_domain::pet::{Pet, PetFilter, PetPageRequest, PetStatus};
+use petstore_domain::page::{HasId, Page, PageLimit, SortOrder};
+use petstore_domain::pet::{Pet, PetFilter, PetPage, PetPageRequest, PetStatus};
 use petstore_domain::reference::Reference;
+use petstore_domain::version::Versioned;
 use petstore_postgres::{Database, StorageError, unexpected};
 use tokio_postgres::Row;
 
-use super::pets::{decode_pet, find, index};
+use super::pets::{decode_pet, decode_version, find, index};
 use super::pg_enum::PgEnum;
 use super::storage::Storage;
 
@@ -145,7 +146,7 @@ const LIST_BY_CATEGORY_DESCENDING: &str = "\
       LIMIT requested.row_limit) AS page";
 
 const FIND_BY_REFERENCE: &str = "\
-    SELECT id, name, category_id, status, reference, metadata
+    SELECT id, name, category_id, status, reference, metadata, xmin
     FROM pets
     WHERE reference = ANY ($1) AND id >= 1";
 
@@ -163,7 +164,7 @@ const _: () = assert!(PageLimit::MAX + 1 == 101, "the lists have the longest pag
 
 impl Storage {
     /// One page of pets. Concurrent requests for the same page share it.
-    pub async fn list_pets(&self, request: PetPageRequest) -> Result<Arc<Page<Pet>>, StorageError> {
+    pub async fn list_pets(&self, request: PetPageRequest) -> Result<Arc<PetPage>, StorageError> {
         self.list_pets.read(request).await?
     }
 }
@@ -195,7 +196,7 @@ impl FoundBy {
     }
 }
 
-type PageResult = Result<Arc<Page<Pet>>, StorageError>;
+type PageResult = Result<Arc<PetPage>, StorageError>;
 
 impl BatchHandler for ListPetsBatch {
     type Request = PetPageRequest;
@@ -239,7 +240,7 @@ impl ListPetsBatch {
         &self,
         found_by: FoundBy,
         requests: &[&PetPageRequest],
-    ) -> Result<Vec<Page<Pet>>, StorageError> {
+    ) -> Result<Vec<PetPage>, StorageError> {
         let after: Vec<i64> = requests.iter().map(|request| request.starts_after()).collect();
         let limits: Vec<i64> = requests.iter().map(|request| i64::from(request.limit.get()) + 1).collect();
         let statuses: Vec<Option<PgEnum<PetStatus>>> =
@@ -264,7 +265,7 @@ impl ListPetsBatch {
     }
 
     /// Finds the pets of all requests, and gives each request its own.
-    async fn find_by_id(&self, requests: &[&PetPageRequest]) -> Result<Vec<Page<Pet>>, StorageError> {
+    async fn find_by_id(&self, requests: &[&PetPageRequest]) -> Result<Vec<PetPage>, StorageError> {
         let named = |request: &PetPageRequest| request.filter.ids.clone().unwrap_or_default();
         let found = find(&self.0, requests.iter().flat_map(|request| named(request))).await?;
         let page = |request| page_of_named(request, named(request).iter().filter_map(|id| found.get(id)));
@@ -272,16 +273,16 @@ impl ListPetsBatch {
     }
 
     /// The same for pets that are named by their references.
-    async fn find_by_reference(&self, requests: &[&PetPageRequest]) -> Result<Vec<Page<Pet>>, StorageError> {
+    async fn find_by_reference(&self, requests: &[&PetPageRequest]) -> Result<Vec<PetPage>, StorageError> {
         fn named(request: &PetPageRequest) -> impl Iterator<Item = &str> {
             request.filter.references.iter().flatten().map(Reference::as_str)
         }
         let references: HashSet<&str> = requests.iter().copied().flat_map(named).collect();
         let references: Vec<&str> = references.into_iter().collect();
         let rows = self.0.read(FIND_BY_REFERENCE, &[&references]).await?;
-        let found: Vec<Pet> = rows.iter().map(decode_pet).collect::<Result<_, _>>()?;
-        let found: HashMap<&str, &Pet> =
-            found.iter().filter_map(|pet| Some((pet.reference.as_ref()?.as_str(), pet))).collect();
+        let found: Vec<Versioned<Pet>> = rows.iter().map(decode_version).collect::<Result<_, _>>()?;
+        let found: HashMap<&str, &Versioned<Pet>> =
+            found.iter().filter_map(|pet| Some((pet.content.reference.as_ref()?.as_str(), pet))).collect();
         let page =
             |request| page_of_named(request, named(request).filter_map(|name| found.get(name).copied()));
         Ok(requests.iter().copied().map(page).collect())
@@ -289,14 +290,14 @@ impl ListPetsBatch {
 }
 
 /// The page of a request, from the pets that it names. A pet may be named several times.
-fn page_of_named<'a>(request: &PetPageRequest, pets: impl Iterator<Item = &'a Pet>) -> Page<Pet> {
-    let mut pets: Vec<&Pet> = pets.filter(|pet| request.asks_for(pet)).collect();
-    pets.sort_unstable_by_key(|pet| pet.id);
-    pets.dedup_by_key(|pet| pet.id);
-    Page::from_limit_plus_one(pets.into_iter().cloned().collect(), request.sort, request.limit)
+fn page_of_named<'a>(request: &PetPageRequest, pets: impl Iterator<Item = &'a Versioned<Pet>>) -> PetPage {
+    let mut pets: Vec<&Versioned<Pet>> = pets.filter(|pet| request.asks_for(&pet.content)).collect();
+    pets.sort_unstable_by_key(|pet| pet.id());
+    pets.dedup_by_key(|pet| pet.id());
+    Page::from_limit_plus_one(pets.into_iter().cloned().collect(), request.sort, request.limit).into()
 }
 
-fn split_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<Page<Pet>>, StorageError> {
+fn split_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<PetPage>, StorageError> {
     let mut pages: Vec<Vec<Pet>> = requests.iter().map(|_| Vec::new()).collect();
     for row in rows {
         // After the columns of the pet.
@@ -304,7 +305,7 @@ fn split_into_pages(rows: &[Row], requests: &[&PetPageRequest]) -> Result<Vec<Pa
         page.ok_or_else(|| unexpected("a row for an unknown request"))?.push(decode_pet(row)?);
     }
     let page = |(pets, request): (Vec<Pet>, &&PetPageRequest)| {
-        Page::from_limit_plus_one(pets, request.sort, request.limit)
+        Page::from_limit_plus_one(pets, request.sort, request.limit).into()
     };
     Ok(pages.into_iter().zip(requests).map(page).collect())
 }

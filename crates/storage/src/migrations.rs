@@ -27,10 +27,10 @@ mod embedded {
 }
 
 /// The latest schema version that this program contains.
-pub const SCHEMA_LATEST: i32 = 21;
+pub const SCHEMA_LATEST: i32 = 22;
 
 /// The oldest schema version that this program runs on.
-pub const SCHEMA_NEEDED: i32 = 20;
+pub const SCHEMA_NEEDED: i32 = 22;
 
 /// An index on a table that may have many rows. A migration file is one transaction, in which it could not be built
 /// concurrently.

@@ -10,19 +10,25 @@ use std::fmt::Display;
 
 use petstore_batcher::BatchHandler;
 use petstore_domain::event::EventType;
+use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::pet::{CategoryId, Pet, PetId, PetName, PetStatus};
 use petstore_domain::reference::Reference;
+use petstore_domain::version::Versioned;
 use petstore_postgres::{Database, LockTimeout, Parameters, StorageError, unexpected};
 use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
 use super::events::count_events;
+use super::idempotency_keys::{
+    self, DigestAsUuid, EarlierRequest, Outcome, commit_replay, commit_with_result,
+};
 use super::pg_enum::PgEnum;
+use super::row_version::VersionColumn;
 use super::storage::Storage;
 use super::stored_metadata::{MetadataParameter, StoredMetadata};
 
 const FIND: &str = "\
-    SELECT id, name, category_id, status, reference, metadata
+    SELECT id, name, category_id, status, reference, metadata, xmin
     FROM pets
     WHERE id = ANY ($1)";
 
@@ -41,7 +47,7 @@ pub(super) const ROW_LOCK: &str = "\
 
 /// Not part of [`ROW_LOCK`], whose snapshot is older than its wait: it would not see an order that was placed meanwhile.
 pub(super) const FIND_WITH_OPEN_ORDER: &str = "\
-    SELECT id, name, category_id, status, reference, metadata,
+    SELECT id, name, category_id, status, reference, metadata, xmin,
       EXISTS (SELECT FROM orders WHERE pet_id = $1 AND orders.status = 'placed') AS has_open_order
     FROM pets
     WHERE id = $1";
@@ -52,60 +58,85 @@ const UPDATE: &str = "\
     SET name = $2, category_id = $3, status = $4, reference = $5,
       metadata = CASE WHEN $7 THEN $6 ELSE metadata END
     WHERE id = $1
-    RETURNING id";
+    RETURNING xmin";
 
 pub(super) const STATEMENTS: &[&str] = &[FIND, ADVISORY_LOCK, ROW_LOCK, FIND_WITH_OPEN_ORDER, UPDATE];
 
 impl Storage {
     /// The pet with this id, if it exists.
-    pub async fn find_pet(&self, id: PetId) -> Result<Option<Pet>, StorageError> {
+    pub async fn find_pet(&self, id: PetId) -> Result<Option<Versioned<Pet>>, StorageError> {
         self.find_pet.read(id).await?
     }
 }
 
-/// The outcome of an update.
+/// Why a pet is not changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UpdateOutcome<E> {
-    /// The pet as it is now.
-    Updated(Pet),
-    /// The caller's function returned an error, and the pet is unchanged.
-    Refused(E),
+pub enum UpdatePetRefusal<E> {
     /// No pet has this id.
     PetNotFound,
-    /// Another pet has the reference, and this one is unchanged.
+    /// Another pet has the reference.
     ReferenceTaken,
+    /// The caller's function returned an error.
+    Rule(E),
 }
 
+/// The outcome of a change to a pet.
+type UpdateOutcome<E> = Outcome<Versioned<Pet>, UpdatePetRefusal<E>>;
+
 impl Storage {
-    /// Replaces a pet with the result of `change`, whose arguments are the pet and whether an order is open for it. The
-    /// pet is locked meanwhile.
+    /// Replaces a pet with the result of `change`, whose arguments are the pet and whether an order is open for it; with an
+    /// idempotency key, once. The pet is locked meanwhile.
     pub async fn change_pet<E>(
         &self,
         id: PetId,
-        change: impl Fn(&Pet, bool) -> Result<Pet, E>,
+        key: Option<IdempotentRequest>,
+        change: impl Fn(&Versioned<Pet>, bool) -> Result<Pet, E>,
     ) -> Result<UpdateOutcome<E>, StorageError> {
-        let run = |lock_timeout| self.try_to_change(lock_timeout, id, &change);
-        self.database.transact(&self.waits.update_pet, (&self.waits.pets, id.get()), run).await
+        let run = |lock_timeout| self.try_to_change(lock_timeout, id, key, &change);
+        let outcome = self.database.transact(&self.waits.update_pet, (&self.waits.pets, id.get()), run).await;
+        Outcome::or_in_progress(outcome, key)
     }
 
     async fn try_to_change<E>(
         &self,
         lock_timeout: LockTimeout<'_>,
         id: PetId,
-        change: impl Fn(&Pet, bool) -> Result<Pet, E>,
+        key: Option<IdempotentRequest>,
+        change: impl Fn(&Versioned<Pet>, bool) -> Result<Pet, E>,
     ) -> Result<UpdateOutcome<E>, StorageError> {
-        let pet: Parameters<'_> = &[&id.get()];
-        let steps = [(ADVISORY_LOCK, pet), (ROW_LOCK, pet), (FIND_WITH_OPEN_ORDER, pet)];
-        let (transaction, [_, _, found]) = self.database.begin(lock_timeout, steps).await?;
-        let Some((old, has_open_order)) = locked_pet(&found)? else {
-            return transaction.roll_back().await.map(|()| UpdateOutcome::PetNotFound);
+        let (pet, digest): (Parameters<'_>, _) = (&[&id.get()], key.map(|key| DigestAsUuid(key.digest)));
+        let steps = [
+            (ADVISORY_LOCK, pet),
+            (ROW_LOCK, pet),
+            (FIND_WITH_OPEN_ORDER, pet),
+            (idempotency_keys::FIND, &[&digest]),
+        ];
+        let (transaction, [_, _, found, earlier]) = self.database.begin(lock_timeout, steps).await?;
+        let found = locked_pet(&found)?;
+        match EarlierRequest::decode(&earlier, key)? {
+            None => {}
+            Some(EarlierRequest::Different) => {
+                return transaction.roll_back().await.map(|()| Outcome::KeyReused);
+            }
+            Some(EarlierRequest::Same { .. }) => {
+                return commit_replay(transaction)
+                    .await
+                    .map(|()| Outcome::Replayed(found.map(|(pet, _)| pet)));
+            }
+        }
+        let new = match &found {
+            None => Err(UpdatePetRefusal::PetNotFound),
+            Some((old, has_open_order)) => {
+                change(old, *has_open_order).map_err(UpdatePetRefusal::Rule).map(|new| (old, new))
+            }
         };
-        let new = match change(&old, has_open_order) {
+        let (old, new) = match new {
             Ok(new) => new,
-            Err(refusal) => return transaction.roll_back().await.map(|()| UpdateOutcome::Refused(refusal)),
+            Err(refusal) => return transaction.roll_back().await.map(|()| Outcome::Refused(refusal)),
         };
-        if new == old {
-            return transaction.commit(&[]).await.map(|()| UpdateOutcome::Updated(new));
+        if new == old.content {
+            let unchanged = Outcome::Done(old.clone());
+            return commit_with_result(transaction, key, id.get()).await.map(|()| unchanged);
         }
         let Pet { id, name, category_id, status, reference, metadata } = &new;
         let parameters: Parameters<'_> = &[
@@ -115,22 +146,24 @@ impl Storage {
             &status.map(PgEnum),
             &reference.as_ref().map(Reference::as_str),
             &MetadataParameter(metadata),
-            &(*metadata != old.metadata),
+            &(*metadata != old.content.metadata),
         ];
-        match transaction.write(1, [(UPDATE, parameters)]).await {
-            Ok((transaction, _)) => transaction.commit(&[]).await?,
+        let (transaction, [updated]) = match transaction.write(1, [(UPDATE, parameters)]).await {
+            Ok(updated) => updated,
             // Only a reference can be the same as another pet's.
-            Err(StorageError::Raced(_)) => return Ok(UpdateOutcome::ReferenceTaken),
+            Err(StorageError::Raced(_)) => return Ok(Outcome::Refused(UpdatePetRefusal::ReferenceTaken)),
             Err(error) => return Err(error),
-        }
+        };
+        let VersionColumn(version) = updated[0].try_get("xmin").map_err(unexpected)?;
+        commit_with_result(transaction, key, id.get()).await?;
         count_events(EventType::PetUpdated, 1);
-        Ok(UpdateOutcome::Updated(new))
+        Ok(Outcome::Done(Versioned { content: new, version }))
     }
 }
 
 /// Decodes the row of [`FIND_WITH_OPEN_ORDER`]: the pet, and whether an order is open for it.
-pub(super) fn locked_pet(rows: &[Row]) -> Result<Option<(Pet, bool)>, StorageError> {
-    let decode = |row: &Row| Ok((decode_pet(row)?, row.try_get("has_open_order").map_err(unexpected)?));
+pub(super) fn locked_pet(rows: &[Row]) -> Result<Option<(Versioned<Pet>, bool)>, StorageError> {
+    let decode = |row: &Row| Ok((decode_version(row)?, row.try_get("has_open_order").map_err(unexpected)?));
     rows.first().map(decode).transpose()
 }
 
@@ -139,7 +172,7 @@ pub(super) struct FindPetsBatch(pub(super) Database);
 
 impl BatchHandler for FindPetsBatch {
     type Request = PetId;
-    type Response = Result<Option<Pet>, StorageError>;
+    type Response = Result<Option<Versioned<Pet>>, StorageError>;
 
     async fn handle(&self, ids: Vec<PetId>) -> Vec<Self::Response> {
         match find(&self.0, ids.iter().copied()).await {
@@ -153,12 +186,12 @@ impl BatchHandler for FindPetsBatch {
 pub(super) async fn find(
     database: &Database,
     ids: impl Iterator<Item = PetId>,
-) -> Result<HashMap<PetId, Pet>, StorageError> {
+) -> Result<HashMap<PetId, Versioned<Pet>>, StorageError> {
     let mut ids: Vec<i64> = ids.map(PetId::get).collect();
     ids.sort_unstable();
     ids.dedup();
     let rows = database.read(FIND, &[&ids]).await?;
-    rows.iter().map(|row| decode_pet(row).map(|pet| (pet.id, pet))).collect()
+    rows.iter().map(|row| decode_version(row).map(|pet| (pet.content.id, pet))).collect()
 }
 
 /// Decodes the id of a pet.
@@ -191,4 +224,10 @@ pub(super) fn decode_pet(row: &Row) -> Result<Pet, StorageError> {
         reference: reference(row.try_get(4).map_err(unexpected)?)?,
         metadata,
     })
+}
+
+/// Decodes a pet and, in the next column, its version: `xmin`.
+pub(super) fn decode_version(row: &Row) -> Result<Versioned<Pet>, StorageError> {
+    let VersionColumn(version) = row.try_get(6).map_err(unexpected)?;
+    Ok(Versioned { content: decode_pet(row)?, version })
 }

@@ -8,8 +8,7 @@
 //!   the order, the row of the pet. The row locks are for psql and nodes of 1.0.0, which do not take the advisory lock;
 //! - what a decision needs is read by a statement after the lock that protects it, or by the statement that locks its row. The
 //!   statement that waits for a lock sees all other rows as they were before the wait;
-//! - a refused request stores no result for its key, because it may succeed later. A replay acknowledges a change, so it commits: its
-//!   row lock is in the WAL, so the commit waits until a standby has everything before it, and a failover cannot undo the change;
+//! - a refused request stores no result for its key, because it may succeed later. A key is looked up before anything else is decided;
 //! - no lock covers a key. If two transactions for different pets store the same key, the unique index makes the second one fail. It
 //!   is then repeated, and finds the result of the first.
 //!
@@ -21,11 +20,14 @@ use petstore_domain::order::{
     EndDecision, HoldDuration, NewOrder, Order, OrderEnd, OrderId, OrderStatus, PlaceRefusal,
 };
 use petstore_domain::reference::Reference;
+use petstore_domain::version::Versioned;
 use petstore_postgres::{LockTimeout, Parameters, Step, StorageError, unexpected};
 use tokio_postgres::Row;
 
 use super::events::count_events;
-use super::idempotency_keys::{self, DigestAsUuid, EarlierRequest, commit_with_result};
+use super::idempotency_keys::{
+    self, DigestAsUuid, EarlierRequest, Outcome, commit_replay, commit_with_result,
+};
 use super::pets;
 use super::pg_enum::PgEnum;
 use super::read_orders::{self, decode_order};
@@ -43,7 +45,7 @@ const INSERT: &str = "\
     INSERT INTO orders (pet_id, status, created_at, updated_at, expires_at, reference, metadata)
     VALUES ($1, 'placed', date_trunc('milliseconds', now()), date_trunc('milliseconds', now()),
       date_trunc('milliseconds', now()) + $3::double precision * interval '1 second', $2, $4)
-    RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference, metadata";
+    RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference, metadata, xmin";
 
 /// The same lock as [`pets::ADVISORY_LOCK`], for the pet of the order `$1`.
 pub(super) const PET_ADVISORY_LOCK: &str = "\
@@ -52,7 +54,7 @@ pub(super) const PET_ADVISORY_LOCK: &str = "\
     WHERE id = $1";
 
 pub(super) const ROW_LOCK: &str = "\
-    SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata
+    SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata, xmin
     FROM orders
     WHERE id = $1
     FOR NO KEY UPDATE";
@@ -67,7 +69,7 @@ pub(super) const SET_STATUS: &str = "\
     -- The clock may have been set back.
     SET status = $2, updated_at = greatest(updated_at, date_trunc('milliseconds', now()))
     WHERE id = ANY ($1)
-    RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference, metadata";
+    RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference, metadata, xmin";
 
 pub(super) const STATEMENTS: &[&str] =
     &[SET_PET_STATUS, INSERT, PET_ADVISORY_LOCK, ROW_LOCK, PET_ROW_LOCK, SET_STATUS];
@@ -75,40 +77,27 @@ pub(super) const STATEMENTS: &[&str] =
 /// How many rows each statement of a request changes. Expiry uses the same statements for several orders.
 const ONE_ROW_EACH: usize = 1;
 
-/// The outcome of placing an order.
+/// Why no order is placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlaceOrderOutcome {
-    /// The order was placed.
-    Placed(Order),
-    /// An earlier request with the same key and content placed this order. It is shown as it is now.
-    Replayed(Order),
+pub enum PlaceOrderRefusal {
     /// No pet has this id.
     PetNotFound,
     /// The pet cannot be ordered.
-    Refused(PlaceRefusal),
-    /// The key was used for a different request.
-    KeyReused,
-    /// Another transaction had a lock for too long. It may be an earlier attempt of this request, which has the same key.
-    InProgress,
+    Rule(PlaceRefusal),
 }
 
-/// The outcome of ending an order.
+/// Why an order is not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EndOrderOutcome {
-    /// The order was ended.
-    Ended(Order),
-    /// The order had the requested status before.
-    HadEnded(Order),
-    /// An earlier request with the same key and content ended the order.
-    Replayed(Order),
+pub enum EndOrderRefusal {
     /// No order has this id.
     OrderNotFound,
-    /// The order has ended with another status.
-    EndedOtherwise(OrderStatus),
-    /// The key was used for a different request.
-    KeyReused,
-    /// A request with the same key may be in progress.
-    InProgress,
+    /// The order has ended with another status than the requested one.
+    EndedOtherwise {
+        /// Its status.
+        from: OrderStatus,
+        /// The requested status.
+        to: OrderStatus,
+    },
 }
 
 impl Storage {
@@ -118,15 +107,11 @@ impl Storage {
         new: &NewOrder,
         hold_of_shop: Option<HoldDuration>,
         key: Option<IdempotentRequest>,
-    ) -> Result<PlaceOrderOutcome, StorageError> {
+    ) -> Result<Outcome<Versioned<Order>, PlaceOrderRefusal>, StorageError> {
         let run = |lock_timeout| self.try_to_place(lock_timeout, new, hold_of_shop, key);
         let outcome =
             self.database.transact(&self.waits.place_order, (&self.waits.pets, new.pet_id.get()), run).await;
-        let outcome = outcome.or_else(|error| if_in_progress(error, key, PlaceOrderOutcome::InProgress))?;
-        if matches!(outcome, PlaceOrderOutcome::Placed(_)) {
-            count_order_events(EventType::OrderPlaced, 1);
-        }
-        Ok(outcome)
+        Outcome::or_in_progress(outcome, key)
     }
 
     async fn try_to_place(
@@ -135,7 +120,7 @@ impl Storage {
         new: &NewOrder,
         hold_of_shop: Option<HoldDuration>,
         key: Option<IdempotentRequest>,
-    ) -> Result<PlaceOrderOutcome, StorageError> {
+    ) -> Result<Outcome<Versioned<Order>, PlaceOrderRefusal>, StorageError> {
         let (pet_id, digest) = (new.pet_id.get(), key.map(|key| DigestAsUuid(key.digest)));
         let of_pet: Parameters<'_> = &[&pet_id];
         let steps = [
@@ -145,28 +130,28 @@ impl Storage {
             (idempotency_keys::FIND, &[&digest]),
         ];
         let (transaction, [_, _, found, earlier]) = self.database.begin(lock_timeout, steps).await?;
-        // A pet that was ordered is never deleted, so this hides no replay.
-        let Some((pet, has_open_order)) = pets::locked_pet(&found)? else {
-            return transaction.roll_back().await.map(|()| PlaceOrderOutcome::PetNotFound);
-        };
         match EarlierRequest::decode(&earlier, key)? {
             None => {}
             Some(EarlierRequest::Different) => {
-                return transaction.roll_back().await.map(|()| PlaceOrderOutcome::KeyReused);
+                return transaction.roll_back().await.map(|()| Outcome::KeyReused);
             }
             Some(EarlierRequest::Same { subject }) => {
                 // As it is now, so that a client that retries learns what has become of its order.
                 let (transaction, [found]) = transaction.read([(read_orders::FIND, &[&subject])]).await?;
-                let order = decode_order(first(&found)?)?;
-                return transaction.commit(&[]).await.map(|()| PlaceOrderOutcome::Replayed(order));
+                let order = found.first().map(decode_order).transpose()?;
+                return commit_replay(transaction).await.map(|()| Outcome::Replayed(order));
             }
         }
         // After the replay: a retry finds its order even if the shop has shortened its hold since.
-        let (hold, pet_status) = match new.decide(pet.status, has_open_order, hold_of_shop) {
-            Ok(decision) => decision,
-            Err(refusal) => {
-                return transaction.roll_back().await.map(|()| PlaceOrderOutcome::Refused(refusal));
+        let decision = match pets::locked_pet(&found)? {
+            None => Err(PlaceOrderRefusal::PetNotFound),
+            Some((pet, has_open_order)) => {
+                new.decide(pet.content.status, has_open_order, hold_of_shop).map_err(PlaceOrderRefusal::Rule)
             }
+        };
+        let (hold, pet_status) = match decision {
+            Ok(decision) => decision,
+            Err(refusal) => return transaction.roll_back().await.map(|()| Outcome::Refused(refusal)),
         };
         let reference = new.reference.as_ref().map(Reference::as_str);
         let hold_seconds = hold.map(|hold| f64::from(hold.seconds()));
@@ -176,25 +161,22 @@ impl Storage {
         ];
         let (transaction, [_, placed]) = transaction.write(ONE_ROW_EACH, steps).await?;
         let order = decode_order(first(&placed)?)?;
-        commit_with_result(transaction, key, order.id.get()).await?;
-        Ok(PlaceOrderOutcome::Placed(order))
+        commit_with_result(transaction, key, order.content.id.get()).await?;
+        count_order_events(EventType::OrderPlaced, 1);
+        Ok(Outcome::Done(order))
     }
 
-    /// Ends an order if it is open; with an idempotency key, once.
+    /// Ends an order if it is open; with an idempotency key, once. One that has ended in this way before stays as it is.
     pub async fn end_order(
         &self,
         id: OrderId,
         end: OrderEnd,
         key: Option<IdempotentRequest>,
-    ) -> Result<EndOrderOutcome, StorageError> {
+    ) -> Result<Outcome<Versioned<Order>, EndOrderRefusal>, StorageError> {
         let run = |lock_timeout| self.try_to_end(lock_timeout, id.get(), end, key);
         let outcome =
             self.database.transact(&self.waits.end_order, (&self.waits.orders, id.get()), run).await;
-        let outcome = outcome.or_else(|error| if_in_progress(error, key, EndOrderOutcome::InProgress))?;
-        if matches!(outcome, EndOrderOutcome::Ended(_)) {
-            count_order_events(end.into(), 1);
-        }
-        Ok(outcome)
+        Outcome::or_in_progress(outcome, key)
     }
 
     async fn try_to_end(
@@ -203,7 +185,7 @@ impl Storage {
         id: i64,
         end: OrderEnd,
         key: Option<IdempotentRequest>,
-    ) -> Result<EndOrderOutcome, StorageError> {
+    ) -> Result<Outcome<Versioned<Order>, EndOrderRefusal>, StorageError> {
         let digest = key.map(|key| DigestAsUuid(key.digest));
         let of_order: Parameters<'_> = &[&id];
         let steps = [
@@ -213,53 +195,40 @@ impl Storage {
             (idempotency_keys::FIND, &[&digest]),
         ];
         let (transaction, [_, found, _, earlier]) = self.database.begin(lock_timeout, steps).await?;
-        let Some(found) = found.first().map(decode_order).transpose()? else {
-            return transaction.roll_back().await.map(|()| EndOrderOutcome::OrderNotFound);
-        };
+        let found = found.first().map(decode_order).transpose()?;
         match EarlierRequest::decode(&earlier, key)? {
             None => {}
             Some(EarlierRequest::Different) => {
-                return transaction.roll_back().await.map(|()| EndOrderOutcome::KeyReused);
+                return transaction.roll_back().await.map(|()| Outcome::KeyReused);
             }
             Some(EarlierRequest::Same { .. }) => {
-                return transaction.commit(&[]).await.map(|()| EndOrderOutcome::Replayed(found));
+                return commit_replay(transaction).await.map(|()| Outcome::Replayed(found));
             }
         }
-        match end.decide(found.status) {
-            Ok(EndDecision::End) => {}
+        let decision = match found {
+            None => Err(EndOrderRefusal::OrderNotFound),
+            Some(order) => end
+                .decide(order.content.status)
+                .map_err(|from| EndOrderRefusal::EndedOtherwise { from, to: end.status() })
+                .map(|decision| (order, decision)),
+        };
+        let order = match decision {
+            Ok((order, EndDecision::End)) => order,
             // The key is stored although nothing changes: the request has succeeded, too.
-            Ok(EndDecision::AlreadyEnded) => {
-                return commit_with_result(transaction, key, id)
-                    .await
-                    .map(|()| EndOrderOutcome::HadEnded(found));
+            Ok((order, EndDecision::AlreadyEnded)) => {
+                return commit_with_result(transaction, key, id).await.map(|()| Outcome::Done(order));
             }
-            Err(other) => {
-                return transaction.roll_back().await.map(|()| EndOrderOutcome::EndedOtherwise(other));
-            }
-        }
+            Err(refusal) => return transaction.roll_back().await.map(|()| Outcome::Refused(refusal)),
+        };
         let steps: [Step<'_>; 2] = [
             (SET_STATUS, &[&vec![id], &PgEnum(end.status())]),
-            (SET_PET_STATUS, &[&vec![found.pet_id.get()], &PgEnum(end.pet_status())]),
+            (SET_PET_STATUS, &[&vec![order.content.pet_id.get()], &PgEnum(end.pet_status())]),
         ];
         let (transaction, [ended, _]) = transaction.write(ONE_ROW_EACH, steps).await?;
         let order = decode_order(first(&ended)?)?;
         commit_with_result(transaction, key, id).await?;
-        Ok(EndOrderOutcome::Ended(order))
-    }
-}
-
-/// A request that another transaction kept from its locks, or that lost every race, has changed nothing. If it has a key, that
-/// other transaction may be an earlier attempt of the same request, and the client is told so.
-fn if_in_progress<T>(
-    error: StorageError,
-    key: Option<IdempotentRequest>,
-    in_progress: T,
-) -> Result<T, StorageError> {
-    match error {
-        StorageError::Locked(_) | StorageError::Raced(_) | StorageError::Deadlock(_) if key.is_some() => {
-            Ok(in_progress)
-        }
-        error => Err(error),
+        count_order_events(end.into(), 1);
+        Ok(Outcome::Done(order))
     }
 }
 

@@ -40,7 +40,7 @@ const MISSING: &str = "\
     SELECT current_user::text, 'EXECUTE on ' || name
     FROM (VALUES
       ('create_idempotency_partitions()'), ('drop_idempotency_partitions()'),
-      ('stored_results(uuid[])'), ('result_days()'),
+      ('stored_results(uuid[])'), ('stored_results_with_versions(uuid[])'), ('result_days()'),
       ('event_origin()'), ('create_event_partitions()'), ('drop_event_partitions(interval)')
     ) AS needed (name)
     WHERE NOT has_function_privilege(to_regprocedure(name), 'EXECUTE')";

@@ -8,16 +8,18 @@ use std::sync::Once;
 use petstore_domain::order::{Order, OrderFilter, OrderId, OrderPageRequest, OrderStatus};
 use petstore_domain::page::Page;
 use petstore_domain::reference::Reference;
+use petstore_domain::version::Versioned;
 use petstore_postgres::{Parameters, StorageError, unexpected};
 use tokio_postgres::Row;
 
 use super::pg_enum::PgEnum;
+use super::row_version::VersionColumn;
 use super::storage::Storage;
 use super::stored_metadata::StoredMetadata;
 
 const LIST: &str = "\
     SELECT * FROM (
-      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata, xmin
       FROM orders
       WHERE id > $1
       ORDER BY id
@@ -28,7 +30,7 @@ const LIST: &str = "\
 /// [`LIST`] in descending order: as for pets, each list has a statement for each direction.
 const LIST_DESCENDING: &str = "\
     SELECT * FROM (
-      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata, xmin
       FROM orders
       WHERE id < $1 AND id >= 1
       ORDER BY id DESC
@@ -37,7 +39,7 @@ const LIST_DESCENDING: &str = "\
 
 const LIST_BY_STATUS: &str = "\
     SELECT * FROM (
-      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata, xmin
       FROM orders
       -- A range of the index on (status, id), for the reason given for pets.
       WHERE (status, id) > ($3, $1) AND status <= $3
@@ -47,7 +49,7 @@ const LIST_BY_STATUS: &str = "\
 
 const LIST_BY_STATUS_DESCENDING: &str = "\
     SELECT * FROM (
-      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata
+      SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata, xmin
       FROM orders
       WHERE (status, id) < ($3, $1) AND status >= $3 AND id >= 1
       ORDER BY status DESC, id DESC
@@ -59,7 +61,7 @@ const LIST_OF_PET: &str = "\
     FROM unnest($3::order_status[]) AS requested (status)
     -- One page per status, each a range of the index on (pet_id, status, id), of which the first rows are one page.
     CROSS JOIN LATERAL (
-      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference, metadata
+      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference, metadata, xmin
       FROM orders
       WHERE pet_id = $4 AND orders.status = requested.status AND id > $1
         -- Filtered: a pet has few orders.
@@ -73,7 +75,7 @@ const LIST_OF_PET_DESCENDING: &str = "\
     SELECT page.*
     FROM unnest($3::order_status[]) AS requested (status)
     CROSS JOIN LATERAL (
-      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference, metadata
+      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference, metadata, xmin
       FROM orders
       WHERE pet_id = $4 AND orders.status = requested.status AND id < $1 AND id >= 1
         AND ($5::text IS NULL OR reference = $5)
@@ -87,7 +89,7 @@ const LIST_OF_REFERENCE: &str = "\
     FROM unnest($3::order_status[]) AS requested (status)
     -- One page per status, each a range of the index on (reference, status, id).
     CROSS JOIN LATERAL (
-      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference, metadata
+      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference, metadata, xmin
       FROM orders
       WHERE reference = $4 AND orders.status = requested.status AND id > $1
       ORDER BY id
@@ -99,7 +101,7 @@ const LIST_OF_REFERENCE_DESCENDING: &str = "\
     SELECT page.*
     FROM unnest($3::order_status[]) AS requested (status)
     CROSS JOIN LATERAL (
-      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference, metadata
+      SELECT id, pet_id, orders.status, created_at, updated_at, expires_at, reference, metadata, xmin
       FROM orders
       WHERE reference = $4 AND orders.status = requested.status AND id < $1 AND id >= 1
       ORDER BY id DESC
@@ -108,7 +110,7 @@ const LIST_OF_REFERENCE_DESCENDING: &str = "\
     LIMIT $2";
 
 pub(super) const FIND: &str = "\
-    SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata
+    SELECT id, pet_id, status, created_at, updated_at, expires_at, reference, metadata, xmin
     FROM orders
     WHERE id = $1";
 
@@ -126,7 +128,10 @@ pub(super) const STATEMENTS: &[&str] = &[
 
 impl Storage {
     /// One page of orders.
-    pub async fn list_orders(&self, request: &OrderPageRequest) -> Result<Page<Order>, StorageError> {
+    pub async fn list_orders(
+        &self,
+        request: &OrderPageRequest,
+    ) -> Result<Page<Versioned<Order>>, StorageError> {
         let (sort, after) = (request.sort, request.starts_after());
         let limit = i64::from(request.limit.get()) + 1;
         let OrderFilter { status, pet_id, reference } = &request.filter;
@@ -158,16 +163,17 @@ impl Storage {
     }
 
     /// The order with this id, if it exists.
-    pub async fn find_order(&self, id: OrderId) -> Result<Option<Order>, StorageError> {
+    pub async fn find_order(&self, id: OrderId) -> Result<Option<Versioned<Order>>, StorageError> {
         let rows = self.database.read(FIND, &[&id.get()]).await?;
         rows.first().map(decode_order).transpose()
     }
 }
 
-pub(super) fn decode_order(row: &Row) -> Result<Order, StorageError> {
+pub(super) fn decode_order(row: &Row) -> Result<Versioned<Order>, StorageError> {
     let PgEnum(status) = row.try_get("status").map_err(unexpected)?;
     let StoredMetadata(metadata) = row.try_get("metadata").map_err(unexpected)?;
-    Ok(Order {
+    let VersionColumn(version) = row.try_get("xmin").map_err(unexpected)?;
+    let content = Order {
         id: id_column(row, "id")?,
         pet_id: id_column(row, "pet_id")?,
         status,
@@ -176,7 +182,8 @@ pub(super) fn decode_order(row: &Row) -> Result<Order, StorageError> {
         expires_at: row.try_get("expires_at").map_err(unexpected)?,
         reference: readable_reference(row)?,
         metadata,
-    })
+    };
+    Ok(Versioned { content, version })
 }
 
 /// Decodes the reference of an order. One that somebody has set in SQL, before a constraint forbade it, and that cannot be shown

@@ -4,11 +4,16 @@
 //! both try at once, the first of them wins.
 
 use petstore_domain::event::EventType;
+use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::order::{Order, OrderId, PatchedOrder};
 use petstore_domain::reference::Reference;
+use petstore_domain::version::Versioned;
 use petstore_postgres::{LockTimeout, Parameters, StorageError};
 
 use super::events::count_events;
+use super::idempotency_keys::{
+    self, DigestAsUuid, EarlierRequest, Outcome, commit_replay, commit_with_result,
+};
 use super::place_and_end_orders::{PET_ADVISORY_LOCK, ROW_LOCK, first};
 use super::read_orders::decode_order;
 use super::storage::Storage;
@@ -25,64 +30,80 @@ const UPDATE: &str = "\
       metadata = CASE WHEN $5 THEN $4 ELSE metadata END,
       updated_at = greatest(updated_at, date_trunc('milliseconds', now()))
     WHERE id = $1
-    RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference, metadata";
+    RETURNING id, pet_id, status, created_at, updated_at, expires_at, reference, metadata, xmin";
 
 pub(super) const STATEMENTS: &[&str] = &[UPDATE];
 
-/// The outcome of changing an order.
+/// Why an order is not changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UpdateOrderOutcome<E> {
-    /// The order as it is now.
-    Updated(Order),
-    /// The caller's function returned an error, and the order is unchanged.
-    Refused(E),
+pub enum UpdateOrderRefusal<E> {
     /// No order has this id.
     OrderNotFound,
+    /// The caller's function returned an error.
+    Rule(E),
 }
 
+/// The outcome of a change to an order.
+type UpdateOutcome<E> = Outcome<Versioned<Order>, UpdateOrderRefusal<E>>;
+
 impl Storage {
-    /// Changes an order as `change` decides, while it is locked.
+    /// Changes an order as `change` decides, while it is locked; with an idempotency key, once.
     pub async fn update_order<E>(
         &self,
         id: OrderId,
-        change: impl Fn(&Order) -> Result<PatchedOrder, E>,
-    ) -> Result<UpdateOrderOutcome<E>, StorageError> {
-        let run = |lock_timeout| self.try_to_update(lock_timeout, id.get(), &change);
-        self.database.transact(&self.waits.update_order, (&self.waits.orders, id.get()), run).await
+        key: Option<IdempotentRequest>,
+        change: impl Fn(&Versioned<Order>) -> Result<PatchedOrder, E>,
+    ) -> Result<UpdateOutcome<E>, StorageError> {
+        let run = |lock_timeout| self.try_to_update(lock_timeout, id.get(), key, &change);
+        let outcome =
+            self.database.transact(&self.waits.update_order, (&self.waits.orders, id.get()), run).await;
+        Outcome::or_in_progress(outcome, key)
     }
 
     async fn try_to_update<E>(
         &self,
         lock_timeout: LockTimeout<'_>,
         id: i64,
-        change: impl Fn(&Order) -> Result<PatchedOrder, E>,
-    ) -> Result<UpdateOrderOutcome<E>, StorageError> {
-        let of_order: Parameters<'_> = &[&id];
-        let steps = [(PET_ADVISORY_LOCK, of_order), (ROW_LOCK, of_order)];
-        let (transaction, [_, found]) = self.database.begin(lock_timeout, steps).await?;
-        let Some(old) = found.first().map(decode_order).transpose()? else {
-            return transaction.roll_back().await.map(|()| UpdateOrderOutcome::OrderNotFound);
-        };
-        let PatchedOrder { hold, reference, metadata } = match change(&old) {
-            Ok(new) => new,
-            Err(refusal) => {
-                return transaction.roll_back().await.map(|()| UpdateOrderOutcome::Refused(refusal));
+        key: Option<IdempotentRequest>,
+        change: impl Fn(&Versioned<Order>) -> Result<PatchedOrder, E>,
+    ) -> Result<UpdateOutcome<E>, StorageError> {
+        let (of_order, digest): (Parameters<'_>, _) = (&[&id], key.map(|key| DigestAsUuid(key.digest)));
+        let steps =
+            [(PET_ADVISORY_LOCK, of_order), (ROW_LOCK, of_order), (idempotency_keys::FIND, &[&digest])];
+        let (transaction, [_, found, earlier]) = self.database.begin(lock_timeout, steps).await?;
+        let found = found.first().map(decode_order).transpose()?;
+        match EarlierRequest::decode(&earlier, key)? {
+            None => {}
+            Some(EarlierRequest::Different) => {
+                return transaction.roll_back().await.map(|()| Outcome::KeyReused);
             }
+            Some(EarlierRequest::Same { .. }) => {
+                return commit_replay(transaction).await.map(|()| Outcome::Replayed(found));
+            }
+        }
+        let decision = match found {
+            None => Err(UpdateOrderRefusal::OrderNotFound),
+            Some(old) => change(&old).map_err(UpdateOrderRefusal::Rule).map(|new| (old, new)),
         };
-        if hold.is_none() && reference == old.reference && metadata == old.metadata {
-            return transaction.commit(&[]).await.map(|()| UpdateOrderOutcome::Updated(old));
+        let (old, PatchedOrder { hold, reference, metadata }) = match decision {
+            Ok(decision) => decision,
+            Err(refusal) => return transaction.roll_back().await.map(|()| Outcome::Refused(refusal)),
+        };
+        let has_new_metadata = metadata != old.content.metadata;
+        if hold.is_none() && reference == old.content.reference && !has_new_metadata {
+            return commit_with_result(transaction, key, id).await.map(|()| Outcome::Done(old));
         }
         let parameters: Parameters<'_> = &[
             &id,
             &hold.map(|hold| f64::from(hold.seconds())),
             &reference.as_ref().map(Reference::as_str),
             &MetadataParameter(&metadata),
-            &(metadata != old.metadata),
+            &has_new_metadata,
         ];
         let (transaction, [updated]) = transaction.write(1, [(UPDATE, parameters)]).await?;
         let order = decode_order(first(&updated)?)?;
-        transaction.commit(&[]).await?;
+        commit_with_result(transaction, key, id).await?;
         count_events(EventType::OrderUpdated, 1);
-        Ok(UpdateOrderOutcome::Updated(order))
+        Ok(Outcome::Done(order))
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use petstore_config::DatabaseUrl;
 use petstore_domain::api_key::ApiKey;
-use petstore_storage::migrate;
+use petstore_storage::{SCHEMA_NEEDED, migrate};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_postgres::Client as Connection;
@@ -443,7 +443,7 @@ async fn migrate_grants_a_role_exactly_what_the_shipped_file_does() {
 async fn a_role_of_an_earlier_release_needs_only_migrate_to_serve_the_new_one() {
     let deployment = Deployment::with_schema_of_1_0_0().await;
     let refused = deployment.try_to_serve();
-    assert!(refused.contains("needs 20: run `petstore migrate` first"), "{refused}");
+    assert!(refused.contains(&format!("needs {SCHEMA_NEEDED}: run `petstore migrate` first")), "{refused}");
     let owner = deployment.database.url_as(&deployment.owner);
     assert!(run(&["migrate"], &[("DATABASE_URL", &owner)]).status.success());
     let refused = deployment.try_to_serve();

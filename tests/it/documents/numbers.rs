@@ -58,7 +58,7 @@ fn the_pages_for_operators_have_the_numbers_of_the_program() {
         ("upgrade", format!("--timeout 10m job/petstore-migrate-{job} ")),
         ("upgrade", format!("logs job/petstore-migrate-{job}`")),
         ("upgrade", format!("| {VERSION} | {SCHEMA_NEEDED} | {SCHEMA_LATEST} | yes |")),
-        ("upgrade", format!("| {SCHEMA_NEEDED}, {SCHEMA_LATEST} | the [metadata]")),
+        ("upgrade", format!("| {SCHEMA_LATEST} | a function that finds an idempotency key")),
         ("monitoring", format!("normally {DAYS_AHEAD} or {}; at 0, changes get 503", DAYS_AHEAD + 1)),
         ("runbook", format!("schema version {SCHEMA_LATEST}, the latest")),
         ("runbook", format!("partitions are left for {} days, including today", DAYS_AHEAD + 1)),

@@ -7,6 +7,7 @@ use futures_util::future::select_all;
 use petstore_config::{PoolSettings, ReadFrom};
 use petstore_domain::api_key::ApiKey;
 use petstore_domain::pet::{Pet, PetId};
+use petstore_domain::version::Versioned;
 use petstore_storage::Storage;
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -304,10 +305,11 @@ async fn a_connection_with_an_abandoned_statement_is_not_reused_before_the_state
     };
     let storage = Storage::new(&database.url().into(), &settings).unwrap();
     let (held, other): (PetId, PetId) = (1.try_into().unwrap(), 2.try_into().unwrap());
-    let rename =
-        |pet: &Pet, _: bool| Ok::<_, ()>(Pet { name: "Bello".to_owned().try_into().unwrap(), ..pet.clone() });
+    let rename = |pet: &Versioned<Pet>, _: bool| {
+        Ok::<_, ()>(Pet { name: "Bello".to_owned().try_into().unwrap(), ..pet.content.clone() })
+    };
     for _ in 0..2 {
-        let changing = timeout(Duration::from_millis(300), storage.change_pet(held, rename)).await;
+        let changing = timeout(Duration::from_millis(300), storage.change_pet(held, None, rename)).await;
         assert!(changing.is_err(), "the pet is locked");
     }
     wait_for_blocked_statement(&database.connect().await).await;
@@ -321,7 +323,7 @@ async fn a_connection_with_an_abandoned_statement_is_not_reused_before_the_state
     lock.batch_execute("COMMIT").await.unwrap();
     // The abandoned changes have released their locks.
     eventually("the pet can be changed", async || {
-        timeout(Duration::from_millis(300), storage.change_pet(held, rename)).await.is_ok()
+        timeout(Duration::from_millis(300), storage.change_pet(held, None, rename)).await.is_ok()
     })
     .await;
 }

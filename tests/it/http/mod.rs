@@ -5,4 +5,6 @@ mod hostile_clients;
 mod http1_protocol;
 mod rate_and_connection_limits;
 mod retries;
+mod retries_of_changes;
 mod stored_text;
+mod versions;

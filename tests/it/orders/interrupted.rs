@@ -7,6 +7,7 @@ use petstore_config::{PoolSettings, ReadFrom};
 use petstore_domain::metadata::Metadata;
 use petstore_domain::order::{NewOrder, OrderEnd};
 use petstore_domain::pet::Pet;
+use petstore_domain::version::Versioned;
 use petstore_storage::Storage;
 use tokio_postgres::Client as Session;
 
@@ -16,7 +17,8 @@ use crate::support::metrics::wait_for_requests_in_flight;
 use crate::support::program::ServeProcess;
 use crate::support::wait::{PROMPTLY, eventually, poll};
 use crate::support::write_requests::{
-    ORDERS, PATIENT, Request, add, add_ordered, cancel, complete, place, rename, stored, while_waiting,
+    ORDERS, PATIENT, Request, add, add_ordered, cancel, complete, delete, place, rename, stored,
+    while_waiting,
 };
 use crate::support::{Answer, Client, TestDatabase, TestService};
 
@@ -28,8 +30,10 @@ async fn one_of_each(client: &Client) -> Vec<(i64, Request)> {
         let (pet, order) = add_ordered(client).await;
         requests.push((pet, end(order).with_key("end")));
     }
-    let pet = add(client).await;
-    requests.push((pet, rename(pet)));
+    for (change, key) in [(rename as fn(i64) -> Request, "patch"), (delete, "delete")] {
+        let pet = add(client).await;
+        requests.push((pet, change(pet).with_key(key)));
+    }
     requests
 }
 
@@ -76,7 +80,9 @@ async fn a_request_of_which_one_write_or_the_commit_fails_leaves_nothing() {
             ("UPDATE ON pets", &["place", "complete", "cancel", "patch"]),
             ("UPDATE ON orders", &ENDS),
             ("INSERT ON orders", &["place"]),
-            ("INSERT ON idempotency_keys", &["place", "complete", "cancel"]),
+            ("INSERT ON idempotency_keys", &["place", "complete", "cancel", "patch", "delete"]),
+            ("DELETE ON pets", &["delete"]),
+            ("COMMIT OF DELETE ON pets", &["delete"]),
             ("COMMIT OF UPDATE ON pets", &["place", "complete", "cancel", "patch"]),
             ("COMMIT OF INSERT ON orders", &["place"]),
         ],
@@ -92,6 +98,7 @@ async fn a_request_of_which_one_write_changes_no_row_leaves_nothing() {
             ("UPDATE ON pets", &["place", "complete", "cancel", "patch"]),
             ("UPDATE ON orders", &ENDS),
             ("INSERT ON orders", &["place"]),
+            ("DELETE ON pets", &["delete"]),
         ],
     )
     .await;
@@ -199,7 +206,12 @@ async fn interrupt_commit(
 ) -> (String, Answer) {
     let session = other.database.connect().await;
     let node = ServeProcess::start(&other.database.url(), &PATIENT);
-    let gate = Gate::close_at_commit(&other.database, "AFTER INSERT OR UPDATE ON orders").await;
+    let (fires, table) = match request.kind() {
+        "patch" => ("UPDATE", "pets"),
+        "delete" => ("DELETE", "pets"),
+        _ => ("INSERT OR UPDATE", "orders"),
+    };
+    let gate = Gate::close_at_commit(&other.database, &format!("AFTER {fires} ON {table}")).await;
     let mut answer = tokio::spawn(request.clone().try_send(node.client.clone()));
     let pid = while_waiting(&mut answer, gate.wait_for_arrival()).await;
     if kill {
@@ -215,7 +227,7 @@ async fn interrupt_commit(
     }
     gate.open().await;
     let retried = request.settle(&other.client).await;
-    session.batch_execute("DROP TRIGGER gate ON orders").await.unwrap();
+    session.batch_execute(&format!("DROP TRIGGER gate ON {table}")).await.unwrap();
     (answer, retried)
 }
 
@@ -226,15 +238,14 @@ async fn the_retry_of_a_request_whose_commit_was_interrupted_finds_the_truth() {
     for (kill, commits, expected) in
         [(true, true, "none"), (true, false, "none"), (false, false, "503 outcome_unknown")]
     {
-        for (pet, request) in
-            one_of_each(client).await.into_iter().filter(|(_, request)| request.key.is_some())
-        {
+        for (pet, request) in one_of_each(client).await {
             let (answer, retried) = interrupt_commit(&other, &request, kill, commits).await;
             assert_eq!(answer, expected, "{request:?}");
             assert!(retried.status < 300, "{request:?}: {retried:?}");
             assert_eq!(retried.is_replayed(), commits, "{request:?}: {retried:?}");
             let orders = client.get(&format!("{ORDERS}?petId={pet}")).await.ids();
-            assert_eq!(orders.len(), 1, "{request:?}");
+            let is_of_order = !["patch", "delete"].contains(&request.kind());
+            assert_eq!(orders.len(), usize::from(is_of_order), "{request:?}");
         }
         other.database.connect().await.batch_execute("TRUNCATE idempotency_keys").await.unwrap();
     }
@@ -293,8 +304,8 @@ async fn a_request_that_is_given_up_during_a_round_trip_changes_nothing_and_keep
         let before = stored(&session, pet).await;
         // Half of them are given up while they take their locks, half of them while they write.
         let holder = match number {
-            0..4 => Holder::of_pet(&service.database, pet).await,
-            _ => Gate::close(&service.database, "BEFORE UPDATE ON pets FOR EACH ROW").await.0,
+            0..5 => Holder::of_pet(&service.database, pet).await,
+            _ => Gate::close(&service.database, "BEFORE UPDATE OR DELETE ON pets FOR EACH ROW").await.0,
         };
         let pet_id = pet.try_into().unwrap();
         let calling = async {
@@ -304,11 +315,15 @@ async fn a_request_that_is_given_up_during_a_round_trip_changes_nothing_and_keep
                     drop(storage.place_order(&new, None, None).await);
                 }
                 "patch" => {
-                    let rename = |pet: &Pet, _: bool| {
-                        Ok::<_, ()>(Pet { name: "Bello".to_owned().try_into().unwrap(), ..pet.clone() })
+                    let rename = |pet: &Versioned<Pet>, _: bool| {
+                        Ok::<_, ()>(Pet {
+                            name: "Bello".to_owned().try_into().unwrap(),
+                            ..pet.content.clone()
+                        })
                     };
-                    drop(storage.change_pet(pet_id, rename).await);
+                    drop(storage.change_pet(pet_id, None, rename).await);
                 }
+                "delete" => drop(storage.delete_pet(pet_id, None, |_| Ok::<_, ()>(())).await),
                 kind => {
                     let order = request.path.split('/').nth(4).unwrap().parse::<i64>().unwrap();
                     let end = if kind == "complete" { OrderEnd::Complete } else { OrderEnd::Cancel };

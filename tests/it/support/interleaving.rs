@@ -85,7 +85,7 @@ impl Gate {
         let function = "CREATE OR REPLACE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
             PERFORM set_config('lock_timeout', '0', true); \
             PERFORM pg_advisory_xact_lock_shared(42); \
-            RETURN NEW; END $$";
+            RETURN coalesce(NEW, OLD); END $$";
         let trigger = format!("{function}; {trigger} EXECUTE FUNCTION gate()");
         database.connect().await.batch_execute(&trigger).await.unwrap();
         Self(Holder::begin(database, "SELECT pg_advisory_xact_lock(42)").await)
@@ -147,7 +147,8 @@ impl FrozenRequest {
                 // Longer than the first, brief wait of a request.
                 Between::LocksAndWrites => (Holder::of_pet(database, pet).await, Duration::from_millis(200)),
                 Between::WritesAndCommit => {
-                    let Gate(holder) = Gate::close(database, "BEFORE UPDATE ON pets FOR EACH ROW").await;
+                    let Gate(holder) =
+                        Gate::close(database, "BEFORE UPDATE OR DELETE ON pets FOR EACH ROW").await;
                     (holder, Duration::ZERO)
                 }
             };

@@ -54,6 +54,11 @@ impl PrivatePostgres {
         self.url.split(['@', '/']).nth(3).unwrap()
     }
 
+    /// The directory of its files.
+    pub(crate) fn directory(&self) -> &str {
+        self.directory.to_str().unwrap()
+    }
+
     pub(crate) fn stop(&self, mode: &str) {
         script(&["stop", self.directory.to_str().unwrap(), mode]);
     }

@@ -145,11 +145,11 @@ pub(crate) async fn status_of_order(client: &Client, order: i64) -> Value {
     client.get(&format!("{ORDERS}/{order}")).await.json()["status"].clone()
 }
 
-/// The statuses of a pet and of its orders, and how many idempotency keys are stored.
+/// The name and status of a pet and the statuses of its orders, if it exists, and how many idempotency keys are stored.
 pub(crate) async fn stored(session: &Session, pet: i64) -> String {
     let state = "SELECT concat_ws(' ', name, status, \
           (SELECT string_agg(status::text, ' ' ORDER BY id) FROM orders WHERE pet_id = pets.id), \
           (SELECT count(*) FROM idempotency_keys)) \
-        FROM pets WHERE id = $1";
+        FROM (SELECT $1::bigint AS id) AS wanted LEFT JOIN pets USING (id)";
     session.query_one(state, &[&pet]).await.unwrap().get(0)
 }

@@ -539,6 +539,10 @@ export type DeletePetData = {
          * The `ETag` of what you read. If it has changed since, nothing is changed and the response is 412.
          */
         'If-Match'?: string;
+        /**
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for at least 24 hours.
+         */
+        'Idempotency-Key'?: string;
     };
     path: {
         /**
@@ -579,6 +583,10 @@ export type DeletePetErrors = {
      * The path and query are longer than 8 KiB.
      */
     414: Error;
+    /**
+     * The `Idempotency-Key` was used for a different request.
+     */
+    422: Error;
     /**
      * The API key has reached its rate limit.
      */
@@ -695,6 +703,10 @@ export type UpdatePetData = {
          * The `ETag` of what you read. If it has changed since, nothing is changed and the response is 412.
          */
         'If-Match'?: string;
+        /**
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for at least 24 hours.
+         */
+        'Idempotency-Key'?: string;
     };
     path: {
         /**
@@ -747,6 +759,10 @@ export type UpdatePetErrors = {
      * The body is compressed, or is not sent as JSON.
      */
     415: Error;
+    /**
+     * The `Idempotency-Key` was used for a different request.
+     */
+    422: Error;
     /**
      * The API key has reached its rate limit.
      */
@@ -1034,6 +1050,10 @@ export type UpdateOrderData = {
          * The `ETag` of what you read. If it has changed since, nothing is changed and the response is 412.
          */
         'If-Match'?: string;
+        /**
+         * A unique key for this request, such as a UUID: 1 to 255 visible ASCII characters, optionally in quotes. A retry with the same key takes effect once. The key is stored for at least 24 hours.
+         */
+        'Idempotency-Key'?: string;
     };
     path: {
         /**
@@ -1086,6 +1106,10 @@ export type UpdateOrderErrors = {
      * The body is compressed, or is not sent as JSON.
      */
     415: Error;
+    /**
+     * The `Idempotency-Key` was used for a different request.
+     */
+    422: Error;
     /**
      * The API key has reached its rate limit.
      */

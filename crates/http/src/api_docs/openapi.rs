@@ -35,8 +35,8 @@ const BEARER: &str = "bearer";
             body, except if the request is not valid HTTP. Branch on `code`, show `message` to people, and \
             include the `X-Request-Id` header when you report a problem. To set the id yourself, send \
             `X-Request-Id` with 1 to 64 characters from `A-Za-z0-9._-`. Unknown fields and parameters are rejected.\n\n\
-            Operations marked `x-stability: beta` may change or be removed with 90 days' notice. All other \
-            operations are stable.",
+            Operations marked `x-stability: beta` may change with a minor release, and the changelog says so first. \
+            All other operations are stable.",
     ),
     tags(
         (name = "animals", description = "The pets of the shop."),
@@ -87,17 +87,19 @@ pub(crate) fn describe_operation(operation: &mut Operation, scope: Scope, own_er
     }
 }
 
-/// Copies headers of the success response to other responses that also have them: to 304, and from a deprecated
-/// operation to everything that its handler answers.
+/// Copies headers of the success response to other responses that also have them: to 304, to 404 for a retry that finds what it
+/// changed deleted, and from a deprecated operation to everything that its handler answers.
 fn copy_headers(operation: &mut Operation) {
     let deprecated = operation.deprecated.is_some();
-    let Some(RefOr::T(success)) = operation.responses.responses.get("200").cloned() else { return };
+    let success = ["200", "201"].iter().find_map(|status| operation.responses.responses.get(*status));
+    let Some(RefOr::T(success)) = success.cloned() else { return };
     for (status, response) in &mut operation.responses.responses {
         let RefOr::T(response) = response else { continue };
         let names: &[&str] = match status.as_str() {
             "304" => &["ETag", "Link", "Deprecation", "Sunset"],
             "401" | "403" | "414" | "429" | "431" => &[],
             _ if deprecated => &["Link", "Deprecation", "Sunset"],
+            "404" => &["Idempotent-Replayed"],
             _ => &[],
         };
         for (name, header) in success.headers.iter().filter(|(name, _)| names.contains(&name.as_str())) {

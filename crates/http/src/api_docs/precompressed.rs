@@ -57,13 +57,13 @@ type TaggedBody = (Bytes, Bytes);
 impl Precompressed {
     /// Creates it from the plain body.
     pub(crate) fn from_plain(media_type: &'static str, body: impl Into<Bytes>) -> Self {
-        let plain = OnceLock::from(with_tag(body, None));
+        let plain = OnceLock::from(with_tag(body, [], None));
         Self { media_type: HeaderValue::from_static(media_type), plain, gzip: OnceLock::new() }
     }
 
     /// Creates it from the compressed body.
     pub(crate) fn from_gzip(media_type: &'static str, body: &'static [u8]) -> Self {
-        let gzip = OnceLock::from(with_tag(body, None));
+        let gzip = OnceLock::from(with_tag(body, [], None));
         Self { media_type: HeaderValue::from_static(media_type), plain: OnceLock::new(), gzip }
     }
 
@@ -86,11 +86,11 @@ impl Precompressed {
     }
 
     fn gzip(&self) -> &TaggedBody {
-        self.gzip.get_or_init(|| with_tag(compress(&self.plain().0), None))
+        self.gzip.get_or_init(|| with_tag(compress(&self.plain().0), [], None))
     }
 
     fn plain(&self) -> &TaggedBody {
-        self.plain.get_or_init(|| with_tag(decompress(&self.gzip().0), None))
+        self.plain.get_or_init(|| with_tag(decompress(&self.gzip().0), [], None))
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) async fn list_events(request: ApiRequest<'_>) -> Result<Response, Api
     };
     let next = request.app.links.next_events(wanted.limit, seconds, types, &encode_position(&page.next));
     let events: Vec<Event> = page.events.into_iter().map(Event::from).collect();
-    let (body, tag) = with_tag(json::render(&events), Some(&next));
+    let (body, tag) = with_tag(json::render(&events), [], Some(&next));
     let mut response = request.if_none_match().answer(body, tag, Some(next));
     response.extensions_mut().insert(spent_waiting);
     Ok(response)

@@ -3,13 +3,13 @@
 use hyper::StatusCode;
 use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::order::{self as domain, OrderEnd};
-use petstore_storage::EndOrderOutcome;
+use petstore_storage::EndOrderRefusal;
 use petstore_wire::json;
 use petstore_wire::order::Order;
 use petstore_wire::request_body::BodyError;
 
 use crate::error::ApiError;
-use crate::idempotency::{IdempotencyKeyHeader, mark_replayed};
+use crate::idempotency::{self, IdempotencyKeyHeader};
 use crate::request::ApiRequest;
 use crate::response::{self, AccessLogIds, Response};
 
@@ -67,17 +67,18 @@ async fn end(request: &ApiRequest<'_>, end: OrderEnd) -> Result<Response, ApiErr
     let (key, id) = (request.idempotency_key()?, request.order_id()?);
     let lineage = request.caller.key.lineage;
     let once = key.map(|key| IdempotentRequest::end_order(lineage, &key, id, end));
-    match request.app.storage.end_order(id, end, once).await? {
-        EndOrderOutcome::Ended(order) | EndOrderOutcome::HadEnded(order) => Ok(ended(order)),
-        EndOrderOutcome::Replayed(order) => Ok(mark_replayed(ended(order))),
-        EndOrderOutcome::OrderNotFound => Err(ApiError::OrderNotFound),
-        EndOrderOutcome::EndedOtherwise(status) => Err(ApiError::InvalidTransition {
-            what: "order",
-            from: status.as_str(),
-            to: end.status().as_str(),
-        }),
-        EndOrderOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
-        EndOrderOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
+    let ending = request.app.storage.end_order(id, end, once);
+    idempotency::answer(ending.await?, ApiError::OrderNotFound, |order| ended(order.content))
+}
+
+impl From<EndOrderRefusal> for ApiError {
+    fn from(refusal: EndOrderRefusal) -> Self {
+        match refusal {
+            EndOrderRefusal::OrderNotFound => Self::OrderNotFound,
+            EndOrderRefusal::EndedOtherwise { from, to } => {
+                Self::InvalidTransition { what: "order", from: from.as_str(), to: to.as_str() }
+            }
+        }
     }
 }
 

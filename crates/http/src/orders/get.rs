@@ -33,7 +33,7 @@ pub(crate) async fn get_order(request: ApiRequest<'_>) -> Result<Response, ApiEr
     request.refuse_body()?;
     request.refuse_query()?;
     let order = request.app.storage.find_order(request.order_id()?).await?.ok_or(ApiError::OrderNotFound)?;
-    let (body, tag) = with_tag(json::render(&Order::from(order)), None);
+    let (body, tag) = with_tag(json::render(&Order::from(order.content)), [order.version], None);
     Ok(request.if_none_match().answer(body, tag, None))
 }
 

@@ -4,6 +4,7 @@ use petstore_domain::order::{OrderFilter, OrderPageRequest, OrderStatus};
 use petstore_domain::page::{PageLimit, SortOrder};
 use petstore_domain::pet::PetId;
 use petstore_domain::reference::Reference;
+use petstore_domain::version::Version;
 use petstore_wire::json;
 use petstore_wire::order::Order;
 use petstore_wire::request_body::BodyError;
@@ -41,8 +42,9 @@ pub(crate) async fn list_orders(request: ApiRequest<'_>) -> Result<Response, Api
     let wanted = request.query::<ListOrdersQuery>()?.page_request()?;
     let page = app.storage.list_orders(&wanted).await?;
     let next = app.links.next_page("/store/orders", &wanted, filters(&wanted.filter), page.next_after)?;
-    let orders: Vec<Order> = page.items.into_iter().map(Order::from).collect();
-    let (body, tag) = with_tag(json::render(&orders), next.as_ref());
+    let versions: Vec<Version> = page.items.iter().map(|order| order.version).collect();
+    let orders: Vec<Order> = page.items.into_iter().map(|order| Order::from(order.content)).collect();
+    let (body, tag) = with_tag(json::render(&orders), versions, next.as_ref());
     Ok(request.if_none_match().answer(body, tag, next))
 }
 

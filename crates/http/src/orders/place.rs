@@ -3,13 +3,13 @@
 use hyper::{StatusCode, header};
 use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::order::{self as domain, HoldRefusal, PlaceRefusal};
-use petstore_storage::PlaceOrderOutcome;
+use petstore_storage::PlaceOrderRefusal;
 use petstore_wire::json;
 use petstore_wire::order::{NewOrder, Order};
 use petstore_wire::request_body::{BodyError, RequestBody};
 
 use crate::error::ApiError;
-use crate::idempotency::{IdempotencyKeyHeader, mark_replayed};
+use crate::idempotency::{self, IdempotencyKeyHeader};
 use crate::request::ApiRequest;
 use crate::response::{self, AccessLogIds, Response};
 use crate::state::AppState;
@@ -40,16 +40,8 @@ pub(crate) async fn place_order(mut request: ApiRequest<'_>) -> Result<Response,
     let lineage = request.caller.key.lineage;
     let once = request.idempotency_key()?.map(|key| IdempotentRequest::place_order(lineage, &key, &new));
     let app = request.app;
-    match app.storage.place_order(&new, app.order_hold, once).await? {
-        PlaceOrderOutcome::Placed(order) => Ok(placed(app, order)),
-        PlaceOrderOutcome::Replayed(order) => Ok(mark_replayed(placed(app, order))),
-        PlaceOrderOutcome::PetNotFound => Err(ApiError::PetNotFound),
-        PlaceOrderOutcome::Refused(PlaceRefusal::NotAvailable) => Err(ApiError::PetNotAvailable),
-        PlaceOrderOutcome::Refused(PlaceRefusal::HasOpenOrder) => Err(ApiError::PetHasOpenOrder),
-        PlaceOrderOutcome::Refused(PlaceRefusal::Hold(refusal)) => Err(refusal.into()),
-        PlaceOrderOutcome::KeyReused => Err(ApiError::IdempotencyKeyReused),
-        PlaceOrderOutcome::InProgress => Err(ApiError::IdempotencyInProgress),
-    }
+    let placing = app.storage.place_order(&new, app.order_hold, once);
+    idempotency::answer(placing.await?, ApiError::OrderNotFound, |order| placed(app, order.content))
 }
 
 fn placed(app: &AppState, order: domain::Order) -> Response {
@@ -58,6 +50,17 @@ fn placed(app: &AppState, order: domain::Order) -> Response {
     response.headers_mut().insert(header::LOCATION, app.links.order(id));
     response.extensions_mut().insert(AccessLogIds { pet, order: Some(id.get()) });
     response
+}
+
+impl From<PlaceOrderRefusal> for ApiError {
+    fn from(refusal: PlaceOrderRefusal) -> Self {
+        match refusal {
+            PlaceOrderRefusal::PetNotFound => Self::PetNotFound,
+            PlaceOrderRefusal::Rule(PlaceRefusal::NotAvailable) => Self::PetNotAvailable,
+            PlaceOrderRefusal::Rule(PlaceRefusal::HasOpenOrder) => Self::PetHasOpenOrder,
+            PlaceOrderRefusal::Rule(PlaceRefusal::Hold(refusal)) => refusal.into(),
+        }
+    }
 }
 
 /// The errors of this operation, in addition to those of every operation.

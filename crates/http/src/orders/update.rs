@@ -1,21 +1,25 @@
 //! `PATCH /store/orders/{orderId}`
 
 use hyper::{StatusCode, header};
+use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::order::{self as domain, HoldRefusal, OrderPatchError};
-use petstore_storage::UpdateOrderOutcome;
+use petstore_domain::version::Versioned;
+use petstore_storage::UpdateOrderRefusal;
 use petstore_wire::json;
 use petstore_wire::order::{Order, OrderPatch};
 use petstore_wire::request_body::{BodyError, RequestBody};
 
 use crate::conditional::{IfMatchParameter, with_etag};
 use crate::error::ApiError;
+use crate::idempotency::{self, IdempotencyKeyHeader};
 use crate::request::ApiRequest;
 use crate::response::{self, AccessLogIds, Response};
 
 /// Change an order
 ///
 /// Changes the fields in the body, and leaves all others unchanged. To give a buyer more time, send `holdSeconds` while the order
-/// is `placed`. To avoid overwriting another client's change, send the order's `ETag` in `If-Match`.
+/// is `placed`. To avoid overwriting another client's change, send the order's `ETag` in `If-Match`. With an `Idempotency-Key`, a
+/// retry changes nothing, and returns the order as it is now.
 #[utoipa::path(
     patch,
     path = "/v1/store/orders/{orderId}",
@@ -25,6 +29,7 @@ use crate::response::{self, AccessLogIds, Response};
     params(
         ("orderId" = i64, Path, description = "The identifier of the order to change.", example = 4711),
         IfMatchParameter,
+        IdempotencyKeyHeader,
     ),
     request_body(content(
         (OrderPatch = "application/merge-patch+json"),
@@ -33,35 +38,45 @@ use crate::response::{self, AccessLogIds, Response};
     responses(
         (status = 200, description = "The changed order.", body = Order, headers(
             ("ETag" = String, description = "Identifies this version of the order. Send it in `If-Match`."),
+            ("Idempotent-Replayed" = String, description = "`true` if an earlier attempt with the same key took effect."),
         )),
     ),
 )]
 pub(crate) async fn update_order(mut request: ApiRequest<'_>) -> Result<Response, ApiError> {
     let patch: domain::OrderPatch = request.json_body::<OrderPatch>().await?.into();
     request.refuse_query()?;
-    let (app, id, known) = (request.app, request.order_id()?, request.if_match());
-    let change = app.storage.update_order(id, |order| {
+    let (app, lineage, known) = (request.app, request.caller.key.lineage, request.if_match());
+    let (key, id) = (request.idempotency_key()?, request.order_id()?);
+    let once = key.map(|key| IdempotentRequest::update_order(lineage, &key, id, &patch));
+    let change = app.storage.update_order(id, once, |order| {
         // As getOrder and updateOrder return it, and as a page with this order alone does.
         let representations = || {
-            let order = Order::from(order.clone());
+            let order = Order::from(order.content.clone());
             [json::render(&order), json::render(&[order])]
         };
-        if !known.is_satisfied_by(representations) {
+        if !known.is_satisfied_by(order.version, representations) {
             return Err(ApiError::PreconditionFailed { what: "order" });
         }
-        patch.apply(order, app.order_hold).map_err(ApiError::from)
+        patch.apply(&order.content, app.order_hold).map_err(ApiError::from)
     });
-    match change.await? {
-        UpdateOrderOutcome::Updated(order) => {
-            let ids = AccessLogIds { pet: order.pet_id.get(), order: Some(order.id.get()) };
-            let (body, etag) = with_etag(json::render(&Order::from(order)));
-            let mut response = response::json(StatusCode::OK, body);
-            response.headers_mut().insert(header::ETAG, etag);
-            response.extensions_mut().insert(ids);
-            Ok(response)
+    idempotency::answer(change.await?, ApiError::OrderNotFound, updated)
+}
+
+fn updated(Versioned { content: order, version }: Versioned<domain::Order>) -> Response {
+    let ids = AccessLogIds { pet: order.pet_id.get(), order: Some(order.id.get()) };
+    let (body, etag) = with_etag(json::render(&Order::from(order)), version);
+    let mut response = response::json(StatusCode::OK, body);
+    response.headers_mut().insert(header::ETAG, etag);
+    response.extensions_mut().insert(ids);
+    response
+}
+
+impl From<UpdateOrderRefusal<Self>> for ApiError {
+    fn from(refusal: UpdateOrderRefusal<Self>) -> Self {
+        match refusal {
+            UpdateOrderRefusal::OrderNotFound => Self::OrderNotFound,
+            UpdateOrderRefusal::Rule(error) => error,
         }
-        UpdateOrderOutcome::Refused(refusal) => Err(refusal),
-        UpdateOrderOutcome::OrderNotFound => Err(ApiError::OrderNotFound),
     }
 }
 
@@ -92,6 +107,8 @@ pub(crate) fn update_order_errors() -> Vec<ApiError> {
         ApiError::RequestTimeout,
         ApiError::OutcomeUnknown { cause: String::new() },
         ApiError::OrderNotHeld { status: "expired" },
+        ApiError::IdempotencyInProgress,
+        ApiError::IdempotencyKeyReused,
         ApiError::PreconditionFailed { what: "order" },
         ApiError::BodyTooLarge,
         ApiError::UnsupportedMediaType { sent: "text/plain".into(), accepted: OrderPatch::MEDIA_TYPES },

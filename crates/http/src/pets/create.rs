@@ -3,6 +3,7 @@
 use hyper::{StatusCode, header};
 use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::pet as domain;
+use petstore_domain::version::Versioned;
 use petstore_storage::InsertOutcome;
 use petstore_wire::json;
 use petstore_wire::pet::{NewPet, Pet};
@@ -49,9 +50,9 @@ pub(crate) async fn create_pet(mut request: ApiRequest<'_>) -> Result<Response, 
     }
 }
 
-fn created(app: &AppState, pet: &domain::Pet) -> Response {
+fn created(app: &AppState, Versioned { content: pet, version }: &Versioned<domain::Pet>) -> Response {
     let id = pet.id;
-    let (body, etag) = with_etag(json::render(&Pet::from(pet)));
+    let (body, etag) = with_etag(json::render(&Pet::from(pet)), *version);
     let mut response = response::json(StatusCode::CREATED, body);
     response.headers_mut().insert(header::LOCATION, app.links.pet(id));
     response.headers_mut().insert(header::ETAG, etag);

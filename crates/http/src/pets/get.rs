@@ -54,7 +54,7 @@ async fn find_pet(request: &ApiRequest<'_>, id: Result<PetId, ApiError>) -> Resu
     request.refuse_body()?;
     request.refuse_query()?;
     let pet = request.app.storage.find_pet(id?).await?.ok_or(ApiError::PetNotFound)?;
-    let (body, tag) = with_tag(json::render(&Pet::from(&pet)), None);
+    let (body, tag) = with_tag(json::render(&Pet::from(&pet.content)), [pet.version], None);
     Ok(request.if_none_match().answer(body, tag, None))
 }
 

@@ -1,7 +1,7 @@
 //! `GET /pets`
 
 use petstore_domain::page::{PageLimit, SortOrder};
-use petstore_domain::pet::{CategoryId, PetFilter, PetId, PetPageRequest, PetStatus};
+use petstore_domain::pet::{CategoryId, PetFilter, PetId, PetPage, PetPageRequest, PetStatus};
 use petstore_domain::reference::{Reference, ReferenceError};
 use petstore_wire::json;
 use petstore_wire::pet::Pet;
@@ -42,12 +42,13 @@ pub(crate) async fn list_pets(request: ApiRequest<'_>) -> Result<Response, ApiEr
     let app = request.app;
     let wanted = request.query::<ListPetsQuery>()?.page_request()?;
     let page = app.storage.list_pets(wanted.clone()).await?;
-    let RenderedPetPage { body, tag, next } = app.rendered_page.rendered(page, |page| {
-        let next = app.links.next_page("/pets", &wanted, filters(&wanted.filter), page.next_after)?;
-        let pets: Vec<Pet<'_>> = page.items.iter().map(Pet::from).collect();
-        let (body, tag) = with_tag(json::render(&pets), next.as_ref());
-        Ok(RenderedPetPage { body, tag, next })
-    })?;
+    let RenderedPetPage { body, tag, next } =
+        app.rendered_page.rendered(page, |PetPage { page, versions }| {
+            let next = app.links.next_page("/pets", &wanted, filters(&wanted.filter), page.next_after)?;
+            let pets: Vec<Pet<'_>> = page.items.iter().map(Pet::from).collect();
+            let (body, tag) = with_tag(json::render(&pets), versions.iter().copied(), next.as_ref());
+            Ok(RenderedPetPage { body, tag, next })
+        })?;
     Ok(request.if_none_match().answer(body, tag, next))
 }
 
