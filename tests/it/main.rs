@@ -16,6 +16,7 @@ mod documents;
 mod events;
 mod http;
 mod keys;
+mod model_based;
 mod operations;
 mod orders;
 mod pets;
