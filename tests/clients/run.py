@@ -70,9 +70,6 @@ GUIDE = {"guide, Python": "python", "guide, TypeScript": "ts"}
 PETS = 3
 # Part of the names and references that the SDKs send and read: it looks like other things, and must stay as it is.
 HOSTILE = """HTTP/1.1 400 </script> =1+1 "\\u0000' %0d%0a \u202e🐕"""
-# Faults after which the service has done what it was asked to do, so a retry of a conditional update gets 412.
-AFTER_EFFECT = {"html-504", "lost-answer", "half-answer", "half-head", "delay"}
-LOST_UPDATE = "update: PreconditionFailedError precondition_failed, outcome unknown"
 
 
 @dataclass(frozen=True)
@@ -344,10 +341,7 @@ def check(run: Run, stored: list[dict[str, Any]]) -> list[str]:
     expect("orders", [seen["order"]], [{"id": order["id"], "status": "completed"} for order in orders])
     expect("listed", [id for id in seen["listed"] if id in seen["created"]], seen["created"])
     expect("repeated in the list", [id for id, count in Counter(seen["listed"]).items() if count > 1], [])
-    if case.fault == "mixed":
-        expect("failures", set(seen["failures"]) - {LOST_UPDATE}, set())
-    else:
-        expect("failures", seen["failures"], [LOST_UPDATE] if case.fault in AFTER_EFFECT else [])
+    expect("failures", seen["failures"], [])
     # A busy machine may cause further attempts.
     faulty = 0 if case.fault == "none" else case.times
     expect("attempts", [call for call, count in run.attempts.items() if count <= faulty], [])

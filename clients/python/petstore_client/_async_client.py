@@ -114,8 +114,8 @@ class AsyncPetstore:
     ) -> Any:
         """Sends a request to any path under `/v1/`, for operations that this version of the SDK does not have.
 
-        It has the same authentication, retries and errors as all calls. `body` is sent as JSON. A `POST` has an
-        `Idempotency-Key`. Returns the JSON of the response, or None if the response is empty.
+        It has the same authentication, retries and errors as all calls. `body` is sent as JSON. Every method except
+        `GET` has an `Idempotency-Key`. Returns the JSON of the response, or None if the response is empty.
         """
         core = self._core.for_call(options)
         return await self._run(core.request(method, path, query, body, idempotency_key))
@@ -196,30 +196,43 @@ class AsyncPets:
         reference: str | Remove | None = None,
         metadata: MetadataPatch | Remove | None = None,
         if_match: str | None = "*",
+        idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Pet:
-        """Changes what is given, and returns the pet. `REMOVE` removes the reference or the metadata.
+        """Changes what is given, once, and returns the pet. `REMOVE` removes the reference or the metadata.
 
         `metadata` changes the members that it names: a string adds or replaces one, and `REMOVE` removes it.
 
-        With the `etag` of a pet as `if_match`, raises `PreconditionFailedError` if the pet has changed since. If its
-        `outcome_unknown` is true, the change may be your own, by an attempt whose response was lost. Without
-        `if_match`, a retry can overwrite a change that another client made between the attempts.
+        With the `etag` of a pet as `if_match`, raises `PreconditionFailedError` if the pet has changed since. Pass your
+        own `idempotency_key` to repeat the call later, for example after a crash, without changing the pet again.
+
+        A service before 1.3.0 ignores the key: if an attempt whose response was lost has changed the pet, its retry
+        raises `PreconditionFailedError` with a true `outcome_unknown`. Without `if_match`, a retry can overwrite a
+        change that another client made between the attempts.
         """
         core = self._client._core.for_call(options)
         return await self._client._run(
-            core.update_pet(pet_id, name, category_id, status, reference, metadata, if_match)
+            core.update_pet(pet_id, name, category_id, status, reference, metadata, if_match, idempotency_key)
         )
 
-    async def delete(self, pet_id: int, *, if_match: str | None = "*", **options: Unpack[CallOptions]) -> None:
+    async def delete(
+        self,
+        pet_id: int,
+        *,
+        if_match: str | None = "*",
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> None:
         """Deletes the pet, or raises `NotFoundError`.
 
-        If the error's `outcome_unknown` is true, the pet may have been deleted by an attempt whose response was lost. A
-        pet that is or was in an order stays: raises `ConflictError` with the code `pet_has_order`. See `update` for
-        `if_match`.
+        A pet that is or was in an order stays: raises `ConflictError` with the code `pet_has_order`. See `update` for
+        `if_match` and `idempotency_key`.
+
+        A service before 1.3.0 ignores the key: if an attempt whose response was lost has deleted the pet, its retry
+        raises `NotFoundError` with a true `outcome_unknown`.
         """
         core = self._client._core.for_call(options)
-        await self._client._run(core.delete_pet(pet_id, if_match))
+        await self._client._run(core.delete_pet(pet_id, if_match, idempotency_key))
 
     def list(
         self,
@@ -280,25 +293,40 @@ class AsyncOrders:
         reference: str | Remove | None = None,
         metadata: MetadataPatch | Remove | None = None,
         if_match: str | None = "*",
+        idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Order:
-        """Changes what is given, and returns the order. See `AsyncPets.update` for `REMOVE`, `metadata` and `if_match`.
+        """Changes what is given, once, and returns the order.
+
+        See `AsyncPets.update` for `REMOVE`, `metadata`, `if_match` and `idempotency_key`.
 
         With `hold_seconds`, the order expires so many seconds from now. If it is no longer `placed`, raises
-        `ConflictError` with the code `invalid_transition`. A retry starts the time again.
+        `ConflictError` with the code `invalid_transition`. With a service before 1.3.0, a retry starts the time again.
         """
         core = self._client._core.for_call(options)
-        return await self._client._run(core.update_order(order_id, hold_seconds, reference, metadata, if_match))
+        return await self._client._run(
+            core.update_order(order_id, hold_seconds, reference, metadata, if_match, idempotency_key)
+        )
 
-    async def complete(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
-        """Sells the pet. Completing a completed order changes nothing and succeeds."""
-        core = self._client._core.for_call(options)
-        return await self._client._run(core.complete_order(order_id))
+    async def complete(
+        self, order_id: int, *, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+    ) -> Order:
+        """Sells the pet. Completing a completed order changes nothing and succeeds.
 
-    async def cancel(self, order_id: int, **options: Unpack[CallOptions]) -> Order:
-        """Makes the pet available again. Cancelling a cancelled order changes nothing and succeeds."""
+        See `AsyncPets.create` for `idempotency_key`.
+        """
         core = self._client._core.for_call(options)
-        return await self._client._run(core.cancel_order(order_id))
+        return await self._client._run(core.complete_order(order_id, idempotency_key))
+
+    async def cancel(
+        self, order_id: int, *, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+    ) -> Order:
+        """Makes the pet available again. Cancelling a cancelled order changes nothing and succeeds.
+
+        See `AsyncPets.create` for `idempotency_key`.
+        """
+        core = self._client._core.for_call(options)
+        return await self._client._run(core.cancel_order(order_id, idempotency_key))
 
     def list(
         self,
@@ -319,7 +347,7 @@ class AsyncOrders:
 
 
 class AsyncEvents:
-    """The feed of changes of pets and orders. It is beta: it changes with 90 days' notice."""
+    """The feed of changes of pets and orders. It is beta: it may change with a minor release of the service."""
 
     def __init__(self, client: AsyncPetstore) -> None:
         self._client = client

@@ -259,7 +259,7 @@ class Core:
     ) -> Call[Pet]:
         own = checked_metadata(metadata)
         body = NewPet(name=name, category_id=category_id, status=status, reference=reference, metadata=own).to_dict()
-        response = yield from self._perform(_post("/pets", body, idempotency_key))
+        response = yield from self._perform(_write("POST", "/pets", idempotency_key, body))
         return _read(response, _pet)
 
     def get_pet(self, pet_id: int) -> Call[Pet]:
@@ -305,18 +305,19 @@ class Core:
         reference: str | Remove | None,
         metadata: MetadataPatch | Remove | None,
         if_match: str | None,
+        idempotency_key: str | None,
     ) -> Call[Pet]:
         headers = _if_match(if_match, "pets of a list have no `etag`. Use pets.get to read the pet first.")
         changes = checked_metadata_patch(metadata)
         patch = PetPatch(name=name, category_id=category_id, status=status, reference=reference, metadata=changes)
         path = f"/pets/{_id('pet_id', pet_id, 'pet')}"
-        response = yield from self._perform(Request("PATCH", path, body=patch.to_dict(), headers=headers))
+        response = yield from self._perform(_write("PATCH", path, idempotency_key, patch.to_dict(), headers))
         return _read(response, _pet)
 
-    def delete_pet(self, pet_id: int, if_match: str | None) -> Call[None]:
+    def delete_pet(self, pet_id: int, if_match: str | None, idempotency_key: str | None) -> Call[None]:
         headers = _if_match(if_match, "pets of a list have no `etag`. Use pets.get to read the pet first.")
         path = f"/pets/{_id('pet_id', pet_id, 'pet')}"
-        response = yield from self._perform(Request("DELETE", path, headers=headers))
+        response = yield from self._perform(_write("DELETE", path, idempotency_key, headers=headers))
         return _read(response, _nothing)
 
     def place_order(
@@ -329,7 +330,7 @@ class Core:
     ) -> Call[Order]:
         pet, own = _id("pet_id", pet_id, "pet"), checked_metadata(metadata)
         body = NewOrder(pet_id=pet, reference=reference, hold_seconds=hold_seconds, metadata=own).to_dict()
-        response = yield from self._perform(_post("/store/orders", body, idempotency_key))
+        response = yield from self._perform(_write("POST", "/store/orders", idempotency_key, body))
         return _read(response, _order)
 
     def get_order(self, order_id: int) -> Call[Order]:
@@ -343,21 +344,20 @@ class Core:
         reference: str | Remove | None,
         metadata: MetadataPatch | Remove | None,
         if_match: str | None,
+        idempotency_key: str | None,
     ) -> Call[Order]:
         headers = _if_match(if_match, "only orders.get and orders.update return the `etag` of an order.")
         patch = OrderPatch(hold_seconds=hold_seconds, reference=reference, metadata=checked_metadata_patch(metadata))
         path = _order_path(order_id)
-        response = yield from self._perform(Request("PATCH", path, body=patch.to_dict(), headers=headers))
+        response = yield from self._perform(_write("PATCH", path, idempotency_key, patch.to_dict(), headers))
         return _read(response, _order)
 
-    # Completing or cancelling an order twice has the same result as once, so these need no idempotency key.
-
-    def complete_order(self, order_id: int) -> Call[Order]:
-        response = yield from self._perform(Request("POST", f"{_order_path(order_id)}/complete"))
+    def complete_order(self, order_id: int, idempotency_key: str | None) -> Call[Order]:
+        response = yield from self._perform(_write("POST", f"{_order_path(order_id)}/complete", idempotency_key))
         return _read(response, _order)
 
-    def cancel_order(self, order_id: int) -> Call[Order]:
-        response = yield from self._perform(Request("POST", f"{_order_path(order_id)}/cancel"))
+    def cancel_order(self, order_id: int, idempotency_key: str | None) -> Call[Order]:
+        response = yield from self._perform(_write("POST", f"{_order_path(order_id)}/cancel", idempotency_key))
         return _read(response, _order)
 
     def page(self, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]) -> Call[Page[T]]:
@@ -399,7 +399,7 @@ class Core:
         if method == "GET" and body is not None:
             raise ValueError("A `GET` has no `body`. Pass parameters as `query`.")
         headers = {}
-        if method == "POST" or idempotency_key is not None:
+        if method != "GET" or idempotency_key is not None:
             headers = _idempotency_key(idempotency_key)
         request = Request(method, path[len("/v1") :], _query(query or {}), body, headers)
         response = yield from self._perform(request)
@@ -428,6 +428,8 @@ class Core:
             error = _error(outcome)
             retry_in: float | None = None
             if error is not None:
+                # Stays true for the 404 or 412 of a retry: a service before 1.3.0 ignores the key of a PATCH or DELETE,
+                # so an earlier attempt of this call may have caused it.
                 outcome_unknown |= request.method != "GET" and _may_have_taken_effect(outcome, error)
                 error.outcome_unknown = outcome_unknown
                 if self.max_time_seconds and _is_retryable(outcome, error):
@@ -564,8 +566,15 @@ def _params(**values: str | int | None) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in values.items() if value is not None]
 
 
-def _post(path: str, body: Mapping[str, Any], idempotency_key: str | None) -> Request:
-    return Request("POST", path, body=body, headers=_idempotency_key(idempotency_key))
+def _write(
+    method: Method,
+    path: str,
+    idempotency_key: str | None,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Request:
+    """Returns a request that takes effect once, however many attempts it takes."""
+    return Request(method, path, body=body, headers={**(headers or {}), **_idempotency_key(idempotency_key)})
 
 
 def _idempotency_key(key: str | None) -> dict[str, str]:

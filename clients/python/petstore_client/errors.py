@@ -97,7 +97,8 @@ class CursorExpiredError(PetstoreError):
 class PreconditionFailedError(PetstoreError):
     """412: the pet has changed since you read its `etag`.
 
-    If `outcome_unknown` is true, the change may be your own, by an attempt whose response was lost: read the pet.
+    If `outcome_unknown` is true and the service is older than 1.3.0, the change may be your own, by an attempt whose
+    response was lost: read the pet.
     """
 
 

@@ -63,6 +63,22 @@ def events(position: str, *ids: str) -> httpx.Response:
     return httpx.Response(200, json=[{**EVENT, "id": id} for id in ids], headers={"Link": link})
 
 
+# Every write, with the response to it.
+WRITES: list[tuple[Callable[..., Any], Callable[[], httpx.Response]]] = [
+    (lambda shop, **key: shop.pets.create(name="Rex", category_id=3, **key), created),
+    (lambda shop, **key: shop.pets.update(1, name="Rex", **key), lambda: httpx.Response(200, json=REX)),
+    (lambda shop, **key: shop.pets.delete(1, **key), lambda: httpx.Response(204)),
+    (lambda shop, **key: shop.orders.place(pet_id=1, **key), lambda: httpx.Response(201, json=ORDER)),
+    (lambda shop, **key: shop.orders.update(5, hold_seconds=60, **key), lambda: httpx.Response(200, json=ORDER)),
+    (lambda shop, **key: shop.orders.complete(5, **key), lambda: httpx.Response(200, json=ORDER)),
+    (lambda shop, **key: shop.orders.cancel(5, **key), lambda: httpx.Response(200, json=ORDER)),
+    (lambda shop, **key: shop.request("POST", "/v1/vets", **key), lambda: httpx.Response(204)),
+    (lambda shop, **key: shop.request("PATCH", "/v1/vets/7", **key), lambda: httpx.Response(204)),
+    (lambda shop, **key: shop.request("PUT", "/v1/vets/7", **key), lambda: httpx.Response(204)),
+    (lambda shop, **key: shop.request("DELETE", "/v1/vets/7", **key), lambda: httpx.Response(204)),
+]
+
+
 @contextlib.contextmanager
 def silent_server() -> Iterator[tuple[str, threading.Semaphore]]:
     """Accepts requests on a real socket and never responds. The semaphore counts the requests that have arrived."""
@@ -160,20 +176,47 @@ class Calls:
         assert len(request.headers["Idempotency-Key"]) == 36
         assert request.content == b'{"name": "Rex", "categoryId": 3, "status": "available"}'
 
-    def test_every_attempt_has_the_same_idempotency_key(self) -> None:
-        world = World(httpx.ReadTimeout(""), error(503, "unavailable"), created())
-        self.call(world, self.create)
-        assert len({request.headers["Idempotency-Key"] for request in world.requests}) == 1
-        assert len(world.requests) == 3
+    def test_every_write_carries_an_idempotency_key(self) -> None:
+        for write, answer in WRITES:
+            world = World(answer())
+            self.call(world, write)
+            [request] = world.requests
+            assert len(request.headers["Idempotency-Key"]) == 36, request
 
-    def test_each_call_has_its_own_idempotency_key_or_the_given_one(self) -> None:
-        first, second, third = World(created()), World(created()), World(created())
-        self.call(first, self.create)
-        self.call(second, self.create)
-        self.call(third, lambda shop: shop.pets.create(name="Rex", category_id=3, idempotency_key="mine"))
-        keys = [world.requests[0].headers["Idempotency-Key"] for world in (first, second, third)]
-        assert keys[0] != keys[1]
-        assert keys[2] == "mine"
+    def test_the_key_is_the_same_in_all_attempts_of_a_call_and_differs_between_calls(self) -> None:
+        for write, answer in WRITES:
+            keys: list[str] = []
+            for _ in range(2):
+                in_progress = error(409, "idempotency_in_progress")
+                world = World(httpx.ReadTimeout(""), error(503, "unavailable"), in_progress, answer())
+                self.call(world, write)
+                keys += [request.headers["Idempotency-Key"] for request in world.requests]
+            assert keys == [keys[0]] * 4 + [keys[4]] * 4
+            assert keys[0] != keys[4]
+
+    def test_a_key_of_the_caller_is_sent_as_it_is(self) -> None:
+        for write, answer in WRITES:
+            world = World(httpx.ReadTimeout(""), answer())
+            self.call(world, functools.partial(write, idempotency_key="mine:7"))
+            assert [request.headers["Idempotency-Key"] for request in world.requests] == ["mine:7"] * 2
+
+    def test_reads_carry_no_idempotency_key(self) -> None:
+        calls: list[tuple[Callable[..., Any], Callable[[Any], Any], httpx.Response]] = [
+            (self.call, lambda shop: shop.pets.get(1), httpx.Response(200, json=[REX])),
+            (self.call, lambda shop: shop.pets.get_many([1]), httpx.Response(200, json=[REX])),
+            (self.list, lambda shop: shop.pets.list(), httpx.Response(200, json=[REX])),
+            (self.list, lambda shop: shop.pets.list(references=["7"]), httpx.Response(200, json=[REX])),
+            (self.call, lambda shop: shop.orders.get(5), httpx.Response(200, json=ORDER)),
+            (self.list, lambda shop: shop.orders.list(), httpx.Response(200, json=[ORDER])),
+            (self.call, lambda shop: shop.events.position(), events("A")),
+            (self.list, lambda shop: shop.events.list(), events("A")),
+            (self.call, lambda shop: shop.request("GET", "/v1/pets"), httpx.Response(200, json=[REX])),
+        ]
+        for make, call, answer in calls:
+            world = World(answer)
+            make(world, call)
+            [request] = world.requests
+            assert "Idempotency-Key" not in request.headers, request
 
     def test_transient_failures_are_retried_whatever_the_body(self) -> None:
         transient: list[Answer] = [
@@ -305,8 +348,7 @@ class Calls:
 
     def test_invalid_options_of_a_call_are_rejected_before_anything_is_sent(self) -> None:
         calls: list[Callable[[Any, str], Any]] = [
-            lambda shop, text: shop.pets.create(name="Rex", category_id=3, idempotency_key=text),
-            lambda shop, text: shop.orders.place(pet_id=1, idempotency_key=text),
+            *(lambda shop, text, write=write: write(shop, idempotency_key=text) for write, _ in WRITES),
             lambda shop, text: shop.pets.update(1, name="Rex", if_match=text),
             lambda shop, text: shop.pets.delete(1, if_match=text),
             lambda shop, text: shop.orders.update(5, hold_seconds=60, if_match=text),
@@ -694,11 +736,10 @@ class Calls:
                 self.call(world, functools.partial(self.list_pets, **filters))
             assert world.requests == []
 
-    def test_orders_are_placed_with_a_key_and_ended_without(self) -> None:
+    def test_orders_are_placed_and_ended(self) -> None:
         world = World(httpx.ReadTimeout(""), httpx.Response(201, json=ORDER))
         order = self.call(world, lambda shop: shop.orders.place(pet_id=1))
         assert (order.id, order.status, order.created_at.isoformat()) == (5, "placed", "2026-11-15T09:30:00+00:00")
-        assert len({request.headers["Idempotency-Key"] for request in world.requests}) == 1
         endings: list[tuple[str, Callable[[Any], Any]]] = [
             ("POST /v1/store/orders/5/complete", lambda shop: shop.orders.complete(5)),
             ("POST /v1/store/orders/5/cancel", lambda shop: shop.orders.cancel(5)),
@@ -708,7 +749,6 @@ class Calls:
             world = World(httpx.Response(504, html=HTML), httpx.Response(200, json=ORDER))
             assert self.call(world, call).id == 5
             assert {f"{request.method} {request.url.path}" for request in world.requests} == {line}
-            assert "Idempotency-Key" not in world.requests[0].headers
 
     def test_an_order_has_a_reference_and_expires(self) -> None:
         held = {**ORDER, "expiresAt": "2026-11-15T09:45:00.000Z", "reference": "basket 7"}
@@ -736,7 +776,7 @@ class Calls:
         assert changed in {changed}
         for request in world.requests[1:]:
             assert (request.method, request.url.path) == ("PATCH", "/v1/store/orders/5")
-            assert (request.headers["If-Match"], "Idempotency-Key" in request.headers) == ('"1"', False)
+            assert (request.headers["If-Match"], "Idempotency-Key" in request.headers) == ('"1"', True)
             body = {"holdSeconds": 600, "reference": "basket 7", "metadata": own}
             assert json.loads(request.content) == body
         late = World(httpx.ReadTimeout(""), error(412, "precondition_failed"))
@@ -1347,6 +1387,13 @@ class SettingsTest(unittest.TestCase):
         for model, method in methods:
             accepted = set(inspect.signature(method).parameters) - others
             assert accepted == {field.name for field in dataclasses.fields(model)} - others
+
+    def test_every_write_accepts_a_key_by_name_only(self) -> None:
+        for kind in (sdk.Pets, sdk.Orders, sdk.AsyncPets, sdk.AsyncOrders):
+            for name, method in vars(kind).items():
+                if not name.startswith("_") and name not in ("get", "get_many", "list"):
+                    parameter = inspect.signature(method).parameters["idempotency_key"]
+                    assert (parameter.kind, parameter.default) == (inspect.Parameter.KEYWORD_ONLY, None), name
 
     def test_both_clients_have_the_same_methods(self) -> None:
         for sync, asynchronous in [

@@ -14,9 +14,9 @@ import type {
 import type { Event, EventType } from './models.js';
 import {
   CALL_OPTIONS,
-  CREATE_OPTIONS,
   REQUEST_OPTIONS,
   UPDATE_OPTIONS,
+  WRITE_OPTIONS,
   type Attempt,
   type CallOptions,
   type CreateOptions,
@@ -24,6 +24,7 @@ import {
   type RequestOptions,
   type ResponseInfo,
   type UpdateOptions,
+  type WriteOptions,
 } from './options.js';
 import { feedPage, feedPages, List, listPages, onePage, PAGE_SIZE, partsOf } from './pagination.js';
 import { METHODS, Transport, type ApiResponse, type Method } from './transport.js';
@@ -153,8 +154,8 @@ export class Petstore {
 
   /**
    * Sends a request to any path under `/v1/`, for operations that this version of the SDK does not have. It has the same
-   * authentication, retries and errors as all calls. A `POST` has an `Idempotency-Key`. Returns the JSON of the response,
-   * or undefined if the response is empty. Its type is not checked.
+   * authentication, retries and errors as all calls. Every method except `GET` has an `Idempotency-Key`. Returns the JSON
+   * of the response, or undefined if the response is empty. Its type is not checked.
    */
   async request<Body = unknown>(method: Method, path: string, options: RequestOptions = {}): Promise<Body> {
     if (!METHODS.includes(method)) {
@@ -163,12 +164,11 @@ export class Petstore {
     if (typeof path !== 'string' || !/^\/v1\/[^?#\s]*$/.test(path)) {
       throw new TypeError('`path` must start with `/v1/`. Pass parameters as `query`.');
     }
-    const { query, body, idempotencyKey } = options;
+    const { query, body } = options;
     if (method === 'GET' && body !== undefined) {
       throw new TypeError('A `GET` has no `body`. Pass parameters as `query`.');
     }
-    const key = idempotencyKey ?? (method === 'POST' ? randomKey() : undefined);
-    const headers = key === undefined ? {} : { 'Idempotency-Key': key };
+    const headers = method === 'GET' && options.idempotencyKey === undefined ? {} : keyOf(options);
     const request = { method, path: path.slice('/v1'.length), expects: 'anything', query, headers, body } as const;
     return (await this.#transport.send<Body>(request, options, REQUEST_OPTIONS)).body;
   }
@@ -184,10 +184,10 @@ export class Pets {
 
   /** Adds a pet, once. If another pet has its `reference`, throws a `ConflictError` with the code `reference_taken`. */
   async create(pet: NewPet, options: CreateOptions = {}): Promise<PetWithEtag> {
-    const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
+    const headers = keyOf(options);
     checkMetadata(pet.metadata, 'a string');
     const request = { method: 'POST', path: '/pets', headers, body: pet } as const;
-    return tagged(await this.#transport.send<Pet>(request, options, CREATE_OPTIONS));
+    return tagged(await this.#transport.send<Pet>(request, options, WRITE_OPTIONS));
   }
 
   /** Returns a pet, or throws a `NotFoundError`. */
@@ -264,30 +264,32 @@ export class Pets {
   }
 
   /**
-   * Changes a pet: fields that are left out keep their values, and `null` removes a `reference`, a member of the
-   * `metadata`, or all of it. Without `ifMatch`, the last change wins; since the call may be retried after it took effect,
-   * it can also replace a change that another client made meanwhile.
+   * Changes a pet, once: fields that are left out keep their values, and `null` removes a `reference`, a member of the
+   * `metadata`, or all of it. Without `ifMatch`, the last change wins. With a service before 1.3.0, a retry can also
+   * replace a change that another client made after the first attempt took effect.
    */
   async update(id: number, patch: PetPatch, options: UpdateOptions = {}): Promise<PetWithEtag> {
-    const headers = ifMatchOf(options, 'the pets of a list have no `etag`. Get the pet first.');
+    const whereFrom = 'the pets of a list have no `etag`. Get the pet first.';
+    const headers = { ...keyOf(options), ...ifMatchOf(options, whereFrom) };
     checkRemovable(patch);
     const request = { method: 'PATCH', path: `/pets/${checkedId('id', id, 'pet')}`, headers, body: patch } as const;
     return tagged(await this.#transport.send<Pet>(request, options, UPDATE_OPTIONS));
   }
 
   /**
-   * Deletes a pet, or throws a `NotFoundError`. If the error's `outcomeUnknown` is true, the pet may have been deleted by an
-   * attempt whose response was lost. A pet that is or was in an order stays: throws a `ConflictError` with the code
-   * `pet_has_order`.
+   * Deletes a pet, or throws a `NotFoundError`. A pet that is or was in an order stays: throws a `ConflictError` with the
+   * code `pet_has_order`. With a service before 1.3.0, if an attempt whose response was lost has deleted the pet, its retry
+   * throws a `NotFoundError` with a true `outcomeUnknown`.
    */
   async delete(id: number, options: UpdateOptions = {}): Promise<void> {
-    const headers = ifMatchOf(options, 'the pets of a list have no `etag`. Get the pet first.');
+    const whereFrom = 'the pets of a list have no `etag`. Get the pet first.';
+    const headers = { ...keyOf(options), ...ifMatchOf(options, whereFrom) };
     const path = `/pets/${checkedId('id', id, 'pet')}`;
     await this.#transport.send({ method: 'DELETE', path, expects: 'nothing', headers }, options, UPDATE_OPTIONS);
   }
 }
 
-/** The operations on orders, which are beta: they change with 90 days' notice. */
+/** The operations on orders, which are beta: they may change with a minor release of the service. */
 export class Orders {
   readonly #transport: Transport;
 
@@ -297,11 +299,11 @@ export class Orders {
 
   /** Reserves an available pet, once. */
   async place(order: NewOrder, options: CreateOptions = {}): Promise<Order> {
-    const headers = { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
+    const headers = keyOf(options);
     checkedId('petId', order.petId, 'pet');
     checkMetadata(order.metadata, 'a string');
     const request = { method: 'POST', path: '/store/orders', headers, body: order } as const;
-    return (await this.#transport.send<Order>(request, options, CREATE_OPTIONS)).body;
+    return (await this.#transport.send<Order>(request, options, WRITE_OPTIONS)).body;
   }
 
   /** Returns an order, or throws a `NotFoundError`. */
@@ -310,11 +312,13 @@ export class Orders {
   }
 
   /**
-   * Changes an order, like {@link Pets.update}. With `holdSeconds`, the order expires so many seconds from now; a retry
-   * starts the time again. If the order is no longer `placed`, throws a `ConflictError` with the code `invalid_transition`.
+   * Changes an order, like {@link Pets.update}. With `holdSeconds`, the order expires so many seconds from now; with a
+   * service before 1.3.0, a retry starts the time again. If the order is no longer `placed`, throws a `ConflictError` with
+   * the code `invalid_transition`.
    */
   async update(id: number, patch: OrderPatch, options: UpdateOptions = {}): Promise<OrderWithEtag> {
-    const headers = ifMatchOf(options, 'only `orders.get` and `orders.update` return the `etag` of an order.');
+    const whereFrom = 'only `orders.get` and `orders.update` return the `etag` of an order.';
+    const headers = { ...keyOf(options), ...ifMatchOf(options, whereFrom) };
     checkRemovable(patch);
     const request = { method: 'PATCH', path: orderPath(id), headers, body: patch } as const;
     return tagged(await this.#transport.send<Order>(request, options, UPDATE_OPTIONS));
@@ -330,21 +334,22 @@ export class Orders {
   }
 
   /** Sells the pet of a placed order. Completing an order again changes nothing. */
-  complete(id: number, options: CallOptions = {}): Promise<Order> {
+  complete(id: number, options: WriteOptions = {}): Promise<Order> {
     return this.#end(id, 'complete', options);
   }
 
   /** Makes the pet of a placed order available again. Cancelling an order again changes nothing. */
-  cancel(id: number, options: CallOptions = {}): Promise<Order> {
+  cancel(id: number, options: WriteOptions = {}): Promise<Order> {
     return this.#end(id, 'cancel', options);
   }
 
-  async #end(id: number, how: 'complete' | 'cancel', options: CallOptions): Promise<Order> {
-    return (await this.#transport.send<Order>({ method: 'POST', path: `${orderPath(id)}/${how}` }, options)).body;
+  async #end(id: number, how: 'complete' | 'cancel', options: WriteOptions): Promise<Order> {
+    const request = { method: 'POST', path: `${orderPath(id)}/${how}`, headers: keyOf(options) } as const;
+    return (await this.#transport.send<Order>(request, options, WRITE_OPTIONS)).body;
   }
 }
 
-/** The feed of changes of pets and orders, which is beta: it changes with 90 days' notice. */
+/** The feed of changes of pets and orders, which is beta: it may change with a minor release of the service. */
 export class Events {
   readonly #transport: Transport;
 
@@ -382,6 +387,11 @@ export class Events {
 
 function orderPath(id: number): string {
   return `/store/orders/${checkedId('id', id, 'order')}`;
+}
+
+/** Returns the header that lets a write take effect once, however many attempts it takes. */
+function keyOf(options: WriteOptions): { 'Idempotency-Key': string } {
+  return { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
 }
 
 /** Returns the header for a change. `whereFrom` says how to get an `etag`. */

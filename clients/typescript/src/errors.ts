@@ -104,8 +104,8 @@ export class CursorExpiredError extends PetstoreError {
 }
 
 /**
- * The pet is not the one that `ifMatch` names: 412. Another client has changed it. If `outcomeUnknown` is true, it may
- * have been an earlier attempt of the same call: read the pet to find out.
+ * The pet is not the one that `ifMatch` names: 412. Another client has changed it. If `outcomeUnknown` is true and the
+ * service is older than 1.3.0, it may have been an earlier attempt of the same call: read the pet to find out.
  */
 export class PreconditionFailedError extends PetstoreError {
   static {

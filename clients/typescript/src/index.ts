@@ -51,5 +51,6 @@ export type {
   Runtime,
   SendOptions,
   UpdateOptions,
+  WriteOptions,
 } from './options.js';
 export type { List, Page } from './pagination.js';

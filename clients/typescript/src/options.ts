@@ -92,27 +92,31 @@ export interface CallOptions extends SendOptions {
 
 export const CALL_OPTIONS: Names<CallOptions> = { ...SEND_OPTIONS, signal: true };
 
-/** The options of a call that adds something. */
-export interface CreateOptions extends CallOptions {
+/** The options of a call that writes. */
+export interface WriteOptions extends CallOptions {
   /**
    * Identifies the request for 24 hours: calls with the same key and body take effect once. Default: a random key for
-   * each call. Set it if a retry must be possible after your program has crashed.
+   * each call. Set it if a retry must be possible after your program has crashed. A service before 1.3.0 ignores it in a
+   * call that changes or deletes a pet, or changes an order.
    */
   idempotencyKey?: string | undefined;
 }
 
-export const CREATE_OPTIONS: Names<CreateOptions> = { ...CALL_OPTIONS, idempotencyKey: true };
+export const WRITE_OPTIONS: Names<WriteOptions> = { ...CALL_OPTIONS, idempotencyKey: true };
+
+/** The options of a call that adds something. */
+export type CreateOptions = WriteOptions;
 
 /** The options of a call that changes or deletes a pet, or changes an order. */
-export interface UpdateOptions extends CallOptions {
+export interface UpdateOptions extends WriteOptions {
   /** Make the change only if this is still the `etag` of the pet or order; otherwise, throw a `PreconditionFailedError`. */
   ifMatch?: string;
 }
 
-export const UPDATE_OPTIONS: Names<UpdateOptions> = { ...CALL_OPTIONS, ifMatch: true };
+export const UPDATE_OPTIONS: Names<UpdateOptions> = { ...WRITE_OPTIONS, ifMatch: true };
 
 /** The options of {@link Petstore.request}. */
-export interface RequestOptions extends CreateOptions {
+export interface RequestOptions extends WriteOptions {
   /** The query parameters. An array repeats the parameter. */
   query?: Readonly<Record<string, QueryValue>> | undefined;
   /** Sent as JSON. */
@@ -121,4 +125,4 @@ export interface RequestOptions extends CreateOptions {
 
 export type QueryValue = string | number | boolean | readonly (string | number)[] | undefined;
 
-export const REQUEST_OPTIONS: Names<RequestOptions> = { ...CREATE_OPTIONS, query: true, body: true };
+export const REQUEST_OPTIONS: Names<RequestOptions> = { ...WRITE_OPTIONS, query: true, body: true };

@@ -139,6 +139,8 @@ export class Transport {
       const retryInMs = error && maxTimeMs > 0 ? this.#retryInMs(error, number, deadline) : undefined;
       const requestId = headers.get('X-Request-Id') ?? undefined;
       if (error) {
+        // Stays true for the 404 or 412 of a retry: a service before 1.3.0 ignores the key of a PATCH or DELETE, so an
+        // earlier attempt of this call may have caused it.
         outcomeUnknown ||= method !== 'GET' && !isRejection(error);
         error.outcomeUnknown = outcomeUnknown;
       }

@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { inspect } from 'node:util';
 import * as petstore from '@petstore/client';
 import { Petstore, PetstoreError, type Attempt } from '@petstore/client';
-import { BASE_URL, clientOf, failure, html, json, KEY, refused, rex, type Answer } from './fakes.js';
+import { BASE_URL, clientOf, failure, html, json, KEY, refused, rex, type Answer, type Sent } from './fakes.js';
 
 const newPet = { name: 'Rex', categoryId: 3, status: 'available' } as const;
 
@@ -24,28 +24,95 @@ function ended(signal: AbortSignal | null | undefined): Promise<never> {
   return new Promise((_, reject) => signal?.addEventListener('abort', () => reject(new Error('aborted'))));
 }
 
+const deleted = () => new Response(null, { status: 204 });
+
+/** Every write, with the response to it. */
+const WRITES: [write: (shop: Petstore, options?: petstore.WriteOptions) => Promise<unknown>, answer: () => Answer][] = [
+  [(shop, options) => shop.pets.create(newPet, options), () => json(rex)],
+  [(shop, options) => shop.pets.update(1, newPet, options), () => json(rex)],
+  [(shop, options) => shop.pets.delete(1, options), deleted],
+  [(shop, options) => shop.orders.place({ petId: 1 }, options), () => json(rex)],
+  [(shop, options) => shop.orders.update(2, { holdSeconds: 600 }, options), () => json(rex)],
+  [(shop, options) => shop.orders.complete(2, options), () => json(rex)],
+  [(shop, options) => shop.orders.cancel(2, options), () => json(rex)],
+  [(shop, options) => shop.request('POST', '/v1/vets', options), deleted],
+  [(shop, options) => shop.request('PATCH', '/v1/vets/7', options), deleted],
+  [(shop, options) => shop.request('PUT', '/v1/vets/7', options), deleted],
+  [(shop, options) => shop.request('DELETE', '/v1/vets/7', options), deleted],
+];
+
+/** Returns the idempotency keys of requests. */
+const keysOf = (sent: Sent[]) => sent.map(({ headers }) => headers.get('Idempotency-Key'));
+
+test('every write carries an idempotency key', async () => {
+  for (const [write, answer] of WRITES) {
+    const { shop, sent } = clientOf([answer]);
+    await write(shop);
+    assert.equal(sent.length, 1);
+    assert.match(keysOf(sent)[0] ?? '', /^[0-9a-f]{32}$/, `${sent[0]?.method} ${sent[0]?.target}`);
+  }
+});
+
+test('the key is the same in all attempts of a call and differs between calls', async () => {
+  for (const [write, answer] of WRITES) {
+    const attempts = [refused, () => failure(503, 'unavailable'), () => failure(409, 'idempotency_in_progress'), answer];
+    const { shop, sent } = clientOf([...attempts, ...attempts]);
+    await write(shop);
+    await write(shop);
+    const keys = keysOf(sent);
+    assert.deepEqual(keys, [...Array<unknown>(4).fill(keys[0]), ...Array<unknown>(4).fill(keys[4])]);
+    assert.notEqual(keys[0], keys[4]);
+  }
+});
+
+test('a key of the caller is sent as it is', async () => {
+  for (const [write, answer] of WRITES) {
+    const { shop, sent } = clientOf([refused, answer]);
+    await write(shop, { idempotencyKey: 'mine:7' });
+    assert.deepEqual(keysOf(sent), ['mine:7', 'mine:7']);
+  }
+});
+
+test('reads carry no idempotency key', async () => {
+  for (const [read, answer] of [
+    [(shop) => shop.pets.get(1), () => json([rex])],
+    [(shop) => shop.pets.getMany([1]), () => json([rex])],
+    [(shop) => shop.pets.list().next(), () => json([rex])],
+    [(shop) => shop.pets.list({ references: ['7'] }).next(), () => json([rex])],
+    [(shop) => shop.orders.get(1), () => json(rex)],
+    [(shop) => shop.orders.list().next(), () => json([rex])],
+    [(shop) => shop.events.position(), () => events('A')],
+    [(shop) => shop.events.list().next(), () => events('A')],
+    [(shop) => shop.request('GET', '/v1/pets'), () => json([rex])],
+  ] as [(shop: Petstore) => Promise<unknown>, () => Answer][]) {
+    const { shop, sent } = clientOf([answer]);
+    await read(shop);
+    assert.deepEqual(keysOf(sent), [null]);
+  }
+});
+
 test('calls send what the service documents', async () => {
   const { shop, sent } = clientOf([() => json(rex)]);
   assert.deepEqual(await shop.pets.create(newPet, { idempotencyKey: 'k' }), { ...rex, etag: '"1"' });
-  await shop.pets.update(1, { status: 'sold' }, { ifMatch: '"7"' });
-  await shop.pets.update(1, {});
+  await shop.pets.update(1, { status: 'sold' }, { ifMatch: '"7"', idempotencyKey: 'k' });
+  await shop.pets.update(1, {}, { idempotencyKey: 'k' });
   await shop.orders.place({ petId: 1 }, { idempotencyKey: 'k' });
-  await shop.orders.update(2, { holdSeconds: 600 }, { ifMatch: '"7"' });
+  await shop.orders.update(2, { holdSeconds: 600 }, { ifMatch: '"7"', idempotencyKey: 'k' });
   await shop.orders.get(2);
-  await shop.orders.complete(2);
-  await shop.orders.cancel(2);
+  await shop.orders.complete(2, { idempotencyKey: 'k' });
+  await shop.orders.cancel(2, { idempotencyKey: 'k' });
   const headers = ['Idempotency-Key', 'If-Match', 'Content-Type'];
   assert.deepEqual(
     sent.map((one) => [one.method, one.target, one.body, ...headers.map((name) => one.headers.get(name))]),
     [
       ['POST', '/v1/pets', newPet, 'k', null, 'application/json'],
-      ['PATCH', '/v1/pets/1', { status: 'sold' }, null, '"7"', 'application/json'],
-      ['PATCH', '/v1/pets/1', {}, null, null, 'application/json'],
+      ['PATCH', '/v1/pets/1', { status: 'sold' }, 'k', '"7"', 'application/json'],
+      ['PATCH', '/v1/pets/1', {}, 'k', null, 'application/json'],
       ['POST', '/v1/store/orders', { petId: 1 }, 'k', null, 'application/json'],
-      ['PATCH', '/v1/store/orders/2', { holdSeconds: 600 }, null, '"7"', 'application/json'],
+      ['PATCH', '/v1/store/orders/2', { holdSeconds: 600 }, 'k', '"7"', 'application/json'],
       ['GET', '/v1/store/orders/2', undefined, null, null, null],
-      ['POST', '/v1/store/orders/2/complete', undefined, null, null, null],
-      ['POST', '/v1/store/orders/2/cancel', undefined, null, null, null],
+      ['POST', '/v1/store/orders/2/complete', undefined, 'k', null, null],
+      ['POST', '/v1/store/orders/2/cancel', undefined, 'k', null, null],
     ],
   );
   assert(sent.every((one) => one.headers.get('Authorization') === `Bearer ${KEY}`));
@@ -105,8 +172,9 @@ test('invalid options are errors before anything is sent', async () => {
   await assert.rejects(shop.pets.delete(1, { ifMatch: etag as string }), TypeError);
   await assert.rejects(shop.orders.update(1, {}, { ifMatch: etag as string }), { name: 'TypeError', message: /orders\.get/ });
   for (const text of ['', 'ключ', 'a b', 'a\nb']) {
-    await assert.rejects(shop.pets.create(newPet, { idempotencyKey: text }), TypeError);
-    await assert.rejects(shop.orders.place({ petId: 1 }, { idempotencyKey: text }), TypeError);
+    for (const [write] of WRITES) {
+      await assert.rejects(write(shop, { idempotencyKey: text }), TypeError);
+    }
     await assert.rejects(shop.pets.update(1, {}, { ifMatch: text }), TypeError);
     await assert.rejects(shop.pets.delete(1, { ifMatch: text }), TypeError);
     await assert.rejects(shop.orders.update(1, {}, { ifMatch: text }), TypeError);
@@ -539,7 +607,6 @@ test('a pet has a reference', async () => {
 });
 
 test('a pet is deleted, and a retry says that it may have been before', async () => {
-  const deleted = () => new Response(null, { status: 204 });
   const { shop, sent } = clientOf([() => failure(503, 'unavailable'), deleted]);
   assert.equal(await shop.pets.delete(1), undefined);
   await shop.pets.delete(1, { ifMatch: '"1"' });
