@@ -18,9 +18,12 @@ pub(crate) struct Regression {
     /// The program of the previous release.
     #[arg(long)]
     previous: String,
-    /// Rounds of one second.
+    /// Rounds.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 1)]
+    seconds: u16,
 }
 
 impl Regression {
@@ -30,13 +33,13 @@ impl Regression {
         let now = Server::petstore(&url)?;
         let before = Server::program(&self.previous, &url, &[], "target/suite-other-version.log")?;
         let mut bars = Bars::default();
-        for workload in &WORKLOADS {
+        let workloads = WORKLOADS.iter().map(|workload| (workload.name, workload.service));
+        for (name, script) in workloads.chain([("createPet with a key", "create_with_key")]) {
             for connections in CONNECTIONS {
-                let extent = Extent { pets: PETS, connections, rounds: self.rounds, seconds: 1 };
-                let sides = [&now, &before].map(|server| Side(server, workload.service, &key));
+                let extent = Extent { pets: PETS, connections, rounds: self.rounds, seconds: self.seconds };
+                let sides = [&now, &before].map(|server| Side(server, script, &key));
                 let [of_now, of_before] = throughput(sides, extent).await?;
-                let what =
-                    format!("{}, {connections} connections: times the previous release", workload.name);
+                let what = format!("{name}, {connections} connections: times the previous release");
                 bars.at_least(&what, &of_now.rate.ratio_to(&of_before.rate), LEAST);
             }
         }

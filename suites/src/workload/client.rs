@@ -126,7 +126,7 @@ impl Client {
 
     async fn send(&mut self, request: Request, is_shared: bool) -> Option<i64> {
         let ticket = self.load.history().begin(request.clone());
-        let retry = self.settings.retry.filter(|_| has_key(&request));
+        let retry = self.settings.retry.filter(|_| request.is_write());
         let key = retry.map(|_| self.load.new_name());
         let (mut in_doubt, started) = (false, Instant::now());
         let answer = loop {
@@ -255,11 +255,6 @@ impl Client {
             Meaning::Final(Answer::Refused)
         })
     }
-}
-
-/// Whether the service accepts an `Idempotency-Key` for it.
-fn has_key(request: &Request) -> bool {
-    request.is_write() && !matches!(request, Request::Patch { .. })
 }
 
 fn render(request: &Request) -> (&'static str, String, String) {
