@@ -179,7 +179,9 @@ pub(crate) async fn wait_for_blocked_statement(watch: &Client) -> i32 {
 /// of the day on which it was created.
 async fn template(server: &str, admin: &Client) -> String {
     let mut hasher = DefaultHasher::new();
-    for file in migration_files() {
+    // With the indexes that are built after them.
+    let indexes = Path::new(ROOT).join("crates/storage/src/migrations.rs");
+    for file in migration_files().into_iter().chain([indexes]) {
         std::fs::read(file).unwrap().hash(&mut hasher);
     }
     let today = admin.query_one("SELECT (now() AT TIME ZONE 'UTC')::date::text", &[]).await.unwrap();
