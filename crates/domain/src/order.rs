@@ -196,12 +196,14 @@ impl OrderEnd {
         }
     }
 
-    /// The status of the pet afterwards.
+    /// The status of the pet afterwards, if it is `now` before. An order that ends without a sale undoes only what placing it did: a
+    /// pet that somebody has sold in SQL since is not [`ORDERED`] any more, and keeps its status.
     #[must_use]
-    pub fn pet_status(self) -> PetStatus {
-        match self {
-            Self::Complete => PetStatus::Sold,
-            Self::Cancel | Self::Expire => PetStatus::Available,
+    pub fn pet_status(self, now: Option<PetStatus>) -> Option<PetStatus> {
+        match (self, now) {
+            (Self::Complete, _) => Some(PetStatus::Sold),
+            (Self::Cancel | Self::Expire, Some(ORDERED)) => Some(ORDERABLE),
+            (Self::Cancel | Self::Expire, other) => other,
         }
     }
 
@@ -424,10 +426,21 @@ mod tests {
     }
 
     #[test]
+    fn an_order_that_ends_without_a_sale_releases_only_a_pet_that_it_still_reserves() {
+        for now in PetStatus::ALL.into_iter().map(Some).chain([None]) {
+            let released = if now == Some(ORDERED) { Some(ORDERABLE) } else { now };
+            assert_eq!(OrderEnd::Cancel.pet_status(now), released);
+            assert_eq!(OrderEnd::Expire.pet_status(now), released);
+            assert_eq!(OrderEnd::Complete.pet_status(now), Some(PetStatus::Sold));
+        }
+    }
+
+    #[test]
     fn every_status_change_by_an_order_is_allowed_for_the_pet() {
         assert!(PetStatus::may_become(Some(ORDERABLE), ORDERED));
         for end in OrderEnd::ALL {
-            assert!(PetStatus::may_become(Some(ORDERED), end.pet_status()));
+            let pet_status = end.pet_status(Some(ORDERED)).unwrap();
+            assert!(PetStatus::may_become(Some(ORDERED), pet_status));
             assert_ne!(end.status(), OrderStatus::Placed, "an ended order is not open");
         }
     }

@@ -5,7 +5,8 @@
 use std::time::SystemTime;
 
 use petstore_domain::event::EventType;
-use petstore_domain::order::{EndDecision, OrderEnd};
+use petstore_domain::order::{EndDecision, ORDERABLE, OrderEnd};
+use petstore_domain::pet::PetStatus;
 use petstore_postgres::{Step, StorageError, unexpected};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Timestamp};
@@ -31,7 +32,7 @@ const LOCK_PETS: &str = "\
 
 /// Locks the orders and their pets, without waiting. Returns the orders as they are now, which may be changed since [`DUE`].
 const LOCK: &str = "\
-    SELECT orders.id, pet_id, orders.status, COALESCE(expires_at <= now(), false) AS is_due
+    SELECT orders.id, pet_id, orders.status, COALESCE(expires_at <= now(), false) AS is_due, pets.status AS pet_status
     FROM orders
     JOIN pets ON pets.id = pet_id
     WHERE orders.id = ANY ($1)
@@ -99,11 +100,18 @@ impl Storage {
                 expiring.push(row);
             }
         }
-        let (orders, pets) = (ids(&expiring, "id")?, ids(&expiring, "pet_id")?);
-        let (status, pet_status) = (PgEnum(OrderEnd::Expire.status()), PgEnum(OrderEnd::Expire.pet_status()));
-        let steps: [Step<'_>; 2] =
-            [(SET_STATUS, &[&orders, &status]), (SET_PET_STATUS, &[&pets, &pet_status])];
-        let (transaction, _) = transaction.write(expiring.len(), steps).await?;
+        let mut released = Vec::new();
+        for row in &expiring {
+            let now: Option<PgEnum<PetStatus>> = column(row, "pet_status")?;
+            let now = now.map(|PgEnum(status)| status);
+            if OrderEnd::Expire.pet_status(now) != now {
+                released.push(column::<i64>(row, "pet_id")?);
+            }
+        }
+        let ending: Step<'_> = (SET_STATUS, &[&ids(&expiring, "id")?, &PgEnum(OrderEnd::Expire.status())]);
+        let releasing: Step<'_> = (SET_PET_STATUS, &[&released, &PgEnum(ORDERABLE)]);
+        let (transaction, _) = transaction.write(expiring.len(), [ending]).await?;
+        let (transaction, _) = transaction.write(released.len(), [releasing]).await?;
         transaction.commit(&[]).await?;
         Ok(expiring.len())
     }

@@ -19,6 +19,7 @@ use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::order::{
     EndDecision, HoldDuration, NewOrder, Order, OrderEnd, OrderId, OrderStatus, PlaceRefusal,
 };
+use petstore_domain::pet::PetStatus;
 use petstore_domain::reference::Reference;
 use petstore_domain::version::Versioned;
 use petstore_postgres::{LockTimeout, Parameters, Step, StorageError, unexpected};
@@ -60,7 +61,8 @@ pub(super) const ROW_LOCK: &str = "\
     FOR NO KEY UPDATE";
 
 const PET_ROW_LOCK: &str = "\
-    SELECT FROM pets
+    SELECT status
+    FROM pets
     WHERE id = (SELECT pet_id FROM orders WHERE id = $1)
     FOR NO KEY UPDATE";
 
@@ -194,7 +196,7 @@ impl Storage {
             (PET_ROW_LOCK, of_order),
             (idempotency_keys::FIND, &[&digest]),
         ];
-        let (transaction, [_, found, _, earlier]) = self.database.begin(lock_timeout, steps).await?;
+        let (transaction, [_, found, pet, earlier]) = self.database.begin(lock_timeout, steps).await?;
         let found = found.first().map(decode_order).transpose()?;
         match EarlierRequest::decode(&earlier, key)? {
             None => {}
@@ -220,9 +222,10 @@ impl Storage {
             }
             Err(refusal) => return transaction.roll_back().await.map(|()| Outcome::Refused(refusal)),
         };
+        let pet_status = end.pet_status(pet_status(first(&pet)?)?);
         let steps: [Step<'_>; 2] = [
             (SET_STATUS, &[&vec![id], &PgEnum(end.status())]),
-            (SET_PET_STATUS, &[&vec![order.content.pet_id.get()], &PgEnum(end.pet_status())]),
+            (SET_PET_STATUS, &[&vec![order.content.pet_id.get()], &pet_status.map(PgEnum)]),
         ];
         let (transaction, [ended, _]) = transaction.write(ONE_ROW_EACH, steps).await?;
         let order = decode_order(first(&ended)?)?;
@@ -230,6 +233,12 @@ impl Storage {
         count_order_events(end.into(), 1);
         Ok(Outcome::Done(order))
     }
+}
+
+/// Decodes the status of a pet.
+fn pet_status(row: &Row) -> Result<Option<PetStatus>, StorageError> {
+    let status: Option<PgEnum<PetStatus>> = row.try_get("status").map_err(unexpected)?;
+    Ok(status.map(|PgEnum(status)| status))
 }
 
 /// The row that a statement returns which changes one.

@@ -11,3 +11,4 @@ mod partitions;
 mod poolers;
 mod query_plans;
 mod schema;
+mod set_in_sql;
