@@ -40,13 +40,20 @@ pub(crate) fn distinct<T: PartialEq>(values: Vec<T>) -> Vec<T> {
     distinct
 }
 
+/// More than any operation has.
+const MOST_NAMES: usize = 32;
+
 /// The values of each parameter, in the order of their first appearance.
 struct QueryParameters<'a>(Vec<(Cow<'a, str>, Vec<Cow<'a, str>>)>);
 
 impl<'a> QueryParameters<'a> {
+    /// Stops at so many names that one of them must be unknown: each name is compared with all before it.
     fn parse(query: &'a str) -> Self {
         let mut parameters: Vec<(Cow<'a, str>, Vec<Cow<'a, str>>)> = Vec::new();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            if parameters.len() > MOST_NAMES {
+                break;
+            }
             match parameters.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, values)) => values.push(value),
                 None => parameters.push((name, vec![value])),
@@ -64,5 +71,20 @@ impl<'a> NamedValues<'a> for &'a QueryParameters<'_> {
     fn get(&self, name: &str) -> UnparsedValue<'a> {
         let parameter = self.0.iter().find(|(known, _)| known == name);
         parameter.map_or(UnparsedValue::Absent, |(_, values)| UnparsedValue::Query(values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Such a query needs no key, and each name is compared with all before it.
+    #[test]
+    fn of_thousands_of_names_only_the_first_are_read() {
+        let names: Vec<String> = (0..2_700).map(|name| format!("{name}=x")).collect();
+        assert_eq!(QueryParameters::parse(&names.join("&")).0.len(), MOST_NAMES + 1);
+        let query = "id=7&".repeat(2_700);
+        let QueryParameters(repeated) = QueryParameters::parse(&query);
+        assert_eq!((repeated.len(), repeated[0].1.len()), (1, 2_700));
     }
 }
