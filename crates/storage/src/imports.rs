@@ -118,6 +118,10 @@ const INSERT_STAGED_WITH_REFERENCES: &str = "\
       AND position NOT IN (SELECT min(position) FROM staged JOIN inserted USING (reference) GROUP BY reference)
     RETURNING position";
 
+/// Held until the transaction ends, so that imports whose rows have the same references in another order do not wait for each other.
+const LOCK_REFERENCES: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended('petstore import of references', 0))";
+
 /// What the statement above would not insert.
 const DELETE_TAKEN: &str = "\
     DELETE FROM staged
@@ -351,6 +355,9 @@ impl ImportSession {
     ) -> Result<(u64, Vec<&'a SourceRow>), StorageError> {
         let known = self.stage(rows).await.map_err(not_committed)?;
         let has_references = rows.iter().any(|row| row.pet.reference.is_some());
+        if has_references && self.mode != ImportMode::DryRun {
+            self.client.execute(LOCK_REFERENCES, &[]).await.map_err(not_committed)?;
+        }
         let taken = match (has_references, self.mode) {
             (true, ImportMode::DryRun) => self.client.query(DELETE_TAKEN, &[]).await,
             (true, _) => self.client.query(INSERT_STAGED_WITH_REFERENCES, &[]).await,

@@ -50,6 +50,33 @@ async fn import_adds_the_pets_of_a_csv_or_ndjson_file_in_file_order() {
 }
 
 #[tokio::test]
+async fn imports_of_the_same_references_in_opposite_orders_wait_for_each_other_and_add_each_pet_once() {
+    const PETS: i64 = 4_000;
+    let header = "name,categoryId,reference".to_owned();
+    let row = |number: i64| format!("Pet {number},1,chip {number}");
+    let folder = Folder::new();
+    let mut rows: Vec<String> = (0..PETS).map(row).collect();
+    let ascending = folder.write("ascending.csv", format!("{header}\n{}\n", rows.join("\n")));
+    rows.reverse();
+    let descending = folder.write("descending.csv", format!("{header}\n{}\n", rows.join("\n")));
+    for flags in [&["--atomic"][..], &[]] {
+        let database = TestDatabase::new().await;
+        for round in 0..4 {
+            let start = |file: &str| start(&database, &[&[file], flags].concat());
+            let imports = [start(&ascending), start(&descending)];
+            for import in imports {
+                let output = import.wait_with_output().unwrap();
+                let errors = String::from_utf8_lossy(&output.stderr);
+                assert!(!errors.contains("deadlock"), "{flags:?}, round {round}: {errors}");
+            }
+            let session = database.connect().await;
+            assert_eq!(count_pets(&session).await, PETS, "{flags:?}, round {round}");
+            session.batch_execute("TRUNCATE pets CASCADE").await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn every_invalid_row_is_recorded_with_its_line_and_reason() {
     let long = "x".repeat(256);
     let endless = "x".repeat(20_000);
