@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory};
+use petstore_storage::without_password;
 use serde::Serialize;
 
 use super::Cli;
@@ -40,8 +41,13 @@ fn setting(argument: &Arg, matches: &ArgMatches) -> Setting {
     let raw = matches.get_raw(id).map(|mut values| joined(&mut values));
     let default = joined(&mut argument.get_default_values().iter().map(clap::builder::OsStr::as_os_str));
     let is_default = raw.as_ref().is_none_or(|value| *value == default);
-    let value =
-        raw.map(|value| if argument.is_hide_env_values_set() { redact_password(&value) } else { value });
+    let value = if argument.is_hide_env_values_set() {
+        let shown =
+            |url: String| without_password(&url).unwrap_or_else(|| "(not shown: not a valid URL)".into());
+        raw.map(shown)
+    } else {
+        raw
+    };
     let source = match matches.value_source(id) {
         Some(ValueSource::CommandLine) => "flag",
         Some(ValueSource::EnvVariable) => "environment",
@@ -49,46 +55,4 @@ fn setting(argument: &Arg, matches: &ArgMatches) -> Setting {
         None => "not set",
     };
     Setting { flag: format!("--{}", argument.get_long().unwrap_or(id)), value, source, is_default }
-}
-
-/// Replaces the password in a URL, whether it is in front of the last `@` before the path or in the query.
-fn redact_password(url: &str) -> String {
-    let (address, query) = url.split_once('?').map_or((url, None), |(address, query)| (address, Some(query)));
-    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
-    let rest = match rest.rsplit_once('@') {
-        Some((user, hosts)) => {
-            let user = user.split_once(':').map_or(user.to_owned(), |(user, _)| format!("{user}:***"));
-            format!("{user}@{hosts}")
-        }
-        None => rest.to_owned(),
-    };
-    let redact = |pair: &str| match pair.split_once('=') {
-        Some((name, _)) if name.to_ascii_lowercase().contains("pass") => format!("{name}=***"),
-        _ => pair.to_owned(),
-    };
-    let query = query.map(|query| format!("?{}", query.split('&').map(redact).collect::<Vec<_>>().join("&")));
-    format!("{scheme}://{rest}{}", query.unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_are_redacted() {
-        for (url, redacted) in [
-            ("postgresql://shop:secret@db/petstore", "postgresql://shop:***@db/petstore"),
-            (
-                "postgresql://shop:se@cr:et@a,b:5433/p?sslmode=require",
-                "postgresql://shop:***@a,b:5433/p?sslmode=require",
-            ),
-            (
-                "postgresql://db/petstore?user=shop&password=secret",
-                "postgresql://db/petstore?user=shop&password=***",
-            ),
-            ("postgresql://shop@db/petstore", "postgresql://shop@db/petstore"),
-        ] {
-            assert_eq!(redact_password(url), redacted);
-        }
-    }
 }

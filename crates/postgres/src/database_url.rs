@@ -1,5 +1,6 @@
 //! The database URL: the parameters that the driver does not support, and TLS.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use thiserror::Error;
 use tokio_postgres::Config;
+use tokio_postgres::config::Host;
 
 pub(super) const DEFAULT_PORT: u16 = 5432;
 
@@ -130,6 +132,57 @@ pub(super) fn parse(
         config.dbname(database);
     }
     Ok((config, parameters))
+}
+
+/// The parameters of a URL that are shown.
+const SHOWN: [&str; 8] = [
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "passfile",
+    "options",
+    "application_name",
+    "connect_timeout",
+];
+
+/// A URL with `***` instead of its password. None if it is invalid or ambiguous, because then nobody knows where its password is.
+#[must_use]
+pub fn without_password(url: &str) -> Option<String> {
+    let (config, _) = parse(url, &[]).ok()?;
+    let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+    let mut shown = String::from("postgresql://");
+    let password = config.get_password().map_or("", |_| ":***");
+    if let Some(user) = config.get_user() {
+        let _ = write!(shown, "{}{password}@", encoded(user));
+    }
+    let ports = config.get_ports();
+    for (index, host) in config.get_hosts().iter().enumerate() {
+        let host = match host {
+            Host::Tcp(address) if address.contains(':') => format!("[{address}]"),
+            Host::Tcp(host) => host.clone(),
+            Host::Unix(directory) => encoded(&directory.to_string_lossy()),
+        };
+        // The driver takes the first `@` for the end of the password.
+        if host.contains('@') {
+            return None;
+        }
+        let separator = if index == 0 { "" } else { "," };
+        let _ = write!(shown, "{separator}{host}");
+        if let Some(port) = ports.get(index).or(ports.first()) {
+            let _ = write!(shown, ":{port}");
+        }
+    }
+    if let Some(database) = config.get_dbname() {
+        let _ = write!(shown, "/{}", encoded(database));
+    }
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let parameters = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| SHOWN.contains(&&**name));
+    for (index, (name, value)) in parameters.enumerate() {
+        let separator = if index == 0 { "?" } else { "&" };
+        let _ = write!(shown, "{separator}{name}={}", encoded(&value));
+    }
+    Some(shown)
 }
 
 impl UrlParameters {
@@ -272,6 +325,43 @@ mod tests {
         assert_eq!(found, expected);
         let (url, found) = UrlParameters::extract("postgres://db/shop?application_name=my%20shop").unwrap();
         assert_eq!((&*url, found.mode), ("postgres://db/shop?application_name=my%20shop", SslMode::Prefer));
+    }
+
+    #[test]
+    fn a_url_is_shown_without_its_password() {
+        for (url, shown) in [
+            ("postgresql://shop:secret@db/petstore", "postgresql://shop:***@db:5432/petstore"),
+            (
+                "postgresql://shop:s%40cret@a,b:5433/p?sslmode=require",
+                "postgresql://shop:***@a:5432,b:5433/p?sslmode=require",
+            ),
+            ("postgresql://db/petstore?user=shop&password=secret", "postgresql://shop:***@db:5432/petstore"),
+            (
+                "postgres://shop%40tenant@[::1]:5433/petstore",
+                "postgresql://shop%40tenant@[::1]:5433/petstore",
+            ),
+            ("postgresql:///petstore?host=/run/postgresql", "postgresql://%2Frun%2Fpostgresql/petstore"),
+            ("postgresql://", "postgresql://"),
+        ] {
+            assert_eq!(without_password(url).as_deref(), Some(shown), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_url_whose_password_may_be_anywhere_is_not_shown() {
+        for url in [
+            "host=db user=shop password=secret",
+            "shop:secret@db/petstore",
+            "mysql://shop:secret@db/petstore",
+            "postgresql://shop:se@secret@db/petstore",
+            "postgresql://db/petstore?pass=secret",
+            "postgresql://shop:secret@db:port/petstore",
+            "postgresql://shop:secret@db/petstore?sslmode=verify",
+            "postgresql://shop:%ZZsecret@db/%ff",
+            "",
+        ] {
+            assert_eq!(without_password(url), None, "{url}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub use cluster::{Cluster, Guarantee};
 pub use connect::{CONNECT_TIMEOUT, ConnectError, Connector, Target};
 pub use credentials::PasswordSourceError;
 pub use database::Database;
-pub use database_url::DatabaseUrlError;
+pub use database_url::{DatabaseUrlError, without_password};
 pub use error::{StatementError, StorageError, error_message, not_committed, unexpected};
 pub use keyed_lock::KeyedLocks;
 pub use pool::POOL_WAIT;

@@ -48,6 +48,7 @@ use petstore_config::DatabaseUrl;
 use petstore_postgres::Connector;
 pub use petstore_postgres::{
     ConnectError, DatabaseUrlError, NoSession, PasswordSourceError, StorageError, lacking_text,
+    without_password,
 };
 
 pub use api_keys::{insert_api_key, rotate_api_key};

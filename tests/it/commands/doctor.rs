@@ -1,5 +1,6 @@
 //! `petstore doctor`, on healthy and unhealthy databases.
 
+use std::net::TcpListener;
 use std::process::Output;
 
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::support::TestService;
 use crate::support::folder::Folder;
 use crate::support::postgres::{TestDatabase, connect};
 use crate::support::private_postgres::PrivatePostgres;
-use crate::support::program::petstore;
+use crate::support::program::{petstore, run};
 use crate::support::wait::eventually;
 
 fn doctor(url: &str, flags: &[&str]) -> Output {
@@ -245,6 +246,56 @@ async fn settings_are_listed_with_their_sources_and_without_passwords() {
     );
     assert_eq!(of("--body-timeout"), ("10s".into(), "default".into()));
     assert_eq!(of("--public-base-url"), (Value::Null, "not set".into()));
+}
+
+/// Forms of an address, valid or not, with a password.
+const ADDRESSES: [&str; 14] = [
+    "postgresql://shop:very-secret@127.0.0.1:1/petstore",
+    "postgres://shop:very-secret@127.0.0.1:1,127.0.0.1:2/petstore?sslmode=require",
+    "postgresql://127.0.0.1:1/petstore?user=shop&password=very-secret",
+    "postgresql://shop:very%2dsecret@127.0.0.1:1/very-secret?sslmode=verify-ful",
+    "host=127.0.0.1 port=1 user=shop password=very-secret dbname=petstore",
+    "host=127.0.0.1 password='very-secret'",
+    "shop:very-secret@127.0.0.1:1/petstore",
+    "mysql://shop:very-secret@127.0.0.1:1/petstore",
+    "postgresql:/shop:very-secret@127.0.0.1:1/petstore",
+    "postgresql://shop:very-secret@127.0.0.1:port/petstore",
+    "postgresql://shop:p@very-secret@127.0.0.1:1/petstore",
+    "postgresql://shop:p?very-secret@127.0.0.1:1/petstore",
+    "postgresql://shop:p/very-secret@127.0.0.1:1/petstore",
+    "postgresql://127.0.0.1:1/petstore?passwort=very-secret",
+];
+
+#[tokio::test]
+async fn no_command_prints_the_password_of_an_address_whatever_its_form() {
+    let folder = Folder::new();
+    let (pets, keys) = (folder.write("pets.csv", "name,categoryId\n"), folder.write("keys.toml", ""));
+    // With a port that is in use, the service logs its settings and exits.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    let commands: [&[&str]; 9] = [
+        &["serve", "--listen", &taken, "--admin-listen", &taken],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["migrate", "--patience", "1s"],
+        &["keys", "list"],
+        &["keys", "apply", &keys],
+        &["import", &pets],
+        &["export"],
+        &["events"],
+    ];
+    for address in ADDRESSES {
+        let file = folder.write("url", address);
+        for command in commands {
+            for (name, value) in [("DATABASE_URL", address), ("DATABASE_URL_FILE", &*file)] {
+                let output = run(command, &[(name, value)]);
+                let printed = [output.stdout, output.stderr].concat();
+                let printed = String::from_utf8_lossy(&printed);
+                assert!(!output.status.success() && !printed.is_empty(), "{command:?}, {address}: {printed}");
+                assert!(!printed.contains("very"), "{command:?}, {name}={address}: {printed}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
