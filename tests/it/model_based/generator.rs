@@ -24,6 +24,7 @@ const OPERATIONS: &[Choice] = &[
     (6, |random, model| Operation::CancelOrder(order(random, model))),
     (8, |random, model| Operation::UpdateOrder(order(random, model), order_patch(random))),
     (6, |random, model| Operation::GetOrder(order(random, model))),
+    (6, |random, model| Operation::ListOrders(pet(random, model), order_status(random))),
     (1, |_, _| Operation::ListNewEvents),
 ];
 
@@ -76,6 +77,10 @@ fn order(random: &mut StdRng, model: &Model) -> Number {
     recent(random, model.orders.keys())
 }
 
+fn order_status(random: &mut StdRng) -> Option<&'static str> {
+    random.random_bool(0.3).then(|| one(random, &["placed", "completed", "cancelled", "expired"]))
+}
+
 fn recent<'a>(random: &mut StdRng, numbers: impl DoubleEndedIterator<Item = &'a Number>) -> Number {
     let newest: Vec<Number> =
         numbers.rev().take(if random.random_bool(0.8) { 2 } else { 6 }).copied().collect();
@@ -84,7 +89,11 @@ fn recent<'a>(random: &mut StdRng, numbers: impl DoubleEndedIterator<Item = &'a 
 
 /// A tag that an earlier answer had, most often of what the request is about.
 fn tag(random: &mut StdRng, model: &Model, operation: &Operation) -> Option<Number> {
-    let names = operation.names();
+    let mut names = operation.names();
+    if let Operation::ListOrders(pet, _) = operation {
+        // Its tags are those of orders, which the request does not name.
+        names.extend(model.orders_of(*pet));
+    }
     let is_related = |versions: &[(Number, u64)]| versions.iter().any(|(number, _)| names.contains(number));
     let any = random.random_bool(0.1);
     let known = model.tags.iter().filter(|(_, tag)| any || is_related(&tag.versions));
@@ -106,7 +115,8 @@ fn sql(random: &mut StdRng, model: &Model) -> Option<Sql> {
     };
     match random.random_range(0..20) {
         0..2 => Some(Sql::TouchPet(pet)),
-        2..6 => Some(Sql::ChangePet(pet)),
+        2..5 => Some(Sql::ChangePet(pet)),
+        5 => Some(Sql::SetStatus(pet, one(random, &["available", "pending", "sold"]))),
         6..7 => Some(Sql::LockPet(pet)),
         7..10 => order.map(Sql::AnnotateOrder),
         10..17 => order.map(Sql::AgeOrder),

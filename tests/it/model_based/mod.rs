@@ -70,12 +70,16 @@ async fn replay(world: &World, steps: &[Step]) -> Result<(), Counterexample> {
     run.finish().await.map_err(|problem| Counterexample { steps: steps.to_vec(), problem })
 }
 
+/// How long a counterexample is shortened: one that depends on times may fail differently each time.
+const SHORTENING: Duration = Duration::from_mins(1);
+
 /// Leaves out steps, many at a time and then one by one, and what is special about each, while the rest still fails.
 async fn shortened(world: &World, mut found: Counterexample) -> Counterexample {
+    let until = Instant::now() + SHORTENING;
     let mut size = found.steps.len();
     while size > 0 {
         let mut start = 0;
-        while start < found.steps.len() {
+        while start < found.steps.len() && Instant::now() < until {
             let end = (start + size).min(found.steps.len());
             let rest = [&found.steps[..start], &found.steps[end..]].concat();
             match replay(world, &rest).await {
@@ -117,9 +121,9 @@ fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Runs random histories until then, and returns their number and that of their steps. Panics with the first counterexample.
+/// Runs random histories until then, and returns their number and that of their steps, or the first counterexample.
 #[tokio::main(flavor = "current_thread")]
-async fn search_until(until: Instant, seed: u64, worker: u64) -> (usize, usize) {
+async fn search_until(until: Instant, seed: u64, worker: u64) -> Result<(usize, usize), String> {
     let world = World::start().await;
     let mut random = StdRng::seed_from_u64(seed ^ worker << 32);
     let (mut histories, mut steps) = (0, 0);
@@ -128,12 +132,12 @@ async fn search_until(until: Instant, seed: u64, worker: u64) -> (usize, usize) 
             Ok(length) => (histories, steps) = (histories + 1, steps + length),
             Err(found) => {
                 let Counterexample { steps, problem } = shortened(&world, found).await;
-                panic!("SEED={seed}: {problem}\n\n{}", script::script(&steps));
+                return Err(format!("{problem}\n\n{}", script::script(&steps)));
             }
         }
     }
     world.stop().await;
-    (histories, steps)
+    Ok((histories, steps))
 }
 
 #[test]
@@ -142,10 +146,15 @@ fn every_history_of_requests_is_answered_as_the_model_says() {
     let seed = from_environment("SEED").unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap().as_secs());
     let until = Instant::now() + Duration::from_secs(seconds);
     let workers = (0..WORKERS).map(|worker| thread::spawn(move || search_until(until, seed, worker)));
-    for worker in workers.collect::<Vec<_>>() {
-        let (histories, steps) = worker.join().unwrap();
-        eprintln!("SEED={seed}: {histories} histories, {steps} steps");
+    let workers: Vec<_> = workers.collect();
+    let found: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    for result in &found {
+        match result {
+            Ok((histories, steps)) => eprintln!("SEED={seed}: {histories} histories, {steps} steps"),
+            Err(counterexample) => eprintln!("SEED={seed}: {counterexample}"),
+        }
     }
+    assert!(found.iter().all(Result::is_ok), "see the counterexample above");
 }
 
 #[tokio::test]

@@ -216,6 +216,9 @@ impl Model {
                 if !self.pet(*of)?.has_status("available") {
                     return Err((409, "pet_not_available"));
                 }
+                if self.open_order(*of).is_some() {
+                    return Err((409, "pet_has_open_order"));
+                }
                 let mut members = merged(&Members::new(), new);
                 let hold =
                     members.remove("holdSeconds").and_then(|hold| hold.as_i64()).unwrap_or(DEFAULT_HOLD);
@@ -223,11 +226,11 @@ impl Model {
                 let order = Order { pet: *of, members, version: 0, remaining: hold, held_since: 0 };
                 self.orders.insert(step, order);
                 self.happened("order.placed", step);
-                self.set_status(*of, "pending");
+                self.write_status(*of, "pending");
                 Ok(Done { status: 201, shown: Shown::One(self.order(step)?), has_tag: false })
             }
-            Operation::CompleteOrder(of) => self.end_order(*of, "completed", "sold"),
-            Operation::CancelOrder(of) => self.end_order(*of, "cancelled", "available"),
+            Operation::CompleteOrder(of) => self.end_order(*of, "completed"),
+            Operation::CancelOrder(of) => self.end_order(*of, "cancelled"),
             Operation::UpdateOrder(of, patch) => {
                 let old = self.order(*of)?;
                 check_tag(tag, &old)?;
@@ -243,6 +246,12 @@ impl Model {
             }
             Operation::ListNewEvents => Ok(Done { status: 200, shown: Shown::Nothing, has_tag: false }),
             Operation::GetOrder(of) => Ok(unless_known(tag, Shown::One(self.order(*of)?))),
+            Operation::ListOrders(of, status) => {
+                let found = self.orders_of(*of).filter_map(|number| self.order(number).ok());
+                let has_status = |order: &Snapshot| status.is_none_or(|status| order.has_status(status));
+                // One page: in a history, a pet has fewer orders than a page holds.
+                Ok(unless_known(tag, Shown::List(found.filter(has_status).collect())))
+            }
         }
     }
 
@@ -254,6 +263,7 @@ impl Model {
                 let category = members["categoryId"].as_i64().unwrap_or_default();
                 members.insert("categoryId".into(), (category + 1).into());
             }),
+            Sql::SetStatus(of, status) => self.write_status(*of, status),
             Sql::AnnotateOrder(of) => {
                 let before = self.orders[of].version;
                 self.change_order(*of, "order.updated", None, |members| {
@@ -271,7 +281,7 @@ impl Model {
                 let is_due = order.is_open() && order.remaining <= 0;
                 self.happened("order.updated", *of);
                 if is_due {
-                    let _ = self.end_order(*of, "expired", "available");
+                    let _ = self.end_order(*of, "expired");
                 }
             }
             Sql::ForgetKeys => self.remembered.clear(),
@@ -288,31 +298,46 @@ impl Model {
         if is_taken { Err((409, "reference_taken")) } else { Ok(()) }
     }
 
-    fn end_order(&mut self, of: Number, status: &str, pet_status: &str) -> Result<Done, Refusal> {
+    /// An order that ends without a sale releases its pet, unless the status was changed in SQL.
+    fn end_order(&mut self, of: Number, status: &str) -> Result<Done, Refusal> {
         let old = self.order(of)?;
         if old.has_status("placed") {
             self.change_order(of, &format!("order.{status}"), None, |members| {
                 members.insert("status".into(), status.into());
             });
-            self.set_status(self.orders[&of].pet, pet_status);
+            let pet = self.orders[&of].pet;
+            let is_reserved = self.pet(pet)?.has_status("pending");
+            match status {
+                "completed" => self.write_status(pet, "sold"),
+                _ if is_reserved => self.write_status(pet, "available"),
+                "cancelled" => self.new_version_of_pet(pet),
+                _ => {}
+            }
         } else if !old.has_status(status) {
             return Err((409, "invalid_transition"));
         }
         Ok(Done { status: 200, shown: Shown::One(self.order(of)?), has_tag: false })
     }
 
-    fn set_status(&mut self, pet: Number, status: &str) {
+    /// PostgreSQL writes another version of the row even if nothing changes.
+    fn write_status(&mut self, pet: Number, status: &str) {
+        let before = self.pets.get(&pet).map(|pet| pet.version);
         self.change_pet(pet, |members| {
             members.insert("status".into(), status.into());
         });
+        if self.pets.get(&pet).map(|pet| pet.version) == before {
+            self.new_version_of_pet(pet);
+        }
     }
 
     fn new_version_of_pet(&mut self, of: Number) {
-        self.pets.entry(of).and_modify(|pet| pet.version += 1);
+        if let Some(pet) = self.pets.get_mut(&of).filter(|pet| !pet.is_deleted) {
+            pet.version += 1;
+        }
     }
 
     fn change_pet(&mut self, of: Number, change: impl FnOnce(&mut Members)) {
-        let Some(pet) = self.pets.get_mut(&of) else { return };
+        let Some(pet) = self.pets.get_mut(&of).filter(|pet| !pet.is_deleted) else { return };
         let before = pet.members.clone();
         change(&mut pet.members);
         if pet.members != before {
@@ -342,6 +367,11 @@ impl Model {
 
     fn happened(&mut self, event: &str, of: Number) {
         self.events.push((event.to_owned(), of));
+    }
+
+    /// All orders of a pet, in the order of a list. None if the pet does not exist.
+    pub(super) fn orders_of(&self, pet: Number) -> impl Iterator<Item = Number> {
+        self.orders.iter().filter(move |(_, order)| order.pet == pet).map(|(number, _)| *number)
     }
 
     /// The open order of a pet.

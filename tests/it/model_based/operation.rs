@@ -25,6 +25,8 @@ pub(super) enum Operation {
     CancelOrder(Number),
     UpdateOrder(Number, Value),
     GetOrder(Number),
+    /// The pet, and the status that its orders must have.
+    ListOrders(Number, Option<&'static str>),
     ListNewEvents,
 }
 
@@ -57,6 +59,10 @@ impl Operation {
                 ("orders:write", Method::PATCH, order(of), Some(patch.to_string()))
             }
             Self::GetOrder(of) => ("orders:read", Method::GET, order(of), None),
+            Self::ListOrders(of, status) => {
+                let status = status.map(|status| format!("&status={status}")).unwrap_or_default();
+                ("orders:read", Method::GET, format!("/store/orders?petId={}{status}", id(*of)), None)
+            }
             Self::ListNewEvents => ("events:read", Method::GET, "/events?after=now".into(), None),
         };
         (scope, method, format!("/v1{path}"), body)
@@ -120,6 +126,8 @@ pub(super) enum Sql {
     /// Writes the row of a pet again, as it is.
     TouchPet(Number),
     ChangePet(Number),
+    /// Sets the status of a pet, also while the pet is ordered.
+    SetStatus(Number, &'static str),
     /// Locks the row of a pet for a moment.
     LockPet(Number),
     AnnotateOrder(Number),
@@ -137,6 +145,9 @@ impl Sql {
             Self::TouchPet(pet) => format!("UPDATE pets SET name = name WHERE id = {}", id(*pet)),
             Self::ChangePet(pet) => {
                 format!("UPDATE pets SET category_id = category_id + 1 WHERE id = {}", id(*pet))
+            }
+            Self::SetStatus(pet, status) => {
+                format!("UPDATE pets SET status = '{status}' WHERE id = {}", id(*pet))
             }
             Self::LockPet(pet) => format!("SELECT id FROM pets WHERE id = {} FOR UPDATE", id(*pet)),
             Self::AnnotateOrder(order) => {

@@ -139,8 +139,11 @@ impl<'a> Run<'a> {
         let sent_tag = request.tag.map(|step| self.tags[&self.model.tags[&step]].clone());
         let expected = self.model.apply(step.number, request);
         let answer = self.answer(step.node, request, sent_tag.as_deref()).await;
-        self.check(step.number, &expected, &answer, sent_tag.as_deref()).map_err(|problem| {
-            format!("{problem}\nanswer: {} {}\nheaders: {:?}", answer.status, answer.body, answer.headers)
+        let checked = self.check(step.number, &expected, &answer, sent_tag.as_deref());
+        checked.map_err(|problem| {
+            let (_, method, path, _) = request.operation.http(&|number| self.id(number).to_string());
+            let Answer { status, headers, body } = answer;
+            format!("{problem}\nrequest: {method} {path}\nanswer: {status} {body}\nheaders: {headers:?}")
         })
     }
 
@@ -245,7 +248,9 @@ impl<'a> Run<'a> {
         let (Ok(updated), Ok(expires)) = (updated, expires) else { return Err("a time is missing".into()) };
         let known = self.expiries.insert(order, shown["expiresAt"].clone());
         match (hold, known) {
-            (Some(hold), _) => same("the hold", &(expires.as_second() - updated.as_second()), &hold),
+            (Some(hold), _) => {
+                same("the hold", &expires.duration_since(updated).as_millis(), &(i128::from(hold) * 1_000))
+            }
             (None, Some(known)) => same("expiresAt", &shown["expiresAt"], &known),
             (None, None) => Ok(()),
         }
