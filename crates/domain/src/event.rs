@@ -1,6 +1,6 @@
 //! The event: what happened to a pet or an order, for those who follow the changes.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::order::{OrderEnd, OrderId};
 use super::page::PageLimit;
@@ -108,6 +108,8 @@ pub struct FeedPage {
     pub next: EventPosition,
     /// Whether the feed had no events after these.
     pub is_end: bool,
+    /// How long the oldest event that is not shown yet has waited for a running transaction. Zero if none waits.
+    pub lag: Duration,
 }
 
 /// A request for a page of the feed.

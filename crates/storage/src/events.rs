@@ -63,7 +63,13 @@ const FEED: &str = "\
       pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running,
       pg_snapshot_xmax(pg_current_snapshot())::text AS newest,
       page.ordinality, page.xid::text AS transaction, page.number, page.happened_at, page.type, page.pet_id,
-      page.last_pet_id, page.order_id, (SELECT lsn FROM replication_wait)
+      page.last_pet_id, page.order_id, (SELECT lsn FROM replication_wait),
+      -- LAG.
+      (SELECT extract(epoch FROM now() - happened_at)::float8
+        FROM events
+        WHERE xid >= pg_snapshot_xmin(pg_current_snapshot())
+        ORDER BY xid, number
+        LIMIT 1) AS lag
     FROM event_feed
     LEFT JOIN page ON true
     -- Not that of a restored dump, whose events have the transaction ids of another database.
@@ -331,6 +337,9 @@ impl FeedRows {
         let head =
             EventPosition { epoch, transaction: transaction(row, "oldest_running")?, number: 0, pet: 0 };
         let newest = transaction(row, "newest")?;
+        let lag: Option<f64> = row.try_get("lag").map_err(unexpected)?;
+        // A clock may have been set back.
+        let lag = Duration::try_from_secs_f64(lag.unwrap_or_default()).unwrap_or_default();
         let mut pages: Vec<Vec<(EventPosition, Option<Event>)>> =
             requests.iter().map(|_| Vec::new()).collect();
         for row in &self.rows {
@@ -356,7 +365,7 @@ impl FeedRows {
             };
             let is_end = events.len() < usize::from(request.limit.get());
             let events = events.into_iter().filter_map(|(_, event)| event).collect();
-            FeedOutcome::Page(FeedPage { events, next, is_end })
+            FeedOutcome::Page(FeedPage { events, next, is_end, lag })
         };
         Ok(requests.iter().zip(pages).map(|(request, events)| (*request, outcome(request, events))).collect())
     }

@@ -465,3 +465,23 @@ async fn an_event_of_a_pet_with_an_impossible_id_does_not_stop_the_feed() {
         assert_eq!(pets, [first, last], "{from}");
     }
 }
+
+#[tokio::test]
+async fn each_page_says_how_long_the_oldest_event_that_is_not_shown_yet_has_waited() {
+    let service = TestService::start().await;
+    let client = &service.client;
+    let lag = |page: &Answer| page.header("petstore-feed-lag").parse::<f64>().unwrap();
+    let start = from_now(client).await;
+    let holder = service.database.connect().await;
+    holder.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.unwrap();
+    client.add("Rex", None).await;
+    let held = poll("the event waits", async || client.get(&start).await, |page| lag(page) > 0.1).await;
+    assert_eq!(held.body, "[]", "it is committed, and not shown");
+    let again = client.get_with_header(&start, "if-none-match", held.header("etag")).await;
+    assert_eq!((again.status, lag(&again) >= lag(&held)), (304, true));
+    let waited = client.get(&format!("{start}&wait=1")).await;
+    assert!(waited.body == "[]" && lag(&waited) > 1.0, "{waited:?}");
+    holder.batch_execute("COMMIT").await.unwrap();
+    let shown = poll("the event is shown", async || client.get(&start).await, |page| page.body != "[]").await;
+    assert_eq!(shown.header("petstore-feed-lag"), "0.000");
+}

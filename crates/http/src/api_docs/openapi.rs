@@ -96,7 +96,7 @@ fn copy_headers(operation: &mut Operation) {
     for (status, response) in &mut operation.responses.responses {
         let RefOr::T(response) = response else { continue };
         let names: &[&str] = match status.as_str() {
-            "304" => &["ETag", "Link", "Deprecation", "Sunset"],
+            "304" => &["ETag", "Link", "Deprecation", "Sunset", "Petstore-Feed-Lag"],
             "401" | "403" | "414" | "429" | "431" => &[],
             _ if deprecated => &["Link", "Deprecation", "Sunset"],
             "404" => &["Idempotent-Replayed"],

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hyper::header::HeaderName;
 use petstore_domain::event::{EventType, EventTypeError, FeedPage, FeedRequest, FeedStart};
 use petstore_domain::page::PageLimit;
 use petstore_storage::FeedOutcome;
@@ -19,7 +20,9 @@ use crate::conditional::{IfNoneMatchParameter, with_tag};
 use crate::error::ApiError;
 use crate::query::distinct;
 use crate::request::ApiRequest;
-use crate::response::{Response, Waited};
+use crate::response::{Response, Waited, ascii_value};
+
+const FEED_LAG: HeaderName = HeaderName::from_static("petstore-feed-lag");
 
 /// How many pages of 100 events are searched for those of the wanted types.
 const MAX_PAGES: usize = 10;
@@ -40,6 +43,8 @@ const MAX_PAGES: usize = 10;
         (status = 200, description = "The next events; an empty array if there are none yet.", body = [Event], headers(
             ("Link" = String, description = "Link to the next page, with `rel=\"next\"`. Present on every page."),
             ("ETag" = String, description = "Identifies this version of the page. Send it in `If-None-Match`."),
+            ("Petstore-Feed-Lag" = f64, description = "How many seconds the oldest event that is not shown yet has waited for a \
+                running transaction. 0 if none waits."),
         )),
         (status = 304, description = "The page has not changed since the response with the `ETag` in `If-None-Match`."),
     ),
@@ -59,6 +64,8 @@ pub(crate) async fn list_events(request: ApiRequest<'_>) -> Result<Response, Api
     let events: Vec<Event> = page.events.into_iter().map(Event::from).collect();
     let (body, tag) = with_tag(json::render(&events), [], Some(&next));
     let mut response = request.if_none_match().answer(body, tag, Some(next));
+    let lag = format!("{:.3}", page.lag.as_secs_f64());
+    response.headers_mut().insert(FEED_LAG, ascii_value(lag.into()));
     response.extensions_mut().insert(spent_waiting);
     Ok(response)
 }

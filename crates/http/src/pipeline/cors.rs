@@ -13,7 +13,7 @@ const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, X-Request-Id",
 );
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
-    "Allow, Deprecation, ETag, Idempotent-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, \
+    "Allow, Deprecation, ETag, Idempotent-Replayed, Link, Location, Petstore-Feed-Lag, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, \
      X-Request-Id",
 );
 /// How many seconds a browser may cache a preflight response.
