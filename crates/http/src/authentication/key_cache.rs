@@ -64,13 +64,20 @@ struct KeyLookup {
     started: Instant,
 }
 
-/// Evicts a record [`RECORD_TTL`] after the start of its lookup, or when the key expires.
+impl KeyLookup {
+    /// For how long the record may still be used: until [`RECORD_TTL`] after the start of its lookup, or the expiry of the key.
+    fn remaining(&self) -> Duration {
+        let usable = self.caller.key.expires_in.map_or(RECORD_TTL, |end| end.min(RECORD_TTL));
+        usable.saturating_sub(self.started.elapsed())
+    }
+}
+
+/// Evicts a record that may not be used any longer.
 struct ExpireAfterLookup;
 
 impl Expiry<ApiKey, KeyLookup> for ExpireAfterLookup {
     fn expire_after_create(&self, _: &ApiKey, lookup: &KeyLookup, _: Instant) -> Option<Duration> {
-        let usable = lookup.caller.key.expires_in.map_or(RECORD_TTL, |end| end.min(RECORD_TTL));
-        Some(usable.saturating_sub(lookup.started.elapsed()))
+        Some(lookup.remaining())
     }
 }
 
@@ -113,12 +120,15 @@ impl KeyCache {
     ) -> Result<Arc<Caller>, ApiError> {
         let token = bearer_token(authorization)?;
         match self.known.get(token).await {
-            Some(lookup) => {
+            Some(lookup) if !lookup.remaining().is_zero() => {
                 self.hits.increment(1);
-                Ok(lookup.caller)
+                return Ok(lookup.caller);
             }
-            None => self.look_up(parse(token)?, client, admission).await,
+            // The eviction is only the cache's: whether a revoked key is obeyed does not depend on it.
+            Some(_) => self.known.invalidate(token).await,
+            None => {}
         }
+        self.look_up(parse(token)?, client, admission).await
     }
 
     /// The id of a key that was valid when it was last looked up. For the log of a request that was not authenticated.
