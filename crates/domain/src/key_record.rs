@@ -69,8 +69,8 @@ keywords!(
 pub struct ActiveKey {
     /// Its identifier.
     pub id: KeyId,
-    /// The first key in its chain of rotations; itself if it is that key. Idempotency keys belong to the lineage, so
-    /// that a retry with the rotated key is recognised.
+    /// The first key of its lineage; itself if it is that key. Idempotency keys belong to the lineage, so that a retry with the
+    /// rotated key is recognised, and so do rate limits.
     pub lineage: KeyId,
     /// Its permissions.
     pub scopes: Vec<Scope>,

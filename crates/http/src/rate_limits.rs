@@ -1,4 +1,4 @@
-//! Rate limits per API key and node, and the headers that report them.
+//! Rate limits per lineage of API keys and node, and the headers that report them.
 //!
 //! **Invariant:** memory is bounded: at most [`MAX_LIMITERS`] limiters.
 
@@ -17,7 +17,7 @@ use petstore_domain::rate_limit::RateLimit;
 
 use crate::error::ApiError;
 
-/// How many limiters are kept. Beyond that, the least used key starts again with its full limit.
+/// How many limiters are kept. Beyond that, the least used lineage starts again with its full limit.
 const MAX_LIMITERS: u64 = 10_000;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -26,6 +26,7 @@ const STATE: HeaderName = HeaderName::from_static("ratelimit");
 /// The rate limiters of all keys. They outlive the cached keys, so a new lookup does not reset a limit.
 pub(crate) struct RateLimiterCache {
     default_limit: Option<RateLimit>,
+    /// By lineage: during a rotation, two keys do not allow twice the requests.
     limiters: Cache<(KeyId, RateLimit), Arc<KeyRateLimiter>>,
 }
 
@@ -34,14 +35,14 @@ impl RateLimiterCache {
         Self { default_limit, limiters: Cache::new(MAX_LIMITERS) }
     }
 
-    /// Returns the limiter of a key, if the key is limited.
+    /// Returns the limiter that a key shares with its lineage, if the key is limited.
     pub(crate) fn for_key(&self, key: &ActiveKey) -> Option<Arc<KeyRateLimiter>> {
         let limit = key.rate_limit.or(self.default_limit)?;
-        Some(self.limiters.get_with((key.id, limit), || Arc::new(KeyRateLimiter::new(limit))))
+        Some(self.limiters.get_with((key.lineage, limit), || Arc::new(KeyRateLimiter::new(limit))))
     }
 }
 
-/// Limits the requests of one key.
+/// Limits the requests of one lineage.
 pub(crate) struct KeyRateLimiter {
     limit: RateLimit,
     bucket: RateLimiter<NotKeyed, InMemoryState, MonotonicClock, StateInformationMiddleware>,
@@ -127,18 +128,21 @@ mod tests {
     }
 
     #[test]
-    fn a_key_keeps_its_limiter_until_its_limit_changes() {
+    fn a_lineage_keeps_its_limiter_until_its_limit_changes() {
         let limiters = RateLimiterCache::new(Some("7/s".parse().unwrap()));
-        let key = |limit: Option<&str>| ActiveKey {
-            lineage: KeyId(1),
-            id: KeyId(1),
+        let of_lineage = |id, lineage, limit: Option<&str>| ActiveKey {
+            lineage: KeyId(lineage),
+            id: KeyId(id),
             scopes: Vec::new(),
             expires_in: None,
             rate_limit: limit.map(|limit| limit.parse().unwrap()),
         };
+        let key = |limit| of_lineage(1, 1, limit);
         let limited = limiters.for_key(&key(Some("3/h"))).unwrap();
         assert!(Arc::ptr_eq(&limited, &limiters.for_key(&key(Some("3/h"))).unwrap()));
         assert!(!Arc::ptr_eq(&limited, &limiters.for_key(&key(Some("4/h"))).unwrap()));
+        assert!(Arc::ptr_eq(&limited, &limiters.for_key(&of_lineage(2, 1, Some("3/h"))).unwrap()));
+        assert!(!Arc::ptr_eq(&limited, &limiters.for_key(&of_lineage(1, 2, Some("3/h"))).unwrap()));
         assert_eq!(limiters.for_key(&key(None)).unwrap().limit.to_string(), "7/s");
         assert!(RateLimiterCache::new(None).for_key(&key(None)).is_none());
     }
