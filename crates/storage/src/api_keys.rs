@@ -13,10 +13,11 @@ use petstore_config::DatabaseUrl;
 use petstore_domain::api_key::{ApiKey, KeyDigest};
 use petstore_domain::key_record::{ActiveKey, Actor, KeyEvent, KeyId, KeyRecord, NewKey};
 use petstore_domain::rate_limit::RateLimit;
-use petstore_postgres::{Database, Parameters, StorageError, unexpected};
+use petstore_postgres::{Database, Parameters, StorageError, not_committed, unexpected};
 use tokio_postgres::Row;
 
-use super::show_then_commit::{IssueError, issue};
+use super::migrations::open_migrated;
+use super::show_then_commit::{IssueError, begin, issue};
 use super::storage::Storage;
 
 const FIND: &str = "\
@@ -67,18 +68,40 @@ pub(super) const REVOKE: &str = "\
     FROM revoked
     RETURNING key_id";
 
+/// Waits for other programs that rotate keys or apply a file. Release 1.2.0 takes this lock only to apply a file.
+pub(super) const LOCK_LINEAGES: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended('petstore keys apply', 0))";
+
+/// Waits for a rotation by an older release. A statement of its own, so that the next one sees what was committed meanwhile.
+const LOCK: &str = "SELECT id FROM api_keys WHERE id = $1 FOR UPDATE";
+
+/// The newest key that works and continues the lineage of another.
+const FIND_SUCCESSOR: &str = "\
+    SELECT id
+    FROM api_keys
+    WHERE id > $1 AND COALESCE(lineage_id, id) = (SELECT COALESCE(lineage_id, id) FROM api_keys WHERE id = $1)
+      AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+    ORDER BY id DESC
+    LIMIT 1";
+
 /// The successor inherits the key's rights, rate limit and lineage, and its lifetime unless `$5` sets another expiry. Without an
 /// overlap (`$4`), the key is revoked: an expiry would depend on the clock of the server that looks the key up.
 const ROTATE: &str = "\
     WITH old AS (
-      SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, scopes,
-        -- In seconds: the days of an interval have 23 to 25 hours where the clocks change.
-        extract(epoch FROM expires_at) - extract(epoch FROM created_at) AS lifetime,
-        rate_limit_requests, rate_limit_seconds
+      SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, scopes, rate_limit_requests, rate_limit_seconds
       FROM api_keys
       WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
       -- A concurrent revocation either comes first, and there is no successor, or waits.
       FOR UPDATE),
+    terms AS (
+      -- In seconds: the days of an interval have 23 to 25 hours where the clocks change.
+      SELECT extract(epoch FROM expires_at) - extract(epoch FROM created_at) AS lifetime
+      FROM api_keys
+      WHERE id >= $1 AND COALESCE(lineage_id, id) = (SELECT lineage_id FROM old)
+        -- A key that was rotated before expires early. Its lifetime was passed on, to the newest key of the lineage.
+        AND (id = $1 OR EXISTS (SELECT FROM api_key_events WHERE key_id = $1 AND action = 'rotated'))
+      ORDER BY id DESC
+      LIMIT 1),
     ending AS (
       UPDATE api_keys
       SET expires_at = CASE WHEN $4::float8 > 0 THEN LEAST(api_keys.expires_at, now() + make_interval(secs => $4))
@@ -94,7 +117,7 @@ const ROTATE: &str = "\
           -- The last second that a key can expire in.
           THEN LEAST(now() + make_interval(secs => lifetime::float8), '9999-12-30 22:00:00Z') END),
         lineage_id, rate_limit_requests, rate_limit_seconds
-      FROM old
+      FROM old, terms
       RETURNING id),
     events AS (
       INSERT INTO api_key_events (key_id, action, actor, successor_id)
@@ -115,8 +138,19 @@ const UPDATE_LAST_USED: &str = "\
       -- Another node may have recorded a later use. A use in the future is that of a clock that was set back since.
       AND (last_used_at IS NULL OR last_used_at < used.at OR last_used_at > now())";
 
-pub(super) const STATEMENTS: &[&str] =
-    &[FIND, INSERT, NOW, LIST, LIST_EVENTS, REVOKE, ROTATE, UPDATE_LAST_USED];
+pub(super) const STATEMENTS: &[&str] = &[
+    FIND,
+    INSERT,
+    NOW,
+    LIST,
+    LIST_EVENTS,
+    REVOKE,
+    LOCK_LINEAGES,
+    LOCK,
+    FIND_SUCCESSOR,
+    ROTATE,
+    UPDATE_LAST_USED,
+];
 
 type KeyResult = Result<Option<ActiveKey>, StorageError>;
 
@@ -141,12 +175,25 @@ pub async fn insert_api_key(
         &None::<i64>,
         &actor.as_str(),
     ];
-    let id = issue(url, INSERT, parameters, show).await?;
+    let mut client = open_migrated(url).await?;
+    let id = issue(begin(&mut client).await?, INSERT, parameters, show).await?;
     id.ok_or_else(|| unexpected("no key was inserted").into())
 }
 
+/// What became of a rotation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rotation {
+    /// This key replaces the old one.
+    Rotated(KeyId),
+    /// The key was rotated before, and this newer key of its lineage works. Nothing was changed.
+    AlreadyRotated(KeyId),
+    /// No key that works has this id. Nothing was changed.
+    NoActiveKey,
+}
+
 /// Replaces a valid key with a successor that has the same rights, after `show` has shown the successor; the old key expires
-/// after `overlap`, and is revoked without one. Returns the successor's id, or none if no valid key has this id.
+/// after `overlap`, and is revoked without one. A key that has a successor cannot get a second one, unless the first no longer
+/// works: the keys of a lineage are a chain.
 pub async fn rotate_api_key(
     url: &DatabaseUrl,
     id: KeyId,
@@ -155,7 +202,14 @@ pub async fn rotate_api_key(
     expires_at: Option<SystemTime>,
     actor: &Actor,
     show: impl FnOnce(KeyId) -> io::Result<()>,
-) -> Result<Option<KeyId>, IssueError> {
+) -> Result<Rotation, IssueError> {
+    let mut client = open_migrated(url).await?;
+    let transaction = begin(&mut client).await?;
+    transaction.execute(LOCK_LINEAGES, &[]).await.map_err(not_committed)?;
+    transaction.execute(LOCK, &[&id.0]).await.map_err(not_committed)?;
+    if let Some(row) = transaction.query_opt(FIND_SUCCESSOR, &[&id.0]).await.map_err(not_committed)? {
+        return Ok(Rotation::AlreadyRotated(KeyId(row.try_get("id").map_err(unexpected)?)));
+    }
     let digest = successor.digest();
     let parameters: Parameters<'_> = &[
         &id.0,
@@ -165,7 +219,8 @@ pub async fn rotate_api_key(
         &expires_at,
         &actor.as_str(),
     ];
-    issue(url, ROTATE, parameters, show).await
+    let issued = issue(transaction, ROTATE, parameters, show).await?;
+    Ok(issued.map_or(Rotation::NoActiveKey, Rotation::Rotated))
 }
 
 /// Handles batches of key lookups with one statement.

@@ -1,8 +1,8 @@
-//! SQL of `petstore keys apply`: reads the current keys, and carries out a plan.
+//! SQL of `petstore keys apply`: reads the keys, and carries out a plan.
 //!
 //! **Invariants:**
-//! - a plan is made and carried out in one transaction under a lock: of two programs that apply the same file, the second
-//!   finds nothing to do;
+//! - a plan is made and carried out in one transaction under a lock, which `petstore keys rotate` takes, too: of two programs that
+//!   apply the same file, the second finds nothing to do, and no key is rotated meanwhile;
 //! - a key that was changed after it was read is not overwritten: the plan is made again;
 //! - one statement both changes a key and records the event: both happen or neither.
 
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use petstore_config::DatabaseUrl;
 use petstore_domain::api_key::KeyDigest;
 use petstore_domain::key_plan::{
-    CurrentKey, DeclaredKey, KeyPlan, KeyPlanError, KeyStep, KeyTerms, KeyWithDigest, PlanOptions, plan,
+    DeclaredKey, ExistingKey, KeyPlan, KeyPlanError, KeyStep, KeyTerms, PlanOptions, plan,
 };
 use petstore_domain::key_record::{Actor, KeyId, KeyState};
 use petstore_postgres::{Parameters, StatementError, StorageError, error_message, not_committed, unexpected};
@@ -21,29 +21,22 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, IsolationLevel, Row, Transaction};
 
-use super::api_keys::{INSERT, REVOKE, columns, rate_limit};
+use super::api_keys::{INSERT, LOCK_LINEAGES, REVOKE, columns, rate_limit};
 use super::migrations::open_migrated;
-use super::show_then_commit::{IssueError, LIMIT_WAIT, commit_shown};
-
-/// Waits for other programs that apply a file.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('petstore keys apply', 0))";
+use super::show_then_commit::{IssueError, begin, commit_shown};
 
 /// After the lock: `now()` is the start of the transaction.
 const NOW: &str = "SELECT clock_timestamp() AS now, current_user::text AS role";
 
-/// A page of the keys that are current at `$2`: those after an id.
-const LIST_CURRENT: &str = "\
-    SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, digest, scopes, expires_at, rate_limit_requests,
-      rate_limit_seconds
+/// A page of all keys: those after an id.
+const LIST: &str = "\
+    SELECT id, COALESCE(lineage_id, id) AS lineage_id, name, digest, scopes, expires_at, revoked_at, rate_limit_requests,
+      rate_limit_seconds,
+      (SELECT max(successor_id) FROM api_key_events WHERE key_id = api_keys.id AND action = 'rotated') AS successor_id
     FROM api_keys
-    WHERE id > $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)
+    WHERE id > $1
     ORDER BY id
     LIMIT 1000";
-
-const FIND_HOLDERS: &str = "\
-    SELECT id, name, digest, expires_at, revoked_at
-    FROM api_keys
-    WHERE digest = ANY ($1)";
 
 /// Only the owner may: the service's role cannot update these columns.
 const CHANGE_TERMS: &str = "\
@@ -77,8 +70,7 @@ const REPLACE: &str = "\
     SELECT id, 'rotated', $4, $3
     FROM replaced";
 
-pub(super) const STATEMENTS: &[&str] =
-    &[LOCK, NOW, LIST_CURRENT, FIND_HOLDERS, CHANGE_TERMS, CHANGE_EXPIRY, REPLACE];
+pub(super) const STATEMENTS: &[&str] = &[NOW, LIST, CHANGE_TERMS, CHANGE_EXPIRY, REPLACE];
 
 /// How often to plan: again if a key was changed after it was read, or another transaction had to go first.
 const ATTEMPTS: u32 = 5;
@@ -167,13 +159,13 @@ async fn attempt(
     actor: &Actor,
     show: &mut impl FnMut(&AppliedKeys) -> io::Result<()>,
 ) -> Result<AppliedKeys, AttemptError> {
-    let transaction = client.transaction().await.map_err(not_committed)?;
-    transaction.execute(LIMIT_WAIT, &[]).await.map_err(not_committed)?;
-    transaction.execute(LOCK, &[]).await.map_err(not_committed)?;
+    let transaction = begin(client).await?;
+    transaction.execute(LOCK_LINEAGES, &[]).await.map_err(not_committed)?;
     let (plan, role) = make_plan(&transaction, keys).await.map_err(AttemptError::Failed)?;
     let mut issued = Vec::with_capacity(plan.steps.len());
     for step in &plan.steps {
-        issued.push(carry_out(&transaction, step, actor, &role).await?);
+        let last = issued.iter().rev().find_map(|id| *id);
+        issued.push(carry_out(&transaction, step, last, actor, &role).await?);
     }
     let applied = AppliedKeys { plan, issued };
     let committed = commit_shown(transaction, || show(&applied)).await;
@@ -188,36 +180,36 @@ async fn make_plan(
 ) -> Result<(KeyPlan, String), ApplyKeysError> {
     let row = transaction.query_one(NOW, &[]).await.map_err(not_committed)?;
     let now: SystemTime = row.try_get("now").map_err(unexpected)?;
-    let mut current: Vec<CurrentKey> = Vec::new();
+    let mut existing: Vec<ExistingKey> = Vec::new();
     loop {
-        let after = current.last().map_or(0, |key| key.id.0);
-        let rows = transaction.query(LIST_CURRENT, &[&after, &now]).await.map_err(not_committed)?;
+        let after = existing.last().map_or(0, |key| key.id.0);
+        let rows = transaction.query(LIST, &[&after]).await.map_err(not_committed)?;
         if rows.is_empty() {
             break;
         }
         for row in &rows {
-            current.push(current_key(row)?);
+            existing.push(existing_key(row, now)?);
         }
     }
-    let digests: Vec<KeyDigest> = keys.declared.iter().filter_map(DeclaredKey::declared_digest).collect();
-    let digests: Vec<&[u8]> = digests.iter().map(KeyDigest::as_bytes).collect();
-    let rows = transaction.query(FIND_HOLDERS, &[&digests]).await.map_err(not_committed)?;
-    let holders = rows.iter().map(|row| digest_holder(row, now)).collect::<Result<Vec<_>, _>>()?;
     let options = PlanOptions { now, prune: keys.prune, overlap: keys.overlap };
-    let plan = plan(keys.declared, &current, &holders, options)?;
+    let plan = plan(keys.declared, &existing, options)?;
     Ok((plan, row.try_get("role").map_err(unexpected)?))
 }
 
-/// Carries out a step, and returns the id of the key that it issued.
+/// Carries out a step, and returns the id of the key that it issued. `last` is the key that was issued last.
 async fn carry_out(
     transaction: &Transaction<'_>,
     step: &KeyStep,
+    last: Option<KeyId>,
     actor: &Actor,
     role: &str,
 ) -> Result<Option<KeyId>, AttemptError> {
     let actor = actor.as_str();
     match step {
-        KeyStep::Create { declared } => insert(transaction, declared, None, actor).await.map(Some),
+        KeyStep::Create { declared, predecessor } => {
+            let lineage = predecessor.as_ref().map(|key| key.lineage);
+            insert(transaction, declared, lineage, actor).await.map(Some)
+        }
         KeyStep::Change { key, terms } if key.terms.has_same_rights(terms) => {
             let (old, new) = (key.terms.expires_at, terms.expires_at);
             update_one(transaction, CHANGE_EXPIRY, &[&key.id.0, &old, &new, &actor]).await?;
@@ -239,6 +231,11 @@ async fn carry_out(
                 update_one(transaction, REVOKE, &[&key.id.0, &actor]).await?;
             }
             Ok(Some(successor))
+        }
+        KeyStep::End { key, until, successor } => {
+            let successor = successor.or(last).map(|id| id.0);
+            update_one(transaction, REPLACE, &[&key.id.0, until, &successor, &actor]).await?;
+            Ok(None)
         }
         KeyStep::Revoke { key } => {
             update_one(transaction, REVOKE, &[&key.id.0, &actor]).await?;
@@ -309,26 +306,20 @@ fn explained(error: AttemptError, role: &str) -> AttemptError {
     .into()
 }
 
-fn current_key(row: &Row) -> Result<CurrentKey, StorageError> {
-    Ok(CurrentKey {
+fn existing_key(row: &Row, now: SystemTime) -> Result<ExistingKey, StorageError> {
+    let expires_at = get(row, "expires_at")?;
+    Ok(ExistingKey {
         id: KeyId(get(row, "id")?),
         lineage: KeyId(get(row, "lineage_id")?),
         name: get(row, "name")?,
         digest: digest(row)?,
+        state: KeyState::at(now, expires_at, get(row, "revoked_at")?),
+        successor: get::<Option<_>>(row, "successor_id")?.map(KeyId),
         terms: KeyTerms {
             scopes: get(row, "scopes")?,
-            expires_at: get(row, "expires_at")?,
+            expires_at,
             rate_limit: rate_limit(row).map_err(unexpected)?,
         },
-    })
-}
-
-fn digest_holder(row: &Row, now: SystemTime) -> Result<KeyWithDigest, StorageError> {
-    Ok(KeyWithDigest {
-        id: KeyId(get(row, "id")?),
-        name: get(row, "name")?,
-        digest: digest(row)?,
-        state: KeyState::at(now, get(row, "expires_at")?, get(row, "revoked_at")?),
     })
 }
 

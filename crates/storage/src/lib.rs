@@ -51,7 +51,7 @@ pub use petstore_postgres::{
     without_password,
 };
 
-pub use api_keys::{insert_api_key, rotate_api_key};
+pub use api_keys::{Rotation, insert_api_key, rotate_api_key};
 pub use apply_keys::{AppliedKeys, ApplyKeysError, KeysToApply, apply_keys, plan_keys};
 pub use create_pet_queue::InsertOutcome;
 pub use delete_pet::DeletePetRefusal;

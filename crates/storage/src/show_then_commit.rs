@@ -6,17 +6,14 @@
 use std::io;
 use std::time::Duration;
 
-use petstore_config::DatabaseUrl;
 use petstore_domain::key_record::KeyId;
 use petstore_postgres::{Parameters, StatementError, StorageError, not_committed, unexpected};
 use thiserror::Error;
 use tokio::time::timeout;
-use tokio_postgres::Transaction;
-
-use super::migrations::open_migrated;
+use tokio_postgres::{Client, Transaction};
 
 /// How long to wait for each lock.
-pub(super) const LIMIT_WAIT: &str = "SELECT set_config('lock_timeout', '10s', true)";
+const LIMIT_WAIT: &str = "SELECT set_config('lock_timeout', '10s', true)";
 
 /// How long the output may block. The open transaction delays the event feed.
 const LIMIT_IDLE: &str = "SELECT set_config('idle_in_transaction_session_timeout', '10s', true)";
@@ -41,17 +38,21 @@ pub enum IssueError {
     OutcomeUnknown(#[source] StorageError),
 }
 
+/// Begins a transaction that waits for each lock for a limited time.
+pub(super) async fn begin(client: &mut Client) -> Result<Transaction<'_>, StorageError> {
+    let transaction = client.transaction().await.map_err(not_committed)?;
+    transaction.execute(LIMIT_WAIT, &[]).await.map_err(not_committed)?;
+    Ok(transaction)
+}
+
 /// Runs a statement that inserts a key and returns its id, shows the key, and commits. Returns none if the statement inserted
 /// nothing.
 pub(super) async fn issue(
-    url: &DatabaseUrl,
+    transaction: Transaction<'_>,
     statement: &str,
     parameters: Parameters<'_>,
     show: impl FnOnce(KeyId) -> io::Result<()>,
 ) -> Result<Option<KeyId>, IssueError> {
-    let mut client = open_migrated(url).await?;
-    let transaction = client.transaction().await.map_err(not_committed)?;
-    transaction.execute(LIMIT_WAIT, &[]).await.map_err(not_committed)?;
     let row = transaction.query_opt(statement, parameters).await.map_err(not_committed)?;
     let Some(row) = row else { return Ok(None) };
     let id = KeyId(row.try_get("id").map_err(unexpected)?);

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::time::SystemTime;
 
 use petstore_domain::api_key::ApiKey;
-use petstore_domain::key_plan::{CurrentKey, DeclaredKey, KeyPlan, KeyStep, KeyTerms};
+use petstore_domain::key_plan::{DeclaredKey, ExistingKey, KeyPlan, KeyStep, KeyTerms};
 use petstore_domain::key_record::KeyId;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -121,8 +121,15 @@ impl StepOutput {
             "revoke" => '-',
             _ => '~',
         };
-        let key = replaces.or(*id).map(|id| format!(" (key {id})")).unwrap_or_default();
-        let _ = writeln!(text, "{sign} {action} {name}{key}");
+        let old = replaces.map(|id| format!("key {id}"));
+        let new = id.map(|id| format!("key {id}"));
+        let keys = match *action {
+            "create" => [new, old.map(|old| format!("replaces {old}"))],
+            _ => [old.or(new), None],
+        };
+        let keys = keys.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let keys = if keys.is_empty() { keys } else { format!(" ({keys})") };
+        let _ = writeln!(text, "{sign} {action} {name}{keys}");
         for field in fields {
             let old = field.old.as_ref().map(|old| format!("{} → ", field.shown(old))).unwrap_or_default();
             let _ = writeln!(text, "    {:<15} {old}{}", field.label(), field.shown(&field.new));
@@ -156,7 +163,7 @@ impl FieldOutput {
 }
 
 fn step_output(step: &KeyStep, issued: Option<i64>, keys: &HashMap<String, ApiKey>) -> StepOutput {
-    let existing = |action, key: &CurrentKey, fields| StepOutput {
+    let existing = |action, key: &ExistingKey, fields| StepOutput {
         action,
         name: key.name.clone(),
         id: Some(key.id.0),
@@ -165,11 +172,11 @@ fn step_output(step: &KeyStep, issued: Option<i64>, keys: &HashMap<String, ApiKe
         fields,
     };
     match step {
-        KeyStep::Create { declared } => StepOutput {
+        KeyStep::Create { declared, predecessor } => StepOutput {
             action: "create",
             name: declared.name().to_owned(),
             id: issued,
-            replaces: None,
+            replaces: predecessor.as_ref().map(|key| key.id.0),
             key: issued.and_then(|_| generated(declared, keys)),
             fields: new_fields(declared),
         },
@@ -180,6 +187,10 @@ fn step_output(step: &KeyStep, issued: Option<i64>, keys: &HashMap<String, ApiKe
             fields.push(FieldOutput { name: "replacedUntil", old: None, new: expiry(*until) });
             fields.push(FieldOutput { name: "expiresAt", old: None, new: expiry(declared.key.expires_at) });
             StepOutput { id: issued, replaces: Some(key.id.0), ..existing("rotate", key, fields) }
+        }
+        KeyStep::End { key, until, .. } => {
+            let terms = KeyTerms { expires_at: Some(*until), ..key.terms.clone() };
+            existing("change", key, changed_fields(&key.terms, &terms))
         }
         KeyStep::Revoke { key } => existing("revoke", key, Vec::new()),
     }

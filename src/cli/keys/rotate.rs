@@ -6,7 +6,7 @@ use clap::Args;
 use petstore_config::DatabaseSettings;
 use petstore_domain::api_key::ApiKey;
 use petstore_domain::key_record::KeyId;
-use petstore_storage::rotate_api_key;
+use petstore_storage::{Rotation, rotate_api_key};
 
 use super::{ActorArgs, Expiry, duration, expires_at, expiry, key_id};
 use crate::cli::error::CommandError;
@@ -17,6 +17,8 @@ use crate::cli::storage::storage;
 ///
 /// The new key has the same name, scopes and rate limit. Both keys work during the overlap, so clients can switch without
 /// a rejected request. If the new key cannot be printed, nothing is changed.
+///
+/// A key is rotated once. If you lost the new key, rotate that one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -51,11 +53,15 @@ impl RotateCommand {
         let successor = ApiKey::generate(rand::random);
         let show = |_| print_secret(&format!("{}\n", successor.reveal()));
         let actor = self.by.actor()?;
-        let rotated =
-            rotate_api_key(&url, self.id, &successor, self.overlap, expires_at, &actor, show).await?;
-        if rotated.is_none() {
-            return Err(format!("no active key has the id {}: see `petstore keys list`", self.id.0).into());
+        let id = self.id.0;
+        match rotate_api_key(&url, self.id, &successor, self.overlap, expires_at, &actor, show).await? {
+            Rotation::Rotated(_) => Ok(()),
+            Rotation::AlreadyRotated(KeyId(newest)) => {
+                Err(format!("API key {id} was rotated to {newest}: rotate {newest} instead").into())
+            }
+            Rotation::NoActiveKey => {
+                Err(format!("no active key has the id {id}: see `petstore keys list`").into())
+            }
         }
-        Ok(())
     }
 }

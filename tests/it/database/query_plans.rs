@@ -275,7 +275,7 @@ fn filters_by_status(plan: &str) -> bool {
 
 /// The indexes that each statement searches where sequential scans are allowed. The service does not allow them, because it keeps
 /// plans: that of a table that was empty would be used for years.
-const INDEXES: [(&str, &[&str]); 65] = [
+const INDEXES: [(&str, &[&str]); 66] = [
     ("list_pets::LIST", &["pets_pkey"]),
     ("list_pets::LIST_DESCENDING", &["pets_pkey"]),
     ("list_pets::LIST_BY_STATUS", &["pets_status_id_idx"]),
@@ -299,12 +299,13 @@ const INDEXES: [(&str, &[&str]); 65] = [
     ("api_keys::LIST", &["api_keys_pkey"]),
     ("api_keys::LIST_EVENTS", &["api_key_events_key_id"]),
     ("api_keys::REVOKE", &["api_keys_pkey"]),
-    ("api_keys::ROTATE", &["api_keys_pkey"]),
+    ("api_keys::LOCK_LINEAGES", &[]),
+    ("api_keys::LOCK", &["api_keys_pkey"]),
+    ("api_keys::FIND_SUCCESSOR", &["api_keys_pkey"]),
+    ("api_keys::ROTATE", &["api_key_events_key_id", "api_keys_pkey"]),
     ("api_keys::UPDATE_LAST_USED", &["api_keys_pkey"]),
-    ("apply_keys::LOCK", &[]),
     ("apply_keys::NOW", &[]),
-    ("apply_keys::LIST_CURRENT", &["api_keys_pkey"]),
-    ("apply_keys::FIND_HOLDERS", &["api_keys_digest_key"]),
+    ("apply_keys::LIST", &["api_key_events_key_id", "api_keys_pkey"]),
     ("apply_keys::CHANGE_TERMS", &["api_keys_pkey"]),
     ("apply_keys::CHANGE_EXPIRY", &["api_keys_pkey"]),
     ("apply_keys::REPLACE", &["api_keys_pkey"]),

@@ -3,5 +3,6 @@
 mod apply;
 mod authentication;
 mod life_cycle;
+mod lineages;
 mod retries_after_rotation;
 mod revoked_while_waiting;
