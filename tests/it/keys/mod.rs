@@ -4,5 +4,6 @@ mod apply;
 mod authentication;
 mod life_cycle;
 mod lineages;
+mod model;
 mod retries_after_rotation;
 mod revoked_while_waiting;
