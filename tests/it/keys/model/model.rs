@@ -127,7 +127,7 @@ impl Model {
                     return Err(Refused);
                 }
                 // The newest key has the lifetime that the lineage has: a rotation shortened that of the others.
-                let newest = self.keys.iter().enumerate().filter(newer).next_back();
+                let newest = self.keys.iter().enumerate().rfind(newer);
                 let of =
                     newest.filter(|_| self.keys[rotated].is_replaced).map_or(rotated, |(index, _)| index);
                 let lifetime = expires.or_else(|| Some(self.keys[of].expires? - self.keys[of].issued));
