@@ -73,8 +73,11 @@ fn hours(random: &mut StdRng) -> Hour {
     *[1, 23, 24, 48].choose(random).unwrap()
 }
 
-/// One of the keys, mostly one that works.
+/// One of the keys, mostly the newest, which may have been lost, or one that works.
 fn key(random: &mut StdRng, model: &Model) -> Origin {
+    if random.random_bool(0.4) {
+        return model.keys.last().unwrap().origin;
+    }
     let live: Vec<&Key> = model.keys.iter().filter(|key| model.is_live(key)).collect();
     let among_live = !live.is_empty() && random.random_bool(0.8);
     if among_live { live.choose(random).unwrap().origin } else { model.keys.choose(random).unwrap().origin }

@@ -4,7 +4,7 @@
 //!
 //! | property | checked by |
 //! |---|---|
-//! | a key works if and only if the commands and the file say so | requests with every key after each command |
+//! | a key works if and only if the commands and the file say so, and for as long | requests with every key after each command, and its stored expiry |
 //! | keys of a lineage, and no others, share idempotency keys and a rate limit | the pet that the first request with each key adds, and the `RateLimit` header of each answer |
 //! | a file that was applied leaves nothing to do | applying it again |
 //! | a refused command changes nothing | the requests after it |

@@ -66,7 +66,7 @@ pub(super) struct Key {
     pub(super) digest: Option<u8>,
     pub(super) is_narrow: bool,
     issued: Hour,
-    expires: Option<Hour>,
+    pub(super) expires: Option<Hour>,
     pub(super) is_revoked: bool,
     /// Whether a rotation has replaced it.
     is_replaced: bool,

@@ -224,6 +224,16 @@ impl<'a> Run<'a> {
         checked
     }
 
+    /// Compares the stored expiry with the model's, to the hour: a wrong one would be noticed only hours later.
+    async fn check_expiry(&self, key: &Key) -> Result<(), String> {
+        let find = "SELECT round((extract(epoch FROM expires_at)::float8 - $2::bigint) / 3600)::bigint FROM api_keys WHERE id = $1";
+        let (id, started) = (self.id(key.origin).await, self.started.as_second());
+        let stored: Option<Hour> = self.world.session.query_one(find, &[&id, &started]).await.unwrap().get(0);
+        // The stored times were set back by the hours that have passed.
+        let expected = key.expires.map(|end| end - self.model.now);
+        if stored == expected { Ok(()) } else { Err(format!("expires in hour {stored:?}, not {expected:?}")) }
+    }
+
     async fn check_key(
         &mut self,
         client: &Client,
@@ -232,6 +242,9 @@ impl<'a> Run<'a> {
         count: &mut u32,
     ) -> Result<(), String> {
         let is_live = self.model.is_live(key);
+        if is_live {
+            self.check_expiry(key).await?;
+        }
         let (orders, pet) = (if key.is_narrow { 403 } else { 200 }, json!({"name": "Rex", "categoryId": 1}));
         let expected = if is_live { [200, orders, 201] } else { [401; 3] };
         let get = async |path| client.get_with_header(path, "authorization", authorization).await;
