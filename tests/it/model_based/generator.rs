@@ -18,7 +18,7 @@ const OPERATIONS: &[Choice] = &[
     (14, |random, model| Operation::UpdatePet(pet(random, model), pet_patch(random))),
     (4, |random, model| Operation::DeletePet(pet(random, model))),
     (8, |random, model| Operation::GetPet(pet(random, model))),
-    (6, |random, model| Operation::FindPets(pets(random, model), status(random))),
+    (6, |random, model| Operation::FindPets(pets(random, model), pet_status(random))),
     (12, |random, model| Operation::PlaceOrder(pet(random, model), new_order(random))),
     (10, |random, model| Operation::CompleteOrder(order(random, model))),
     (6, |random, model| Operation::CancelOrder(order(random, model))),
@@ -69,7 +69,7 @@ fn pets(random: &mut StdRng, model: &Model) -> Vec<Number> {
     pets.into_iter().collect()
 }
 
-fn status(random: &mut StdRng) -> Option<&'static str> {
+fn pet_status(random: &mut StdRng) -> Option<&'static str> {
     random.random_bool(0.3).then(|| one(random, &["available", "pending", "sold"]))
 }
 

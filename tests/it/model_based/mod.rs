@@ -76,6 +76,23 @@ const SHORTENING: Duration = Duration::from_mins(1);
 /// Leaves out steps, many at a time and then one by one, and what is special about each, while the rest still fails.
 async fn shortened(world: &World, mut found: Counterexample) -> Counterexample {
     let until = Instant::now() + SHORTENING;
+    found = without_steps(world, found, until).await;
+    for index in 0..found.steps.len() {
+        for simplify in SIMPLIFICATIONS {
+            let mut steps = found.steps.clone();
+            if let Some(step) = steps.get_mut(index) {
+                simplify(step);
+            }
+            if let Err(simpler) = replay(world, &steps).await {
+                found = simpler;
+            }
+        }
+    }
+    // Without its tag, for example, a request does not need the step that had the tag.
+    without_steps(world, found, until).await
+}
+
+async fn without_steps(world: &World, mut found: Counterexample, until: Instant) -> Counterexample {
     let mut size = found.steps.len();
     while size > 0 {
         let mut start = 0;
@@ -88,17 +105,6 @@ async fn shortened(world: &World, mut found: Counterexample) -> Counterexample {
             }
         }
         size /= 2;
-    }
-    for index in 0..found.steps.len() {
-        for simplify in SIMPLIFICATIONS {
-            let mut steps = found.steps.clone();
-            if let Some(step) = steps.get_mut(index) {
-                simplify(step);
-            }
-            if let Err(simpler) = replay(world, &steps).await {
-                found = simpler;
-            }
-        }
     }
     found
 }

@@ -78,7 +78,8 @@ impl Operation {
         self.http(&|_| String::new()).1 == Method::GET
     }
 
-    /// The pets and orders that the request names.
+    /// The pets and orders that the request names. It is sent with their tags, unless `generator::tag` adds those of others: the tags
+    /// of a list of orders are not those of the pet that the request names.
     pub(super) fn names(&self) -> Vec<Number> {
         let names = std::cell::RefCell::new(Vec::new());
         self.http(&|number| {
