@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from petstore_client import AsyncPetstore, BadRequestError, ConflictError, Pet
+from petstore_client import AsyncPetstore, BadRequestError, ConflictError, NotFoundError, Pet
 
 AT_ONCE = 64  # the service stores pets that arrive at the same time in one statement
 
@@ -43,7 +43,7 @@ def read(file: str) -> list[Row]:
 
 async def sync(shop: AsyncPetstore, rows: Sequence[Row]) -> Counter[str]:
     """Returns how many pets were added, changed, left unchanged or refused."""
-    known = {pet.reference: pet async for pet in shop.pets.list(references=[row.number for row in rows])}
+    known = await find(shop, [row.number for row in rows])
     outcomes: Counter[str] = Counter()
     slots = asyncio.Semaphore(AT_ONCE)
 
@@ -51,12 +51,23 @@ async def sync(shop: AsyncPetstore, rows: Sequence[Row]) -> Counter[str]:
         async with slots:
             try:
                 outcomes[await apply(shop, row, known.get(row.number))] += 1
-            except (BadRequestError, ConflictError, ValueError) as error:  # the other rows continue
+            except (BadRequestError, ConflictError, NotFoundError, ValueError) as error:  # the other rows continue
                 outcomes["refused"] += 1
                 print(f"{row.number} {row.name}: {error}")
 
     await asyncio.gather(*map(sync_row, rows))
     return outcomes
+
+
+async def find(shop: AsyncPetstore, numbers: Sequence[str]) -> dict[str | None, Pet]:
+    """Returns the pets with these numbers, also if the service refuses some of the numbers."""
+    try:
+        return {pet.reference: pet async for pet in shop.pets.list(references=numbers)}
+    except (BadRequestError, ValueError):
+        if len(numbers) == 1:
+            return {}  # `apply` is refused, too, and says why
+        middle = len(numbers) // 2
+        return {**await find(shop, numbers[:middle]), **await find(shop, numbers[middle:])}
 
 
 async def apply(shop: AsyncPetstore, row: Row, pet: Pet | None) -> str:

@@ -116,6 +116,14 @@ def test_a_run_that_was_killed_can_be_repeated() -> None:
     assert_matches(rows)
 
 
+def test_a_row_that_the_service_refuses_does_not_stop_the_others() -> None:
+    rows = new_rows(150)
+    for bad in ["N" * 300, "N" * 100_000, "a\tb", " "]:
+        assert run([*rows, replace(rows[0], number=bad)])["refused"] == 1, bad[:5]
+    assert run(rows) == {"unchanged": 150}
+    assert run([replace(row, category="9" * 30) for row in rows[:3]] + rows[3:]) == {"refused": 3, "unchanged": 147}
+
+
 def test_the_program_reports_what_it_did_and_what_the_service_refused(tmp_path: Path) -> None:
     good, nameless, misplaced = new_rows(3)
     file = tmp_path / "till.csv"

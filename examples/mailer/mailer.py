@@ -13,21 +13,29 @@ import subprocess
 import sys
 from email.message import EmailMessage
 
-from petstore_client import CursorExpiredError, Petstore
+from petstore_client import CursorExpiredError, Order, Petstore
 
 SCHEMA = """
 PRAGMA locking_mode = EXCLUSIVE;  -- a second mailer gets an error
 BEGIN EXCLUSIVE;
-CREATE TABLE IF NOT EXISTS position (after TEXT NOT NULL);        -- all events up to here have been handled
-CREATE TABLE IF NOT EXISTS done (order_id INTEGER PRIMARY KEY);   -- the orders that need no email any more
+CREATE TABLE IF NOT EXISTS position (after TEXT NOT NULL);  -- all events up to here have been handled
+-- The orders that were completed when the first run began, and those that have had their email.
+CREATE TABLE IF NOT EXISTS earlier (order_id INTEGER, created_at TEXT, PRIMARY KEY (order_id, created_at));
+CREATE TABLE IF NOT EXISTS mailed (order_id INTEGER, created_at TEXT, PRIMARY KEY (order_id, created_at));
 COMMIT;
 """
 
 
-def send(address: str, name: str, order_id: int) -> None:
+def key(order: Order) -> tuple[int, str]:
+    """Identifies an order. After a restore of the service, another order can have the id of a lost one."""
+    return order.id, order.created_at.strftime("%Y%m%d%H%M%S%f")
+
+
+def send(address: str, name: str, order: Order) -> None:
     message = EmailMessage()
     message["To"], message["Subject"] = address, f"{name} is sold"
-    message["Message-ID"] = f"<order-{order_id}@shop.example>"  # if it is sent twice, it has the same id
+    order_id, created_at = key(order)
+    message["Message-ID"] = f"<order-{order_id}-{created_at}@shop.example>"  # if it is sent twice, it has the same id
     subprocess.run(["sendmail", "-t"], input=bytes(message), check=True)
 
 
@@ -39,16 +47,16 @@ class Mailer:
 
     def run(self) -> None:
         if not self.position():
-            start = self.shop.events.position()
-            earlier = [(order.id,) for order in self.shop.orders.list(status="completed")]
+            start = self.shop.events.position()  # before the orders are read, so that the feed has all later sales
+            earlier = [key(order) for order in self.shop.orders.list(status="completed")]
             with self.database:  # a transaction
-                self.database.executemany("INSERT INTO done VALUES (?)", earlier)
+                self.database.executemany("INSERT INTO earlier VALUES (?, ?)", earlier)
                 self.database.execute("INSERT INTO position VALUES (?)", (start,))
         print("waiting for sales", flush=True)
         while True:
             try:
                 self.follow()
-            except CursorExpiredError:  # the events after the position are no longer stored
+            except CursorExpiredError:  # the position is too old, or the service was restored from a backup
                 self.catch_up()
 
     def follow(self) -> None:
@@ -56,21 +64,26 @@ class Mailer:
         for page in events.pages():
             for event in page.items:
                 if event.order_id:
-                    self.mail(event.order_id, event.pet_id)
+                    self.mail(self.shop.orders.get(event.order_id))
             self.store(page.cursor)  # also of an empty page, so that the position does not expire
 
-    def mail(self, order_id: int, pet_id: int) -> None:
-        if self.database.execute("SELECT 1 FROM done WHERE order_id = ?", (order_id,)).fetchone():
+    def mail(self, order: Order) -> None:
+        if order.status != "completed" or self.is_in("mailed", order):  # not completed: the service was restored
             return
-        send(self.address, self.shop.pets.get(pet_id).name, order_id)
+        send(self.address, self.shop.pets.get(order.pet_id).name, order)
         with self.database:
-            self.database.execute("INSERT INTO done VALUES (?)", (order_id,))
+            self.database.execute("INSERT INTO mailed VALUES (?, ?)", key(order))
 
     def catch_up(self) -> None:
         position = self.shop.events.position()  # before the orders are read, so that none is missed
         for order in self.shop.orders.list(status="completed"):
-            self.mail(order.id, order.pet_id)
+            if not self.is_in("earlier", order):
+                self.mail(order)
         self.store(position)
+
+    def is_in(self, table: str, order: Order) -> bool:
+        found = f"SELECT EXISTS (SELECT 1 FROM {table} WHERE order_id = ? AND created_at = ?)"
+        return bool(self.database.execute(found, key(order)).fetchone()[0])
 
     def position(self) -> str | None:
         row = self.database.execute("SELECT after FROM position").fetchone()

@@ -1,4 +1,7 @@
-"""One email per sale, although the mailer is killed before, while and after it sends one, and its position expires."""
+"""One email per sale, although the mailer is killed before, while and after it sends one, and its position expires.
+
+Nor is a sale missed during the first run, or after the database of the service was restored.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
+from unittest.mock import patch
 
-from petstore_client import Petstore
+import httpx
+from mailer import Mailer
+from petstore_client import ClientClosedError, Petstore
 
 shop = Petstore()
 EXPIRED_POSITION = "AgAAAAcAAAAAAAAC0wAAAAAAAAAqAAAAAAAAAAc"
@@ -61,13 +68,33 @@ class Office:
             finally:
                 process.kill()
 
+    @contextmanager
+    def mailer_with(self, http: httpx.Client) -> Iterator[None]:
+        """Runs the mailer in a thread, with this HTTP client."""
+
+        def run() -> None:
+            mailer = Mailer(shop, str(self.folder / "mailer.sqlite"), "staff@shop.example")
+            with closing(mailer.database), suppress(ClientClosedError):
+                mailer.run()
+
+        path = {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+        with patch.dict(os.environ, path), Petstore(http_client=http) as shop:
+            thread = threading.Thread(target=run)
+            thread.start()
+            yield
+            shop.close()
+            thread.join()
+
     def mail_until(self, name: str) -> None:
         """Runs the mailer until it has sent an email about this pet."""
-        deadline = time.monotonic() + 60
         with self.mailer():
-            while name not in [pet for pet, _ in self.emails()]:
-                assert time.monotonic() < deadline, f"no email about {name}"
-                time.sleep(0.02)
+            self.wait_for(name)
+
+    def wait_for(self, name: str) -> None:
+        deadline = time.monotonic() + 60
+        while name not in [pet for pet, _ in self.emails()]:
+            assert time.monotonic() < deadline, f"no email about {name}"
+            time.sleep(0.02)
 
     def expire_position(self) -> None:
         database = sqlite3.connect(self.folder / "mailer.sqlite")
@@ -110,6 +137,46 @@ def test_no_sale_is_left_out_and_none_repeated_after_the_position_has_expired(tm
     emails = office.emails()
     assert sorted(name for name, _ in set(emails)) == ["Ada", "Bo", "Cy", "Dot", "Eve", "Fay"]
     assert len(emails) - len(set(emails)) <= 2  # `mail_until` kills the mailer
+
+
+def test_a_sale_during_the_first_run_has_an_email(tmp_path: Path) -> None:
+    office = Office(tmp_path)
+    office.sell("Old")
+    names = ["Ada"]
+
+    def sell(request: httpx.Request) -> None:
+        if request.url.path.endswith("/orders") and names:
+            office.sell(names.pop())  # just before the first run reads the orders
+
+    with office.mailer_with(httpx.Client(event_hooks={"request": [sell]})):
+        office.wait_for("Ada")
+        office.sell("Bo")
+        office.wait_for("Bo")
+    assert {name for name, _ in office.emails()} == {"Ada", "Bo"}  # and not Old
+
+
+class OtherTime(httpx.HTTPTransport):
+    """Changes when orders were placed. To the mailer, they are other orders with the same ids."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        content = re.sub(rb'"createdAt":"\d{4}', b'"createdAt":"2020', response.read())
+        response.headers.pop("Content-Length", None)
+        return httpx.Response(response.status_code, headers=response.headers, content=content)
+
+
+def test_an_order_that_has_the_id_of_a_lost_one_has_its_own_email(tmp_path: Path) -> None:
+    office = Office(tmp_path)
+    with office.mailer():
+        pass
+    office.sell("Ada")
+    with office.mailer_with(httpx.Client(transport=OtherTime())):
+        office.wait_for("Ada")
+    office.expire_position()  # as after a restore
+    office.sell("Bo")
+    office.mail_until("Bo")
+    ids = {identity for name, identity in office.emails() if name == "Ada"}
+    assert len(ids) == 2, ids
 
 
 def test_a_second_mailer_is_refused(tmp_path: Path) -> None:
