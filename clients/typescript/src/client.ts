@@ -14,6 +14,7 @@ import type {
 import type { Event, EventType } from './models.js';
 import {
   CALL_OPTIONS,
+  CLIENT_OPTIONS,
   REQUEST_OPTIONS,
   UPDATE_OPTIONS,
   WRITE_OPTIONS,
@@ -34,10 +35,15 @@ import {
   checkedIds,
   checkedInteger,
   checkedStrings,
+  checkedText,
+  checkedTypes,
+  checkFilter,
   checkMetadata,
+  checkObject,
   checkOptions,
   checkRemovable,
-  type Names,
+  optional,
+  type Checks,
 } from './validation.js';
 
 /** A pet, and the version of it that was read. */
@@ -53,7 +59,8 @@ export type OrderWithEtag = Order & {
 };
 
 /**
- * Filters a list of pets. `limit` is the page size; `cursor` is that of a page, to continue after it.
+ * Filters a list of pets. A filter that is there but undefined is an error, because it would select all pets. `limit` is the
+ * page size; `cursor` is that of a page, to continue after it.
  *
  * `references` selects the pets with these references, any number of them, and leaves out those that no pet has. All of
  * these pets are on one page, so `limit` and `cursor` cannot be set.
@@ -62,48 +69,54 @@ export type PetFilter = Omit<NonNullable<ListPetsData['query']>, 'id' | 'referen
   references?: readonly string[];
 };
 
-const PET_FILTER: Names<PetFilter> = {
-  status: true,
-  categoryId: true,
-  references: true,
-  sort: true,
-  limit: true,
-  cursor: true,
+const PET_FILTER: Checks<PetFilter> = {
+  status: checkedText,
+  categoryId: checkedInteger,
+  references: checkedStrings,
+  sort: checkedText,
+  limit: checkedInteger,
+  cursor: checkedText,
 };
 
 /** Filters a list of orders. Otherwise like {@link PetFilter}. */
 export type OrderFilter = NonNullable<ListOrdersData['query']>;
 
-const ORDER_FILTER: Names<OrderFilter> = {
-  status: true,
-  petId: true,
-  reference: true,
-  sort: true,
-  limit: true,
-  cursor: true,
+const ORDER_FILTER: Checks<OrderFilter> = {
+  status: checkedText,
+  petId: (name, value) => checkedId(name, value, 'pet'),
+  reference: checkedText,
+  sort: checkedText,
+  limit: checkedInteger,
+  cursor: checkedText,
 };
 
 /**
  * Chooses events. `after` is the `id` of an event, a position, or `now`; by default, the oldest event that is kept comes
- * first. `types` leaves out all other types of events. `limit` is the page size. With `waitSeconds`, the list ends only when nothing has happened for so many seconds, at most
- * 25.
+ * first. `types` leaves out all other types of events. `limit` is the page size. With `waitSeconds`, the list ends only when
+ * nothing has happened for so many seconds, at most 25.
  */
-export type EventFilter = Omit<NonNullable<ListEventsData['query']>, 'wait' | 'type'> & {
+export type EventFilter = Omit<NonNullable<ListEventsData['query']>, 'after' | 'wait' | 'type'> & {
+  after?: string | undefined;
   types?: EventType[];
   waitSeconds?: number;
 };
 
-const EVENT_FILTER: Names<EventFilter> = { after: true, types: true, limit: true, waitSeconds: true };
+const EVENT_FILTER: Checks<EventFilter> = {
+  after: optional(checkedText),
+  types: checkedTypes,
+  limit: checkedInteger,
+  waitSeconds: checkedInteger,
+};
 
 /** Where to start to follow the events. */
 export interface FollowStart {
   /** The `id` of an event, a position, or `now`. Default: the oldest event that is kept comes first. */
   after?: string | undefined;
-  /** Leaves out all other types of events. */
-  types?: EventType[] | undefined;
+  /** Leaves out all other types of events. At least one. */
+  types?: EventType[];
 }
 
-const FOLLOW_START: Names<FollowStart> = { after: true, types: true };
+const FOLLOW_START: Checks<FollowStart> = { after: optional(checkedText), types: checkedTypes };
 
 /**
  * A client of the service. Its calls are retried until they succeed or `maxTimeMs` is over, and take effect once. A call
@@ -127,6 +140,7 @@ export class Petstore {
 
   /** Returns a client with some settings changed. `headers` are added to those of this client. */
   withOptions(options: PetstoreOptions): Petstore {
+    checkOptions(options, CLIENT_OPTIONS, 'the client');
     const changed = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
     const headers = { ...this.#options.headers, ...Object.fromEntries(checkedHeaders(options.headers)) };
     return new Petstore({ ...this.#options, ...changed, headers });
@@ -164,6 +178,7 @@ export class Petstore {
     if (typeof path !== 'string' || !/^\/v1\/[^?#\s]*$/.test(path)) {
       throw new TypeError('`path` must start with `/v1/`. Pass parameters as `query`.');
     }
+    checkOptions(options, REQUEST_OPTIONS, 'this call');
     const { query, body } = options;
     if (method === 'GET' && body !== undefined) {
       throw new TypeError('A `GET` has no `body`. Pass parameters as `query`.');
@@ -185,6 +200,7 @@ export class Pets {
   /** Adds a pet, once. If another pet has its `reference`, throws a `ConflictError` with the code `reference_taken`. */
   async create(pet: NewPet, options: CreateOptions = {}): Promise<PetWithEtag> {
     const headers = keyOf(options);
+    checkObject('pet', pet);
     checkMetadata(pet.metadata, 'a string');
     const request = { method: 'POST', path: '/pets', headers, body: pet } as const;
     return tagged(await this.#transport.send<Pet>(request, options, WRITE_OPTIONS));
@@ -225,11 +241,8 @@ export class Pets {
    * at the start, and still matches, appears exactly once.
    */
   list(filter: PetFilter = {}, options: CallOptions = {}): List<Pet> {
-    checkOptions(filter, PET_FILTER, 'the filter of pets');
+    checkFilter(filter, PET_FILTER, 'the filter of pets');
     const { references, ...query } = filter;
-    if (query.categoryId !== undefined) {
-      checkedInteger('categoryId', query.categoryId);
-    }
     if (references === undefined) {
       return new List(listPages<Pet>(this.#transport, '/pets', query, options));
     }
@@ -237,7 +250,7 @@ export class Pets {
       throw new TypeError('`limit` and `cursor` cannot be set with `references`: all of these pets are on one page.');
     }
     checkOptions(options, CALL_OPTIONS, 'this call');
-    const wanted = [...new Set(checkedStrings('references', references))];
+    const wanted = [...new Set(references)];
     return new List(
       onePage(async () => {
         const found = await this.#named('reference', wanted, query, options);
@@ -271,6 +284,7 @@ export class Pets {
   async update(id: number, patch: PetPatch, options: UpdateOptions = {}): Promise<PetWithEtag> {
     const whereFrom = 'the pets of a list have no `etag`. Get the pet first.';
     const headers = { ...keyOf(options), ...ifMatchOf(options, whereFrom) };
+    checkObject('patch', patch);
     checkRemovable(patch);
     const request = { method: 'PATCH', path: `/pets/${checkedId('id', id, 'pet')}`, headers, body: patch } as const;
     return tagged(await this.#transport.send<Pet>(request, options, UPDATE_OPTIONS));
@@ -300,6 +314,7 @@ export class Orders {
   /** Reserves an available pet, once. */
   async place(order: NewOrder, options: CreateOptions = {}): Promise<Order> {
     const headers = keyOf(options);
+    checkObject('order', order);
     checkedId('petId', order.petId, 'pet');
     checkMetadata(order.metadata, 'a string');
     const request = { method: 'POST', path: '/store/orders', headers, body: order } as const;
@@ -319,6 +334,7 @@ export class Orders {
   async update(id: number, patch: OrderPatch, options: UpdateOptions = {}): Promise<OrderWithEtag> {
     const whereFrom = 'only `orders.get` and `orders.update` return the `etag` of an order.';
     const headers = { ...keyOf(options), ...ifMatchOf(options, whereFrom) };
+    checkObject('patch', patch);
     checkRemovable(patch);
     const request = { method: 'PATCH', path: orderPath(id), headers, body: patch } as const;
     return tagged(await this.#transport.send<Order>(request, options, UPDATE_OPTIONS));
@@ -326,10 +342,7 @@ export class Orders {
 
   /** Iterates over all matching orders, in the order in which they were placed. With `sort: '-id'`, the newest is first. */
   list(filter: OrderFilter = {}, options: CallOptions = {}): List<Order> {
-    checkOptions(filter, ORDER_FILTER, 'the filter of orders');
-    if (filter.petId !== undefined) {
-      checkedId('petId', filter.petId, 'pet');
-    }
+    checkFilter(filter, ORDER_FILTER, 'the filter of orders');
     return new List(listPages<Order>(this.#transport, '/store/orders', filter, options));
   }
 
@@ -367,7 +380,7 @@ export class Events {
    * is the `after` with which to continue.
    */
   list(filter: EventFilter = {}, options: CallOptions = {}): List<Event> {
-    checkOptions(filter, EVENT_FILTER, 'the filter of events');
+    checkFilter(filter, EVENT_FILTER, 'the filter of events');
     return new List(feedPages(this.#transport, filter, options));
   }
 
@@ -380,8 +393,8 @@ export class Events {
    * and other errors at once. To resume after an error, start another loop over the same list.
    */
   follow(start: FollowStart = {}, options: CallOptions = {}): List<Event> {
-    checkOptions(start, FOLLOW_START, '`follow`');
-    return new List(feedPages(this.#transport, { after: start.after, types: start.types, follows: true }, options));
+    checkFilter(start, FOLLOW_START, '`follow`');
+    return new List(feedPages(this.#transport, { ...start, follows: true }, options));
   }
 }
 
@@ -391,13 +404,13 @@ function orderPath(id: number): string {
 
 /** Returns the header that lets a write take effect once, however many attempts it takes. */
 function keyOf(options: WriteOptions): { 'Idempotency-Key': string } {
-  return { 'Idempotency-Key': options.idempotencyKey ?? randomKey() };
+  return { 'Idempotency-Key': options.idempotencyKey ?? randomKey() }; // `send` rejects a key that is there but undefined
 }
 
 /** Returns the header for a change. `whereFrom` says how to get an `etag`. */
 function ifMatchOf(options: UpdateOptions, whereFrom: string): { 'If-Match'?: string } {
-  if ('ifMatch' in options && options.ifMatch === undefined) {
-    throw new TypeError(`\`ifMatch\` is undefined: ${whereFrom}`);
+  if ('ifMatch' in options && (options.ifMatch ?? undefined) === undefined) {
+    throw new TypeError(`\`ifMatch\` is ${options.ifMatch}: ${whereFrom}`);
   }
   return options.ifMatch === undefined ? {} : { 'If-Match': options.ifMatch };
 }

@@ -1,6 +1,19 @@
 // The settings of a client, the options of its calls, and what they report.
 import type { PetstoreError } from './errors.js';
-import type { Names } from './validation.js';
+import {
+  checkBody,
+  checkedHeaders,
+  checkedText,
+  checkFunction,
+  checkMaxTime,
+  checkObject,
+  checkQuery,
+  checkSignal,
+  checkTimeout,
+  headerValue,
+  optional,
+  type Checks,
+} from './validation.js';
 
 /** Times and headers: of a client, or of one call. */
 export interface SendOptions {
@@ -33,15 +46,19 @@ export interface PetstoreOptions extends SendOptions {
   runtime?: Partial<Runtime> | undefined;
 }
 
-const SEND_OPTIONS: Names<SendOptions> = { timeoutMs: true, maxTimeMs: true, headers: true };
+const SEND_OPTIONS: Checks<SendOptions> = {
+  timeoutMs: optional(checkTimeout),
+  maxTimeMs: optional(checkMaxTime),
+  headers: optional((_, value) => checkedHeaders(value)),
+};
 
-export const CLIENT_OPTIONS: Names<PetstoreOptions> = {
-  apiKey: true,
-  baseUrl: true,
+export const CLIENT_OPTIONS: Checks<PetstoreOptions> = {
+  apiKey: optional(checkedText),
+  baseUrl: optional(checkedText),
   ...SEND_OPTIONS,
-  onAttempt: true,
-  fetch: true,
-  runtime: true,
+  onAttempt: optional(checkFunction),
+  fetch: optional(checkFunction),
+  runtime: optional(checkObject),
 };
 
 /** One attempt of a call. Contains nothing secret. */
@@ -90,19 +107,20 @@ export interface CallOptions extends SendOptions {
   signal?: AbortSignal | undefined;
 }
 
-export const CALL_OPTIONS: Names<CallOptions> = { ...SEND_OPTIONS, signal: true };
+export const CALL_OPTIONS: Checks<CallOptions> = { ...SEND_OPTIONS, signal: optional(checkSignal) };
 
 /** The options of a call that writes. */
 export interface WriteOptions extends CallOptions {
   /**
    * Identifies the request for 24 hours: calls with the same key and body take effect once. Default: a random key for
    * each call. Set it if a retry must be possible after your program has crashed. A service before 1.3.0 ignores it in a
-   * call that changes or deletes a pet, or changes an order.
+   * call that changes or deletes a pet, or changes an order. A key that is there but undefined is an error, because another
+   * call could take effect again.
    */
-  idempotencyKey?: string | undefined;
+  idempotencyKey?: string;
 }
 
-export const WRITE_OPTIONS: Names<WriteOptions> = { ...CALL_OPTIONS, idempotencyKey: true };
+export const WRITE_OPTIONS: Checks<WriteOptions> = { ...CALL_OPTIONS, idempotencyKey: headerValue };
 
 /** The options of a call that adds something. */
 export type CreateOptions = WriteOptions;
@@ -113,7 +131,7 @@ export interface UpdateOptions extends WriteOptions {
   ifMatch?: string;
 }
 
-export const UPDATE_OPTIONS: Names<UpdateOptions> = { ...WRITE_OPTIONS, ifMatch: true };
+export const UPDATE_OPTIONS: Checks<UpdateOptions> = { ...WRITE_OPTIONS, ifMatch: headerValue };
 
 /** The options of {@link Petstore.request}. */
 export interface RequestOptions extends WriteOptions {
@@ -123,6 +141,10 @@ export interface RequestOptions extends WriteOptions {
   body?: object | undefined;
 }
 
-export type QueryValue = string | number | boolean | readonly (string | number)[] | undefined;
+export type QueryValue = string | number | boolean | readonly (string | number)[];
 
-export const REQUEST_OPTIONS: Names<RequestOptions> = { ...WRITE_OPTIONS, query: true, body: true };
+export const REQUEST_OPTIONS: Checks<RequestOptions> = {
+  ...WRITE_OPTIONS,
+  query: optional(checkQuery),
+  body: optional(checkBody),
+};

@@ -17,7 +17,7 @@ import {
   type QueryValue,
   type Runtime,
 } from './options.js';
-import { checkedHeaders, checkOptions, checkTimes, headerValue } from './validation.js';
+import { checkedHeaders, checkOptions, headerValue, type Checks } from './validation.js';
 
 const DEFAULT_TIMEOUT_MS = 10_000;
 const DEFAULT_MAX_TIME_MS = 60_000;
@@ -65,7 +65,8 @@ export interface ApiRequest {
   path: string;
   /** What the response is: a JSON object by default, an array for a list, nothing, or anything, also nothing. */
   expects?: 'array' | 'nothing' | 'anything';
-  query?: Readonly<Record<string, QueryValue>> | undefined;
+  /** A parameter that is undefined is not sent. */
+  query?: Readonly<Record<string, QueryValue | undefined>> | undefined;
   headers?: Record<string, string>;
   body?: object | undefined;
   /** How long the service may hold back the response. `timeoutMs` and `maxTimeMs` do not include it. */
@@ -100,7 +101,6 @@ export class Transport {
     this.#baseUrl = versionedUrl(required('baseUrl', options.baseUrl, 'PETSTORE_URL'));
     this.#timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
     this.#maxTimeMs = options.maxTimeMs ?? DEFAULT_MAX_TIME_MS;
-    checkTimes(this.#timeoutMs, this.#maxTimeMs);
     this.#headers = checkedHeaders(options.headers);
     this.#onAttempt = options.onAttempt ?? (() => {});
     this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
@@ -108,17 +108,16 @@ export class Transport {
   }
 
   /**
-   * Sends a request until it succeeds, fails for good, or its time is over. `Body` is an array for a list. `known` are the
-   * options of the call.
+   * Sends a request until it succeeds, fails for good, or its time is over. `Body` is an array for a list. `checks` are
+   * those of the options of the call.
    */
   async send<Body>(
     request: ApiRequest,
     options: CallOptions,
-    known: Record<string, true> = CALL_OPTIONS,
+    checks: Checks<CallOptions> = CALL_OPTIONS,
   ): Promise<ApiResponse<Body>> {
-    checkOptions(options, known, 'this call');
+    checkOptions(options, checks, 'this call');
     const { signal, timeoutMs: attemptMs = this.#timeoutMs, maxTimeMs = this.#maxTimeMs } = options;
-    checkTimes(attemptMs, maxTimeMs);
     const { now, sleep } = this.#runtime;
     const { method, path, waitMs = 0, outlivesOutages = false } = request;
     const url = this.#baseUrl + path + queryString(request.query ?? {});

@@ -1,17 +1,28 @@
 // Checks what callers pass, before anything is sent. Plain JavaScript has no type checker, and a wrong value must not
 // become another request: `GET /pets` without its `id` would return the first pet of the list.
 
-/** The names of all options of a type. The compiler rejects a list that is not complete. */
-export type Names<Options> = Record<keyof Options, true>;
+/** Throws a `TypeError` or a `RangeError` if a value is not what the option with this name accepts. */
+type Check = (name: string, value: unknown) => unknown;
 
-/** Throws a `TypeError` if an option is misspelt. `of` says whose options they are. */
-export function checkOptions(options: object, known: Record<string, true>, of: string): void {
-  if (typeof options !== 'object' || options === null) {
+/** How to check each option of a type. The compiler rejects a list that is not complete. */
+export type Checks<Options> = Record<keyof Options, Check>;
+
+/** Accepts undefined, which stands for the default. Everywhere else, a property that is there must have a value. */
+export function optional(check: Check): Check {
+  return (name, value) => value === undefined || check(name, value);
+}
+
+/** Throws an error if an option is misspelt, or has a wrong value. `of` says whose options they are. */
+export function checkOptions(options: object, checks: Record<string, Check>, of: string): void {
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
     throw new TypeError(`The options of ${of} must be an object, not ${described(options)}.`);
   }
-  const names = Object.keys(known);
-  for (const name of Object.keys(options)) {
-    if (!names.includes(name)) {
+  const names = Object.keys(checks);
+  for (const [name, value] of Object.entries(options)) {
+    const check = names.includes(name) ? checks[name] : undefined;
+    if (check) {
+      check(name, value);
+    } else {
       const [nearest = ''] = [...names].sort((one, other) => distance(name, one) - distance(name, other));
       const isNear = distance(name, nearest) <= 1 + name.length / 3;
       const meant = names.find((one) => one.startsWith(name)) ?? (isNear ? nearest : undefined);
@@ -20,6 +31,17 @@ export function checkOptions(options: object, known: Record<string, true>, of: s
       throw new TypeError(`\`${name}\` is not an option of ${of}. ${hint}The options are ${all}.`);
     }
   }
+}
+
+/**
+ * Throws an error if a filter has a wrong value. A filter that was forgotten is often undefined, and a `Map` has no properties:
+ * neither must select everything.
+ */
+export function checkFilter(filter: object, checks: Record<string, Check>, of: string): void {
+  if (!isPlainObject(filter)) {
+    throw new TypeError(`The options of ${of} must be a plain object, not ${described(filter)}.`);
+  }
+  checkOptions(filter, checks, of);
 }
 
 /** Returns how many letters have to be added, removed or replaced to get from one name to the other, whatever the case. */
@@ -48,7 +70,7 @@ const RESERVED_HEADERS = new Map([
 ]);
 
 /** Returns the headers if callers can set them. No message contains a value, which may be a secret. */
-export function checkedHeaders(headers: Readonly<Record<string, string>> = {}): [name: string, value: string][] {
+export function checkedHeaders(headers: unknown = {}): [name: string, value: string][] {
   if (typeof headers !== 'object' || headers === null || Symbol.iterator in headers) {
     throw new TypeError('`headers` must be a plain object, such as `{ traceparent: … }`.');
   }
@@ -66,20 +88,71 @@ export function checkedHeaders(headers: Readonly<Record<string, string>> = {}): 
 }
 
 /** Returns a value that goes into a header. `fetch` would check it, too, but its message would contain it. */
-export function headerValue(name: string, value: string): string {
-  if (!/^[\x21-\x7e]+$/.test(value)) {
-    throw new TypeError(`\`${name}\` must not be empty, and must contain only visible ASCII characters.`);
+export function headerValue(name: string, value: unknown): string {
+  if (typeof value !== 'string' || !/^[\x21-\x7e]+$/.test(value)) {
+    throw new TypeError(`\`${name}\` must be a string of visible ASCII characters, and not empty.`);
   }
   return value;
 }
 
-/** Throws a `RangeError` unless both times are valid. Written so that NaN is rejected as well. */
-export function checkTimes(timeoutMs: number, maxTimeMs: number): void {
-  if (!(timeoutMs > 0)) {
-    throw new RangeError(`\`timeoutMs\` must be a number above 0, not ${timeoutMs}.`);
+/** Throws an error unless the value is a time for an attempt. Written so that NaN is rejected as well. */
+export function checkTimeout(name: string, value: unknown): void {
+  if (!(checkedNumber(name, value) > 0)) {
+    throw new RangeError(`\`${name}\` must be a number above 0, not ${value}.`);
   }
-  if (!(maxTimeMs >= 0)) {
-    throw new RangeError(`\`maxTimeMs\` must be a number, at least 0, not ${maxTimeMs}.`);
+}
+
+/** Throws an error unless the value is a time for a call. */
+export function checkMaxTime(name: string, value: unknown): void {
+  if (!(checkedNumber(name, value) >= 0)) {
+    throw new RangeError(`\`${name}\` must be a number, at least 0, not ${value}.`);
+  }
+}
+
+function checkedNumber(name: string, value: unknown): number {
+  if (typeof value !== 'number') {
+    throw new TypeError(`\`${name}\` must be a number of milliseconds, not ${described(value)}.`);
+  }
+  return value;
+}
+
+export function checkFunction(name: string, value: unknown): void {
+  if (typeof value !== 'function') {
+    throw new TypeError(`\`${name}\` must be a function, not ${described(value)}.`);
+  }
+}
+
+export function checkSignal(name: string, value: unknown): void {
+  if (!(typeof value === 'object' && value !== null && 'aborted' in value)) {
+    throw new TypeError(`\`${name}\` must be an AbortSignal, not ${described(value)}.`);
+  }
+}
+
+/** Throws a `TypeError` unless the value is an object that can have members. */
+export function checkObject(name: string, value: unknown): void {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    throw new TypeError(`\`${name}\` must be an object, not ${described(value)}.`);
+  }
+}
+
+/** Throws a `TypeError` unless the value can be sent as JSON. */
+export function checkBody(name: string, value: unknown): void {
+  if (!Array.isArray(value)) {
+    checkObject(name, value);
+  }
+}
+
+/** Throws a `TypeError` unless each parameter has a value. One that is left out could have been the filter. */
+export function checkQuery(name: string, value: unknown): void {
+  if (!isPlainObject(value)) {
+    throw new TypeError(`\`${name}\` must be a plain object, such as \`{ status: 'sold' }\`, not ${described(value)}.`);
+  }
+  for (const [parameter, values] of Object.entries(value)) {
+    const all = Array.isArray(values) ? values : [values];
+    if (all.length === 0 || !all.every((one) => ['string', 'number', 'boolean'].includes(typeof one))) {
+      const found = all.length === 0 ? 'an empty array' : described(values);
+      throw new TypeError(`\`${name}.${parameter}\` must be a string or a number, or an array of them, not ${found}.`);
+    }
   }
 }
 
@@ -108,17 +181,28 @@ export function checkedInteger(name: string, value: unknown): number {
   throw new TypeError(`\`${name}\` must be an integer between -2^53 and 2^53, not ${described(value)}.`);
 }
 
-/** Returns the strings if all of them are. */
+/** Returns the text if it is one, and not empty. */
+export function checkedText(name: string, value: unknown): string {
+  if (typeof value !== 'string' || value === '') {
+    throw new TypeError(`\`${name}\` must be a string, not ${value === '' ? 'an empty one' : described(value)}.`);
+  }
+  return value;
+}
+
+/** Returns the types of events if there are any. An empty array would match no event. */
+export function checkedTypes(name: string, values: unknown): string[] {
+  if (Array.isArray(values) && values.length === 0) {
+    throw new TypeError(`\`${name}\` is empty. Leave it out to get events of all types.`);
+  }
+  return checkedStrings(name, values);
+}
+
+/** Returns the strings if all of them are, and none is empty. */
 export function checkedStrings(name: string, values: unknown): string[] {
   if (!Array.isArray(values)) {
     throw new TypeError(`\`${name}\` must be an array of strings, not ${described(values)}.`);
   }
-  return values.map((value: unknown, index) => {
-    if (typeof value !== 'string') {
-      throw new TypeError(`\`${name}[${index}]\` must be a string, not ${described(value)}.`);
-    }
-    return value;
-  });
+  return values.map((value: unknown, index) => checkedText(`${name}[${index}]`, value));
 }
 
 /**
