@@ -22,7 +22,9 @@ RULES = [
     # What the docstrings say about tasks.
     (r" for asyncio: [^.]*", ""),
     (r"\bthe tasks of an event loop\b", "threads"),
-    (r"\btask of the same event loop\b", "thread"),
+    (r"\bEach event loop, and each process of a fork,", "Each process of a fork"),
+    (r" and the event loop\b(?=\s+of the first call)", ""),
+    (r"\bAny task\b", "Any thread"),
     (r"\bin another task\b", "in another thread"),
     (r"\n *You can also cancel the task\b.*", ""),
 ]

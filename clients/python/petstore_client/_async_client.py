@@ -27,7 +27,7 @@ from ._core import (
 )
 from ._positions import FeedPosition, Position, pets_position
 from ._remove import Remove
-from ._transport import AsyncTransport
+from ._transport import AsyncTransport, Connections
 from .models import Event, EventType, Metadata, MetadataPatch, Order, OrderStatus, Pet, PetStatus, Sort
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ T = TypeVar("T")
 class AsyncPetstore:
     """A client of the service for asyncio: calls are awaited, and lists are for `async for`.
 
-    It is safe to share between the tasks of an event loop.
+    It is safe to share between the tasks of an event loop. Each event loop, and each process of a fork,
+    has its own connections.
 
     - `api_key`, `base_url`: by default, the environment variables PETSTORE_KEY and PETSTORE_URL. The URL may or may not
       end in `/v1`.
@@ -49,7 +50,8 @@ class AsyncPetstore:
       attempt. Neither limit includes the time for which `events` asks the service to wait.
     - `headers`: headers to send in addition, such as `traceparent`.
     - `on_attempt`: called after each attempt, for example to count retries.
-    - `http_client`: for proxies, certificates or tests.
+    - `http_client`: for proxies, certificates or tests. Its connections work only in the process and the event loop
+      of the first call: elsewhere, calls raise a `ClientMovedError`, and send nothing.
     - `sleep`, `clock`, `random`: for tests.
 
     Every call raises a `PetstoreError` if it fails. An invalid option, here or of a call, is a bug in your program: it
@@ -75,7 +77,7 @@ class AsyncPetstore:
         core = Core.from_settings(
             api_key, base_url, timeout_seconds, max_time_seconds, headers, on_attempt, clock, random
         )
-        self._set(core, AsyncTransport(http_client or httpx.AsyncClient(), sleep))
+        self._set(core, AsyncTransport(Connections(http_client, httpx.AsyncClient), sleep))
 
     def _set(self, core: Core, transport: AsyncTransport) -> None:
         self._core, self._transport = core, transport
@@ -123,8 +125,8 @@ class AsyncPetstore:
     async def close(self) -> None:
         """Closes the connections, also those of the clients that `with_options` returned.
 
-        Any task of the same event loop can call it. Calls that wait for events or for their next attempt end at once,
-        with a `ClientClosedError`, and so does every later call.
+        Any task can call it. Calls that wait for events or for their next attempt end at once, with a
+        `ClientClosedError`, and so does every later call. After a fork, the other process can go on.
         """
         await self._transport.close()
 
@@ -361,7 +363,7 @@ class AsyncEvents:
         self,
         *,
         after: str | None = None,
-        types: Sequence[EventType] = (),
+        types: Sequence[EventType] | None = None,
         limit: int = MAX_LIMIT,
         wait_seconds: int = 0,
         **options: Unpack[CallOptions],
@@ -369,9 +371,9 @@ class AsyncEvents:
         """Iterates over the events so far, and ends when there are no more.
 
         `after` is the `id` of an event, a position, or `"now"`; by default, the oldest event that is kept comes first.
-        `types` leaves out all other types of events. `limit` is the page size, at most 100. With `wait_seconds`, at
-        most 25, the iteration ends only when nothing has happened for so long. The last page of `pages` is empty, and
-        its `cursor` is the `after` with which to continue.
+        `types` leaves out all other types of events. An empty list of types is an error. `limit` is the page size, at
+        most 100. With `wait_seconds`, at most 25, the iteration ends only when nothing has happened for so long. The
+        last page of `pages` is empty, and its `cursor` is the `after` with which to continue.
         """
         return AsyncItems(
             self._client,
@@ -379,7 +381,7 @@ class AsyncEvents:
         )
 
     def follow(
-        self, *, after: str | None = None, types: Sequence[EventType] = (), **options: Unpack[CallOptions]
+        self, *, after: str | None = None, types: Sequence[EventType] | None = None, **options: Unpack[CallOptions]
     ) -> AsyncItems[Event]:
         """Iterates over the events, and waits for the next one instead of ending. See `list` for `after` and `types`.
 

@@ -26,7 +26,7 @@ from ._core import (
 )
 from ._positions import FeedPosition, Position, pets_position
 from ._remove import Remove
-from ._transport import Transport
+from ._transport import Connections, Transport
 from .models import Event, EventType, Metadata, MetadataPatch, Order, OrderStatus, Pet, PetStatus, Sort
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ T = TypeVar("T")
 class Petstore:
     """A client of the service.
 
-    It is safe to share between threads.
+    It is safe to share between threads. Each process of a fork
+    has its own connections.
 
     - `api_key`, `base_url`: by default, the environment variables PETSTORE_KEY and PETSTORE_URL. The URL may or may not
       end in `/v1`.
@@ -48,7 +49,8 @@ class Petstore:
       attempt. Neither limit includes the time for which `events` asks the service to wait.
     - `headers`: headers to send in addition, such as `traceparent`.
     - `on_attempt`: called after each attempt, for example to count retries.
-    - `http_client`: for proxies, certificates or tests.
+    - `http_client`: for proxies, certificates or tests. Its connections work only in the process
+      of the first call: elsewhere, calls raise a `ClientMovedError`, and send nothing.
     - `sleep`, `clock`, `random`: for tests.
 
     Every call raises a `PetstoreError` if it fails. An invalid option, here or of a call, is a bug in your program: it
@@ -74,7 +76,7 @@ class Petstore:
         core = Core.from_settings(
             api_key, base_url, timeout_seconds, max_time_seconds, headers, on_attempt, clock, random
         )
-        self._set(core, Transport(http_client or httpx.Client(), sleep))
+        self._set(core, Transport(Connections(http_client, httpx.Client), sleep))
 
     def _set(self, core: Core, transport: Transport) -> None:
         self._core, self._transport = core, transport
@@ -122,8 +124,8 @@ class Petstore:
     def close(self) -> None:
         """Closes the connections, also those of the clients that `with_options` returned.
 
-        Any thread can call it. Calls that wait for events or for their next attempt end at once,
-        with a `ClientClosedError`, and so does every later call.
+        Any thread can call it. Calls that wait for events or for their next attempt end at once, with a
+        `ClientClosedError`, and so does every later call. After a fork, the other process can go on.
         """
         self._transport.close()
 
@@ -354,7 +356,7 @@ class Events:
         self,
         *,
         after: str | None = None,
-        types: Sequence[EventType] = (),
+        types: Sequence[EventType] | None = None,
         limit: int = MAX_LIMIT,
         wait_seconds: int = 0,
         **options: Unpack[CallOptions],
@@ -362,9 +364,9 @@ class Events:
         """Iterates over the events so far, and ends when there are no more.
 
         `after` is the `id` of an event, a position, or `"now"`; by default, the oldest event that is kept comes first.
-        `types` leaves out all other types of events. `limit` is the page size, at most 100. With `wait_seconds`, at
-        most 25, the iteration ends only when nothing has happened for so long. The last page of `pages` is empty, and
-        its `cursor` is the `after` with which to continue.
+        `types` leaves out all other types of events. An empty list of types is an error. `limit` is the page size, at
+        most 100. With `wait_seconds`, at most 25, the iteration ends only when nothing has happened for so long. The
+        last page of `pages` is empty, and its `cursor` is the `after` with which to continue.
         """
         return Items(
             self._client,
@@ -372,7 +374,7 @@ class Events:
         )
 
     def follow(
-        self, *, after: str | None = None, types: Sequence[EventType] = (), **options: Unpack[CallOptions]
+        self, *, after: str | None = None, types: Sequence[EventType] | None = None, **options: Unpack[CallOptions]
     ) -> Items[Event]:
         """Iterates over the events, and waits for the next one instead of ending. See `list` for `after` and `types`.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import numbers
 import operator
 import os
 import re
@@ -24,7 +25,7 @@ from . import errors
 from ._metadata import checked_metadata, checked_metadata_patch
 from ._remove import REMOVE, Remove
 from ._version import __version__
-from .errors import ClientClosedError, NotFoundError, PetstoreError
+from .errors import ClientClosedError, ClientMovedError, NotFoundError, PetstoreError
 from .generated.models import NewOrder, NewPet, OrderPatch, PetPatch
 from .models import Event, Metadata, MetadataPatch, Order, OrderStatus, Pet, PetStatus, Sort
 
@@ -167,7 +168,7 @@ class Sleep:
     seconds: float
 
 
-Outcome = Union[httpx.Response, httpx.RequestError, ClientClosedError, None]
+Outcome = Union[httpx.Response, httpx.RequestError, ClientClosedError, ClientMovedError, None]
 Call = Generator[Union[Send, Sleep], Outcome, T]
 
 
@@ -206,10 +207,16 @@ class Core:
         clock: Callable[[], float],
         random: Callable[[], float],
     ) -> Core:
-        own, extra = _own_headers(api_key), _extra_headers(headers or {})
+        own, extra = _own_headers(api_key), _extra_headers({} if headers is None else headers)
         return Core(_base_url(base_url), own, timeout_seconds, max_time_seconds, extra, on_attempt, clock, random)
 
     def __post_init__(self) -> None:
+        for name in ("timeout_seconds", "max_time_seconds"):
+            if not isinstance(getattr(self, name), numbers.Real):
+                kind = type(getattr(self, name)).__name__
+                raise TypeError(f"`{name}` must be a number of seconds, not a value of type {kind}.")
+        for name in ("on_attempt", "clock", "random"):
+            checked_function(name, getattr(self, name), optional=name == "on_attempt")
         # Written so that NaN is rejected as well.
         if not self.timeout_seconds > 0:
             raise ValueError(f"`timeout_seconds` must be a number above 0, not {self.timeout_seconds}.")
@@ -277,7 +284,8 @@ class Core:
         return replace(pets[0], etag=_etag(response))
 
     def get_pets(self, pet_ids: Sequence[int]) -> Call[list[Pet]]:
-        ids = list(dict.fromkeys(_id(f"pet_ids[{index}]", pet_id, "pet") for index, pet_id in enumerate(pet_ids)))
+        wanted = _items("pet_ids", pet_ids, "ids, such as `[1, 2]`")
+        ids = list(dict.fromkeys(_id(f"pet_ids[{index}]", pet_id, "pet") for index, pet_id in enumerate(wanted)))
         found = yield from self._named_pets("id", [str(pet_id) for pet_id in ids], [])
         return [found[pet_id] for pet_id in ids if pet_id in found]
 
@@ -361,7 +369,8 @@ class Core:
         return _read(response, _order)
 
     def page(self, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]) -> Call[Page[T]]:
-        response = yield from self._perform(replace(request, params=[*request.params, *_params(cursor=cursor)]))
+        params = [*request.params, *_params(cursor=cursor)]
+        response = yield from self._perform(replace(request, params=params))
         # Only the cursor of the link is used, so the key is sent to no other host.
         return _read(response, lambda response: Page([read(item) for item in response.json()], _next_cursor(response)))
 
@@ -401,7 +410,7 @@ class Core:
         headers = {}
         if method != "GET" or idempotency_key is not None:
             headers = _idempotency_key(idempotency_key)
-        request = Request(method, path[len("/v1") :], _query(query or {}), body, headers)
+        request = Request(method, path[len("/v1") :], _query({} if query is None else query), body, headers)
         response = yield from self._perform(request)
         return _read(response, _json)
 
@@ -421,7 +430,7 @@ class Core:
             sent = self.clock()
             attempt_deadline = min(sent + timeout, deadline)
             outcome = yield self._send(request, TimeLeft(attempt_deadline, self.clock))
-            if isinstance(outcome, ClientClosedError):
+            if isinstance(outcome, (ClientClosedError, ClientMovedError)):
                 outcome.outcome_unknown = outcome_unknown
                 raise outcome
             ended = self.clock()
@@ -456,14 +465,16 @@ class Core:
         headers = self.own_headers.copy()
         headers.update(self.extra_headers)
         headers.update(request.headers)
+        try:
+            url = httpx.URL(f"{self.base_url}{request.path}").copy_merge_params(list(request.params))
+        except httpx.InvalidURL as error:
+            raise ValueError(f"The path or an argument cannot be sent in a URL: {error}") from None
         arguments: dict[str, Any] = {
             "method": request.method,
-            "url": f"{self.base_url}{request.path}",
+            "url": url,
             "headers": headers,
             "extensions": {"timeout": timeouts},
         }
-        if request.params:
-            arguments["params"] = list(request.params)
         if request.body is not None:
             headers["Content-Type"] = "application/json"
             arguments["content"] = json.dumps(request.body, default=_null)
@@ -490,19 +501,25 @@ class Core:
 
 
 def pet_filters(status: PetStatus | None, category_id: int | None, sort: Sort | None) -> list[tuple[str, str]]:
-    category = None if category_id is None else _integer("category_id", category_id)
-    return _params(status=status, categoryId=category, sort=sort)
+    category = None if category_id is None else integer("category_id", category_id)
+    return _params(status=optional_text("status", status), categoryId=category, sort=optional_text("sort", sort))
 
 
 def list_pets(filters: Sequence[tuple[str, str]], limit: int) -> Request:
-    return Request("GET", "/pets", [*filters, *_params(limit=limit)])
+    return Request("GET", "/pets", [*filters, *_params(limit=integer("limit", limit))])
 
 
 def list_orders(
     status: OrderStatus | None, pet_id: int | None, reference: str | None, sort: Sort | None, limit: int
 ) -> Request:
     pet = None if pet_id is None else _id("pet_id", pet_id, "pet")
-    params = _params(status=status, petId=pet, reference=reference, sort=sort, limit=limit)
+    params = _params(
+        status=optional_text("status", status),
+        petId=pet,
+        reference=optional_text("reference", reference),
+        sort=optional_text("sort", sort),
+        limit=integer("limit", limit),
+    )
     return Request("GET", "/store/orders", params)
 
 
@@ -522,7 +539,7 @@ def _id(argument: str, value: object, of: str) -> int:
     return number
 
 
-def _integer(argument: str, value: object) -> int:
+def integer(argument: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"`{argument}` must be an integer, not a value of type {type(value).__name__}.")
     return operator.index(value)
@@ -530,9 +547,46 @@ def _integer(argument: str, value: object) -> int:
 
 def unique_references(references: Iterable[str]) -> list[str]:
     """Returns the references, each once, if they are a list of strings."""
-    if isinstance(references, str):
-        raise TypeError("`references` must be a list of references, such as `['stock-17']`.")
-    return list(dict.fromkeys(_string(f"references[{index}]", value) for index, value in enumerate(references)))
+    wanted = _items("references", references, "references, such as `['stock-17']`")
+    return list(dict.fromkeys(_text(f"references[{index}]", value) for index, value in enumerate(wanted)))
+
+
+def event_types(types: Iterable[str] | None) -> list[str]:
+    """Returns the types, or nothing for all types. An empty list is not the same: it would match no event."""
+    if types is None:
+        return []
+    wanted = _items("types", types, "types, such as `['order.completed']`")
+    if not wanted:
+        raise ValueError("`types` is empty. Leave it out to get events of all types.")
+    return [_text(f"types[{index}]", value) for index, value in enumerate(wanted)]
+
+
+def _items(argument: str, values: Iterable[T], of: str) -> list[T]:
+    if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+        raise TypeError(f"`{argument}` must be a list of {of}.")
+    return list(values)
+
+
+def optional_text(argument: str, value: T) -> T:
+    """Returns the value if it is None, which stands for the default, or a string that is not empty.
+
+    Anything else could select other pets or orders than the caller meant.
+    """
+    if value is not None:
+        _text(argument, value)
+    return value
+
+
+def _text(argument: str, value: object) -> str:
+    if not _string(argument, value):
+        raise ValueError(f"`{argument}` is empty.")
+    return str(value)
+
+
+def checked_function(argument: str, value: T, optional: bool) -> T:
+    if not callable(value) and not (optional and value is None):
+        raise TypeError(f"`{argument}` must be a function, not a value of type {type(value).__name__}.")
+    return value
 
 
 def _string(argument: str, value: object) -> str:
@@ -588,10 +642,21 @@ def _if_match(etag: str | None, where_from: str) -> dict[str, str]:
 
 
 def _query(query: Mapping[str, QueryValue]) -> list[tuple[str, str]]:
+    """Returns the parameters. One that is None is left out. No other value is, because that could drop a filter."""
+    if not isinstance(query, Mapping):
+        raise TypeError("`query` must be a mapping, such as `{'status': 'sold'}`.")
     params: list[tuple[str, str]] = []
     for name, value in query.items():
-        values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        params += [(name, json.dumps(one) if isinstance(one, bool) else str(one)) for one in values if one is not None]
+        if value is None:
+            continue
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not values:
+            raise ValueError(f"`query[{name!r}]` is empty. Leave it out, or pass None.")
+        for one in values:
+            if not isinstance(one, (str, int, float)):
+                kind = type(one).__name__
+                raise TypeError(f"`query[{name!r}]` must be a text or a number, or a list of them, not {kind}.")
+            params.append((name, json.dumps(one) if isinstance(one, bool) else str(one)))
     return params
 
 
@@ -612,7 +677,7 @@ def _check_options(options: Mapping[str, object], known: Iterable[str], accepts:
 
 
 def _own_headers(api_key: str | None) -> httpx.Headers:
-    key = (api_key or os.environ.get("PETSTORE_KEY") or "").strip()
+    key = _setting("api_key", api_key, "PETSTORE_KEY")
     if not key:
         raise ValueError("Set `api_key` or the environment variable PETSTORE_KEY.")
     _header("api_key", key)  # otherwise an exception about the header would show the key
@@ -636,7 +701,7 @@ def _extra_headers(headers: Mapping[str, str]) -> httpx.Headers:
 
 
 def _base_url(base_url: str | None) -> httpx.URL:
-    address = (base_url or os.environ.get("PETSTORE_URL") or "").strip().rstrip("/")
+    address = _setting("base_url", base_url, "PETSTORE_URL").rstrip("/")
     if not address:
         raise ValueError("Set `base_url` or the environment variable PETSTORE_URL.")
     try:
@@ -648,7 +713,13 @@ def _base_url(base_url: str | None) -> httpx.URL:
     return url
 
 
+def _setting(option: str, value: str | None, variable: str) -> str:
+    """Returns an option, or the environment variable if the option is None. An empty option may be a mistake."""
+    return (os.environ.get(variable, "") if value is None else _string(option, value)).strip()
+
+
 def _header(option: str, value: str) -> str:
+    _string(option, value)
     if not value.isascii() or not value.isprintable() or not value or " " in value:
         raise ValueError(f"`{option}` must not be empty, and must contain only visible ASCII characters.")
     return value
@@ -693,7 +764,8 @@ def _head(outcome: Outcome) -> tuple[int | None, Mapping[str, str], str | None]:
 def _read(response: httpx.Response, read: Callable[[httpx.Response], T]) -> T:
     try:
         return read(response)
-    except (ValueError, TypeError, LookupError, AttributeError):  # for example the page of a captive portal
+    # For example the page of a captive portal. RecursionError: JSON that is nested too deeply.
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, httpx.InvalidURL):
         error = errors.from_response(response)
         error.outcome_unknown = response.request.method != "GET"
         raise error from None

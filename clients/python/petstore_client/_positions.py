@@ -19,7 +19,8 @@ class Position(Generic[T]):
     def __init__(
         self, core: Core, request: Request, cursor: str | None, read: Callable[[Mapping[str, Any]], T]
     ) -> None:
-        self._core, self._request, self._cursor, self._read = core, request, cursor, read
+        self._core, self._request, self._read = core, request, read
+        self._cursor = _core.optional_text("cursor", cursor)
         self._ended = False
         self.items: deque[T] = deque()
 
@@ -65,12 +66,17 @@ class FeedPosition(Position[Event]):
     """How far a reader of the feed has come. If it `follows`, it never ends; otherwise, it ends with an empty page."""
 
     def __init__(
-        self, core: Core, after: str | None, types: Sequence[EventType], limit: int, wait_seconds: int, follows: bool
+        self,
+        core: Core,
+        after: str | None,
+        types: Sequence[EventType] | None,
+        limit: int,
+        wait_seconds: int,
+        follows: bool,
     ) -> None:
-        if isinstance(types, str):
-            raise TypeError("`types` must be a list of types, such as `['order.completed']`.")
-        self._core, self._after, self._types, self._limit = core, after, list(types), limit
-        self._wait_seconds, self._follows = wait_seconds, follows
+        self._core, self._after, self._types = core, _core.optional_text("after", after), _core.event_types(types)
+        self._limit, self._wait_seconds = _core.integer("limit", limit), _core.integer("wait_seconds", wait_seconds)
+        self._follows = follows
         self._ended = False
         self.items = deque()
 

@@ -126,6 +126,24 @@ class ClientClosedError(PetstoreError):
         super().__init__(message, code=code)
 
 
+class ClientMovedError(PetstoreError):
+    """The client has your own `http_client`, which was used before a fork, or in another event loop.
+
+    Its connections cannot be used here, so the attempt was not sent. Create a client after the fork, or one in each
+    event loop. A client without `http_client` can be used everywhere.
+    """
+
+    # The defaults let pickle restore an exception.
+    def __init__(
+        self,
+        message: str = "Another process or event loop uses the connections of your `http_client`. "
+        "Create the client after the fork, or one in each event loop.",
+        *,
+        code: str = "client_moved",
+    ) -> None:
+        super().__init__(message, code=code)
+
+
 _BY_STATUS: dict[int, type[PetstoreError]] = {
     401: AuthenticationError,
     403: PermissionDeniedError,
@@ -179,7 +197,7 @@ def _error_body(response: httpx.Response) -> dict[str, str]:
     """Returns the texts in the body of an error, or nothing if it is not from the service."""
     try:
         body = json.loads(response.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(body, dict):
         return {}
@@ -202,5 +220,5 @@ def _retry_after(headers: httpx.Headers) -> float | None:
         pass
     try:
         return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(headers["Date"])).total_seconds())
-    except (TypeError, ValueError, LookupError):
+    except (TypeError, ValueError, LookupError, OverflowError):
         return None

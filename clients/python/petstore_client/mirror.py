@@ -60,11 +60,12 @@ class Mirror:
     file current, and a `ValueError` if the file is not a copy of this service.
 
     The mirror shares the client's connections. The API key needs the scopes `pets:read` and `events:read`. Any thread
-    can use the mirror. Do not fork the process while it is open.
+    can use the mirror. In the child of a fork, it raises a `RuntimeError`: open it after the fork, in one process.
     """
 
     def __init__(self, client: Petstore, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).resolve()
+        self._process = os.getpid()
         self._changed = threading.Condition()  # notified when `_state` is replaced
         self._callers_client = client
         self._callers_on_attempt = client._core.on_attempt
@@ -73,6 +74,7 @@ class Mirror:
         self._clock = client._core.clock
         self._next_build = -math.inf
         self._failures = 0  # attempts that have failed
+        self._feed_lag = 0.0  # for how many seconds the feed is held back
         self._file = MirrorFile(self._path, str(client._core.base_url))
         self._state = _State(self._file.position, self._file.current_at)
         self._thread = threading.Thread(target=self._run, name="petstore-mirror", daemon=True)
@@ -83,6 +85,7 @@ class Mirror:
 
         Before the copy has ever been complete, `pets` is empty: call `wait_until_current` first.
         """
+        self._check_process()
         with contextlib.closing(connect(self._path, mode="ro")) as connection:
             connection.row_factory = sqlite3.Row
             return connection.execute(sql, parameters).fetchall()
@@ -92,13 +95,18 @@ class Mirror:
 
         Raises a `TimeoutError` after `timeout_seconds`, and the mirror's `error` if it has one.
         """
+        self._check_process()
         deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not self._catches_up(deadline):
             pass
 
     @property
     def is_current(self) -> bool:
-        """Whether the copy has all changes that the service has reported, and the last request succeeded."""
+        """Whether the copy has all changes that the service knew at the last request, which succeeded.
+
+        It is false while a long write transaction, such as an import, holds the event feed back.
+        """
+        self._check_process()
         return self._state.is_current
 
     @property
@@ -107,6 +115,7 @@ class Mirror:
 
         While nothing changes, the service confirms every 25 seconds that the copy is current.
         """
+        self._check_process()
         current_at = self._state.current_at
         return None if current_at is None else max(0.0, time.time() - current_at)
 
@@ -116,15 +125,19 @@ class Mirror:
 
         None while it continues or waits for the end of an outage.
         """
+        self._check_process()
         return self._state.error
 
     def close(self) -> None:
-        """Stops the mirror. The client stays open."""
+        """Stops the mirror. The client stays open. In the child of a fork, does nothing."""
+        if self._process != os.getpid():
+            return
         self._transport.close()
         self._thread.join()
         self._file.close()
 
     def __enter__(self) -> Mirror:
+        self._check_process()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -134,6 +147,15 @@ class Mirror:
         return f"<Mirror {str(self._path)!r}>"
 
     # In the threads of callers
+
+    def _check_process(self) -> None:
+        """Raises a `RuntimeError` in the child of a fork.
+
+        There, no thread keeps the copy current. SQLite believes that it still has the locks of the parent, so even a
+        new connection could read a row that is being changed, or damage the file.
+        """
+        if self._process != os.getpid():
+            raise RuntimeError(f"The mirror {self._path} belongs to another process. Open it after the fork.")
 
     def _catches_up(self, deadline: float) -> bool:
         """Waits for the events that are in the feed now. Returns False if a build has ended in the meantime."""
@@ -201,7 +223,7 @@ class Mirror:
                 if count % 100_000 == 0:
                     logger.info("%s: %d pets read", self._path, count)
             for page in self._client.events.list(after=position).pages():
-                current_at = time.time()
+                current_at = time.time() - self._feed_lag
                 for changes in _changes(page):
                     self._file.build(self._read(changes), changes.pet_ids)
                     position = changes.position
@@ -212,16 +234,19 @@ class Mirror:
             self._next_build = self._clock() + PAUSE_SECONDS
         logger.info("%s: built from %d pets in %.1f s", self._path, count, self._clock() - started)
         builds = self._state.builds + 1
-        self._publish(position=position, current_at=current_at, is_current=True, error=None, builds=builds)
+        is_current = self._feed_lag == 0
+        self._publish(position=position, current_at=current_at, is_current=is_current, error=None, builds=builds)
 
     def _follow(self) -> None:
         logger.info("%s: following the event feed", self._path)
         for page in self._client.events.follow(after=self._state.position).pages():
-            received_at = time.time()
+            lag = self._feed_lag
+            known_at = time.time() - lag
             for changes in _changes(page):
                 pets, position = self._read(changes), changes.position
-                is_current = _is_last(page) and position == page.cursor
-                current_at = received_at if is_current else self._state.current_at
+                is_end = _is_last(page) and position == page.cursor
+                is_current = is_end and lag == 0
+                current_at = known_at if is_end else self._state.current_at
                 self._file.store(pets, changes.pet_ids, position, current_at)
                 events = self._state.events + changes.events
                 self._publish(
@@ -254,6 +279,8 @@ class Mirror:
         if attempt.error is not None:
             self._failures += 1
             self._publish(is_current=False)
+        # Only pages of events have it, and not those of a service before 1.3.0.
+        self._feed_lag = float(attempt.headers.get("Petstore-Feed-Lag", self._feed_lag))
         if self._callers_on_attempt is not None:
             self._callers_on_attempt(attempt)
 
@@ -304,10 +331,11 @@ class _Transport(Transport):
     """The connections of a client. Closing it ends the waits of the mirror, but leaves the connections open."""
 
     def __init__(self, original: Transport) -> None:
-        super().__init__(original._http, original._sleep)
+        super().__init__(original._connections, original._sleep)
         original._closed.add_done_callback(lambda _: self.close())
 
     def close(self) -> None:
+        self._is_closed = True
         with contextlib.suppress(Exception):  # it was closed before
             self._closed.set_result(None)
 

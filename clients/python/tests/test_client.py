@@ -284,6 +284,22 @@ class Calls:
         portal = self.fails(World(httpx.Response(200, html=HTML)), lambda shop: shop.pets.get(1))
         assert "Check the base URL" in portal.message
 
+    def test_a_strange_response_is_an_error_of_the_sdk(self) -> None:
+        deep = "[" * 100_000
+        far = {"Date": "Mon, 16 Nov 2026 08:00:00 GMT", "Retry-After": f"Mon, 16 Nov {'9' * 30} 08:00:00 GMT"}
+        long = {"Link": f'</v1/pets?cursor={"a" * 70_000}>; rel="next"'}
+        cases: list[tuple[Callable[..., Any], Callable[[Any], Any], httpx.Response, bool]] = [
+            (self.call, self.create, httpx.Response(201, text=deep), True),
+            (self.call, self.create, httpx.Response(500, text=deep), True),
+            (self.call, self.create, httpx.Response(503, text="", headers=far), True),
+            (self.list, lambda shop: shop.pets.list(), httpx.Response(200, json=[], headers=long), False),
+            (self.list, lambda shop: shop.events.list(), httpx.Response(200, json=[], headers=long), False),
+        ]
+        for make, call, answer, unknown in cases:
+            with unittest.TestCase().assertRaises(sdk.PetstoreError) as raised:
+                make(World(answer), call, max_time_seconds=0)
+            assert (raised.exception.code, raised.exception.outcome_unknown) == ("unexpected_response", unknown)
+
     def test_an_error_has_all_that_the_service_says(self) -> None:
         failure = self.fails(World(error(429, "rate_limited", **{"Retry-After": "3"})), self.create, max_time_seconds=0)
         assert isinstance(failure, sdk.RateLimitError)

@@ -64,6 +64,7 @@ class Service:
         self.pauses: list[float] = []
         self.react: Reaction = lambda request: None
         self.restored = 0  # how often a backup has been restored
+        self.held_back: tuple[int, float] | None = None  # how many events are shown, and how long the next has waited
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
 
@@ -89,6 +90,17 @@ class Service:
         """Restores a backup: old positions expire."""
         with self._changed:
             self.pets, self.events, self.restored = dict(pets), [], self.restored + 1
+            self._changed.notify_all()
+
+    def hold_back(self, seconds: float) -> None:
+        """Shows no later events, as behind a long write transaction."""
+        with self._changed:
+            self.held_back = len(self.events), seconds
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        with self._changed:
+            self.held_back = None
             self._changed.notify_all()
 
     def asked(self, kind: Callable[[Request], bool]) -> list[Request]:
@@ -118,14 +130,19 @@ class Service:
             after = params["after"]
             restored, start = map(int, after.split("-")) if after != "now" else (self.restored, len(self.events))
             wait = int(params.get("wait", 0))
-            self._changed.wait_for(
-                lambda: len(self.events) > start or restored != self.restored or self._closed, timeout=wait
-            )
+            if self.held_back is None:
+                self._changed.wait_for(
+                    lambda: len(self.events) > start or restored != self.restored or self._closed or self.held_back,
+                    timeout=wait,
+                )
+            else:
+                self._changed.wait(timeout=0.05)
             if restored != self.restored:
                 return EXPIRED
-            page = self.events[start : start + int(params["limit"])]
+            shown, lag = self.held_back or (len(self.events), 0)
+            page = self.events[start : min(shown, start + int(params["limit"]))]
             link = f'<http://shop.example/v1/events?after={restored}-{start + len(page)}>; rel="next"'
-            return httpx.Response(200, json=page, headers={"Link": link})
+            return httpx.Response(200, json=page, headers={"Link": link, "Petstore-Feed-Lag": f"{lag:.3f}"})
 
     def close(self) -> None:
         """Ends the waits for events."""
@@ -211,6 +228,20 @@ class MirrorTest(WithService):
             mirror.wait_until_current(20)
             assert mirror.query("SELECT metadata FROM pets WHERE id = 7")[0]["metadata"] == "{}"
         assert len(self.service.asked(is_list)) == 3
+
+    def test_the_copy_is_not_current_while_the_feed_is_held_back(self) -> None:
+        self.service.put(1, status="available")
+        with self.mirror() as mirror:
+            assert mirror.is_current
+            self.service.hold_back(27.0)
+            self.service.put(1, status="sold")
+            self.eventually(lambda: not mirror.is_current)
+            self.eventually(lambda: mirror.lag is not None and 27 <= mirror.lag < 60)
+            self.service.release()
+            self.eventually(lambda: mirror.is_current)
+            assert mirror.lag is not None and mirror.lag < 20
+            [row] = mirror.query("SELECT status FROM pets")
+            assert row["status"] == "sold"
 
     def test_a_change_that_is_made_during_the_build_is_in_it(self) -> None:
         for id in range(1, 301):
