@@ -29,6 +29,8 @@ use generator::next_step;
 use operation::{Action, Request, Step};
 use run::{Run, World};
 
+use crate::support::environment;
+
 /// How many histories run at the same time, each on its own database.
 const WORKERS: u64 = 2;
 
@@ -123,10 +125,6 @@ fn change_request(step: &mut Step, change: impl FnOnce(&mut Request)) {
     }
 }
 
-fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap())
-}
-
 /// Runs random histories until then, and returns their number and that of their steps, or the first counterexample.
 #[tokio::main(flavor = "current_thread")]
 async fn search_until(until: Instant, seed: u64, worker: u64) -> Result<(usize, usize), String> {
@@ -148,8 +146,8 @@ async fn search_until(until: Instant, seed: u64, worker: u64) -> Result<(usize, 
 
 #[test]
 fn every_history_of_requests_is_answered_as_the_model_says() {
-    let seconds = from_environment("MODEL_SECONDS").unwrap_or(30);
-    let seed = from_environment("SEED").unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap().as_secs());
+    let seconds = environment::number("MODEL_SECONDS").unwrap_or(30);
+    let seed = environment::number("SEED").unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap().as_secs());
     let until = Instant::now() + Duration::from_secs(seconds);
     let workers = (0..WORKERS).map(|worker| thread::spawn(move || search_until(until, seed, worker)));
     let workers: Vec<_> = workers.collect();

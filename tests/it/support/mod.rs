@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod demo;
+pub(crate) mod environment;
 pub(crate) mod events;
 pub(crate) mod folder;
 pub(crate) mod import;

@@ -28,6 +28,8 @@ use generator::next_action;
 use model::{Action, Step};
 use run::{Run, World};
 
+use crate::support::environment;
+
 /// How many histories run at the same time, each on its own database.
 const WORKERS: u64 = 2;
 
@@ -117,10 +119,6 @@ fn change_entries(action: &mut Action, change: fn(&mut model::Entry)) {
     }
 }
 
-fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap())
-}
-
 /// Runs random histories until then, and returns their number and that of their steps. Panics with the first counterexample.
 #[tokio::main(flavor = "current_thread")]
 async fn search_until(until: Instant, seed: u64, worker: u64) -> (usize, usize) {
@@ -141,8 +139,8 @@ async fn search_until(until: Instant, seed: u64, worker: u64) -> (usize, usize) 
 
 #[test]
 fn after_every_command_the_keys_work_that_the_model_says() {
-    let seconds = from_environment("MODEL_SECONDS").unwrap_or(15);
-    let seed = from_environment("SEED").unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap().as_secs());
+    let seconds = environment::number("MODEL_SECONDS").unwrap_or(15);
+    let seed = environment::number("SEED").unwrap_or_else(|| UNIX_EPOCH.elapsed().unwrap().as_secs());
     let until = Instant::now() + Duration::from_secs(seconds);
     let workers = (0..WORKERS).map(|worker| thread::spawn(move || search_until(until, seed, worker)));
     for worker in workers.collect::<Vec<_>>() {
