@@ -4,6 +4,8 @@
 //! - every order keeps its pet: an order of any status prevents the deletion, whoever has placed it;
 //! - the pet is locked against new orders before its orders are looked up, so the answer stays true until the commit.
 
+use std::ops::ControlFlow;
+
 use petstore_domain::event::EventType;
 use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::pet::{Pet, PetId};
@@ -12,9 +14,7 @@ use petstore_postgres::{LockTimeout, Parameters, StorageError, unexpected};
 use tokio_postgres::Row;
 
 use super::events::count_events;
-use super::idempotency_keys::{
-    self, DigestAsUuid, EarlierRequest, Outcome, commit_replay, commit_with_result,
-};
+use super::idempotency_keys::{self, DigestAsUuid, Outcome, commit_with_result, end_if_repeated};
 use super::pets::{self, decode_version};
 use super::storage::Storage;
 
@@ -81,15 +81,10 @@ impl Storage {
             (idempotency_keys::FIND, &[&digest]),
         ];
         let (transaction, [_, _, found, earlier]) = self.database.begin(lock_timeout, steps).await?;
-        match EarlierRequest::decode(&earlier, key)? {
-            None => {}
-            Some(EarlierRequest::Different) => {
-                return transaction.roll_back().await.map(|()| Outcome::KeyReused);
-            }
-            Some(EarlierRequest::Same { .. }) => {
-                return commit_replay(transaction).await.map(|()| Outcome::Replayed(Some(())));
-            }
-        }
+        let transaction = match end_if_repeated(transaction, &earlier, key, || Some(())).await? {
+            ControlFlow::Continue(transaction) => transaction,
+            ControlFlow::Break(outcome) => return Ok(outcome),
+        };
         if let Err(refusal) = decide(found.first(), check)? {
             return transaction.roll_back().await.map(|()| Outcome::Refused(refusal));
         }

@@ -8,6 +8,7 @@
 //! a unique violation; repeated, it finds the stored result.
 
 use std::error::Error;
+use std::ops::ControlFlow;
 
 use bytes::{BufMut, BytesMut};
 use petstore_domain::idempotency::{Digest128, IdempotentRequest};
@@ -32,7 +33,7 @@ pub(super) const STATEMENTS: &[&str] = &[FIND, STORE, WAIT_FOR_STANDBY];
 
 /// Makes the commit wait for a standby although nothing else may have been written: a replay acknowledges the change that an earlier
 /// request has made, and PostgreSQL does not wait for what a statement only found.
-const WAIT_FOR_STANDBY: &str = "\
+pub(super) const WAIT_FOR_STANDBY: &str = "\
     SELECT pg_logical_emit_message(true, 'petstore', '')";
 
 /// The outcome of a request that may have an idempotency key.
@@ -96,6 +97,25 @@ pub(super) async fn commit_with_result(
 ) -> Result<(), StorageError> {
     let Some(IdempotentRequest { digest, fingerprint }) = key else { return transaction.commit(&[]).await };
     transaction.commit(&[(STORE, &[&DigestAsUuid(digest), &DigestAsUuid(fingerprint), &subject])]).await
+}
+
+/// Ends the transaction of a request whose key was used before, with the outcome; otherwise returns the transaction. `changed` is what
+/// the earlier request has changed, as it is now.
+pub(super) async fn end_if_repeated<'a, T, R>(
+    transaction: Transaction<'a>,
+    earlier: &[Row],
+    key: Option<IdempotentRequest>,
+    changed: impl FnOnce() -> Option<T>,
+) -> Result<ControlFlow<Outcome<T, R>, Transaction<'a>>, StorageError> {
+    match EarlierRequest::decode(earlier, key)? {
+        None => Ok(ControlFlow::Continue(transaction)),
+        Some(EarlierRequest::Different) => {
+            transaction.roll_back().await.map(|()| ControlFlow::Break(Outcome::KeyReused))
+        }
+        Some(EarlierRequest::Same { .. }) => {
+            commit_replay(transaction).await.map(|()| ControlFlow::Break(Outcome::Replayed(changed())))
+        }
+    }
 }
 
 /// Commits a transaction that has found the result of an earlier request.

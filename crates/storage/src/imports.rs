@@ -24,6 +24,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::demo_database_check::{IS_MARKED, UNMARK, query_bool};
+use super::idempotency_keys::WAIT_FOR_STANDBY;
 use super::migrations::open_migrated;
 use super::partitions::CREATE_FOR_EVENTS;
 use super::pg_enum::PgEnum;
@@ -129,9 +130,6 @@ const DELETE_TAKEN: &str = "\
       AND (position NOT IN (SELECT min(position) FROM staged WHERE reference IS NOT NULL GROUP BY reference)
         OR EXISTS (SELECT FROM pets WHERE pets.reference = staged.reference))
     RETURNING position";
-
-/// If all rows were there already, nothing else makes a commit wait for a standby.
-const AWAIT_REPLICATION: &str = "SELECT pg_logical_emit_message(true, 'petstore', '')";
 
 /// A row of the source.
 #[derive(Debug)]
@@ -309,7 +307,8 @@ impl ImportSession {
         if self.mode == ImportMode::DryRun {
             return Ok(());
         }
-        self.client.batch_execute(AWAIT_REPLICATION).await.map_err(not_committed)?;
+        // If all rows were there already, nothing else makes a commit wait.
+        self.client.batch_execute(WAIT_FOR_STANDBY).await.map_err(not_committed)?;
         if self.has_begun { self.commit().await } else { Ok(()) }
     }
 

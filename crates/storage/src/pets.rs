@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Display;
+use std::ops::ControlFlow;
 
 use petstore_batcher::BatchHandler;
 use petstore_domain::event::EventType;
@@ -19,9 +20,7 @@ use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 
 use super::events::count_events;
-use super::idempotency_keys::{
-    self, DigestAsUuid, EarlierRequest, Outcome, commit_replay, commit_with_result,
-};
+use super::idempotency_keys::{self, DigestAsUuid, Outcome, commit_with_result, end_if_repeated};
 use super::pg_enum::PgEnum;
 use super::row_version::VersionColumn;
 use super::storage::Storage;
@@ -113,17 +112,13 @@ impl Storage {
         ];
         let (transaction, [_, _, found, earlier]) = self.database.begin(lock_timeout, steps).await?;
         let found = locked_pet(&found)?;
-        match EarlierRequest::decode(&earlier, key)? {
-            None => {}
-            Some(EarlierRequest::Different) => {
-                return transaction.roll_back().await.map(|()| Outcome::KeyReused);
-            }
-            Some(EarlierRequest::Same { .. }) => {
-                return commit_replay(transaction)
-                    .await
-                    .map(|()| Outcome::Replayed(found.map(|(pet, _)| pet)));
-            }
-        }
+        let transaction =
+            match end_if_repeated(transaction, &earlier, key, || found.as_ref().map(|(pet, _)| pet.clone()))
+                .await?
+            {
+                ControlFlow::Continue(transaction) => transaction,
+                ControlFlow::Break(outcome) => return Ok(outcome),
+            };
         let new = match &found {
             None => Err(UpdatePetRefusal::PetNotFound),
             Some((old, has_open_order)) => {

@@ -14,6 +14,8 @@
 //!
 //! Unlike createPet, these requests are not batched: a batch would wait for its slowest lock, and there are few of them.
 
+use std::ops::ControlFlow;
+
 use petstore_domain::event::EventType;
 use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::order::{
@@ -27,7 +29,7 @@ use tokio_postgres::Row;
 
 use super::events::count_events;
 use super::idempotency_keys::{
-    self, DigestAsUuid, EarlierRequest, Outcome, commit_replay, commit_with_result,
+    self, DigestAsUuid, EarlierRequest, Outcome, commit_replay, commit_with_result, end_if_repeated,
 };
 use super::pets;
 use super::pg_enum::PgEnum;
@@ -198,15 +200,10 @@ impl Storage {
         ];
         let (transaction, [_, found, pet, earlier]) = self.database.begin(lock_timeout, steps).await?;
         let found = found.first().map(decode_order).transpose()?;
-        match EarlierRequest::decode(&earlier, key)? {
-            None => {}
-            Some(EarlierRequest::Different) => {
-                return transaction.roll_back().await.map(|()| Outcome::KeyReused);
-            }
-            Some(EarlierRequest::Same { .. }) => {
-                return commit_replay(transaction).await.map(|()| Outcome::Replayed(found));
-            }
-        }
+        let transaction = match end_if_repeated(transaction, &earlier, key, || found.clone()).await? {
+            ControlFlow::Continue(transaction) => transaction,
+            ControlFlow::Break(outcome) => return Ok(outcome),
+        };
         let decision = match found {
             None => Err(EndOrderRefusal::OrderNotFound),
             Some(order) => end

@@ -3,6 +3,8 @@
 //! **Invariant:** an order's time is changed only while it is locked, and expiry looks at the time again once it has the lock: if
 //! both try at once, the first of them wins.
 
+use std::ops::ControlFlow;
+
 use petstore_domain::event::EventType;
 use petstore_domain::idempotency::IdempotentRequest;
 use petstore_domain::order::{Order, OrderId, PatchedOrder};
@@ -11,9 +13,7 @@ use petstore_domain::version::Versioned;
 use petstore_postgres::{LockTimeout, Parameters, StorageError};
 
 use super::events::count_events;
-use super::idempotency_keys::{
-    self, DigestAsUuid, EarlierRequest, Outcome, commit_replay, commit_with_result,
-};
+use super::idempotency_keys::{self, DigestAsUuid, Outcome, commit_with_result, end_if_repeated};
 use super::place_and_end_orders::{PET_ADVISORY_LOCK, ROW_LOCK, first};
 use super::read_orders::decode_order;
 use super::storage::Storage;
@@ -72,15 +72,10 @@ impl Storage {
             [(PET_ADVISORY_LOCK, of_order), (ROW_LOCK, of_order), (idempotency_keys::FIND, &[&digest])];
         let (transaction, [_, found, earlier]) = self.database.begin(lock_timeout, steps).await?;
         let found = found.first().map(decode_order).transpose()?;
-        match EarlierRequest::decode(&earlier, key)? {
-            None => {}
-            Some(EarlierRequest::Different) => {
-                return transaction.roll_back().await.map(|()| Outcome::KeyReused);
-            }
-            Some(EarlierRequest::Same { .. }) => {
-                return commit_replay(transaction).await.map(|()| Outcome::Replayed(found));
-            }
-        }
+        let transaction = match end_if_repeated(transaction, &earlier, key, || found.clone()).await? {
+            ControlFlow::Continue(transaction) => transaction,
+            ControlFlow::Break(outcome) => return Ok(outcome),
+        };
         let decision = match found {
             None => Err(UpdateOrderRefusal::OrderNotFound),
             Some(old) => change(&old).map_err(UpdateOrderRefusal::Rule).map(|new| (old, new)),

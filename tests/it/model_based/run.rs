@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
         match &step.action {
             Action::Send(request) => {
                 self.requests.insert(step.number, request.clone());
-                self.send(step, &request.clone()).await
+                self.send(step, request).await
             }
             Action::Repeat(earlier) => match self.requests.get(earlier).cloned() {
                 Some(request) => self.send(step, &request).await,
